@@ -4,12 +4,15 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::watch;
+use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, Callbacks, Caller, Commit, Copied, CreateHow, Created, Delegated,
-    Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind, ListedXattrs,
-    Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Place, Read,
-    ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, StateidBasis, Timestamp, Wcc, Written,
-    XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Adopted, Attributes, Callbacks, Caller, Commit, CompleteFile, Copied,
+    CreateHow, Created, Delegated, Device, Extended, Extent, FileSystem, FileType, FsLimits, FsStat, Handle,
+    Lease, LeaseId, LeaseKind, Leases, ListedXattrs, Listing, LocalView, Lock, LockRequest, Locked, Looked,
+    Name, Node, OpenId, OpenRequest, Opened, Opens, Owner, Place, Read, ReadDir, Renamed, Result,
+    SetAttributes, Share, Sought, Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc,
+    Written, XattrHow, XattrName,
 };
 
 use crate::Arbiter;
@@ -42,8 +45,8 @@ impl FileSystem for Arbiter {
         Ok(Accessed { attributes: self.shell.trusted(caller, handle, accessed.attributes), ..accessed })
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        let mut looked = self.shell.below.lookup(caller, directory, name).await?;
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, _: Want) -> Result<Looked> {
+        let mut looked = self.shell.below.lookup(caller, directory, name, vfs::Want::None).await?;
         self.shell.refreshed(caller, &mut looked.node).await?;
         Ok(looked)
     }
@@ -104,9 +107,10 @@ impl FileSystem for Arbiter {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        _: Want,
     ) -> Result<Created> {
         let _change = self.shell.change_directories(caller, &[directory]).await?;
-        self.shell.below.mkdir(caller, directory, name, set).await
+        self.shell.below.mkdir(caller, directory, name, set, vfs::Want::None).await
     }
 
     async fn symlink(
@@ -178,6 +182,19 @@ impl FileSystem for Arbiter {
         self.shell.below.limits(caller, handle).await
     }
 
+    async fn shutdown(&self) {
+        self.shell.below.shutdown().await;
+    }
+
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
+        None
+    }
+
+    fn prepare_shutdown(&self) {}
+}
+
+#[async_trait]
+impl Opens for Arbiter {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         self.tasks.start(&self.shell);
         self.shell.open(caller, request, None).await
@@ -207,6 +224,18 @@ impl FileSystem for Arbiter {
         self.shell.holds_locks(open, owner)
     }
 
+    async fn free_capacity(&self, caller: &Caller) -> bool {
+        self.tasks.start(&self.shell);
+        self.shell.free_capacity(caller).await
+    }
+
+    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+}
+
+#[async_trait]
+impl Leases for Arbiter {
     fn callbacks(&self) -> Option<Callbacks> {
         self.shell.callbacks()
     }
@@ -214,11 +243,6 @@ impl FileSystem for Arbiter {
     async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {
         self.shell.returned(lease);
         Ok(())
-    }
-
-    async fn free_capacity(&self, caller: &Caller) -> bool {
-        self.tasks.start(&self.shell);
-        self.shell.free_capacity(caller).await
     }
 
     async fn end_reclaim(&self) {
@@ -241,10 +265,13 @@ impl FileSystem for Arbiter {
         self.shell.delegate(caller, directory, asked, None).await
     }
 
-    fn is_remembered(&self, directory: &Handle, name: &Name) -> Option<bool> {
-        self.shell.below.is_remembered(directory, name)
+    fn adopted(&self) -> Adopted {
+        Adopted::default()
     }
+}
 
+#[async_trait]
+impl Extended for Arbiter {
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
         self.shell.below.acl(caller, handle).await
     }
@@ -320,8 +347,23 @@ impl FileSystem for Arbiter {
         let (from, to) = (Place { by: source, ..from }, Place { by: target, ..to });
         self.shell.below.clone_range(caller, from, to, count).await
     }
+}
 
-    async fn shutdown(&self) {
-        self.shell.below.shutdown().await;
+#[async_trait]
+impl LocalView for Arbiter {
+    fn is_remembered(&self, directory: &Handle, name: &Name) -> Option<bool> {
+        self.shell.below.is_remembered(directory, name)
+    }
+
+    fn believed_until(&self, _: &Handle) -> Option<Instant> {
+        None
+    }
+
+    fn names_doubted(&self, _: &Handle) -> u64 {
+        0
+    }
+
+    async fn complete_file(&self, _: &Caller, _: OpenId) -> Option<CompleteFile> {
+        None
     }
 }

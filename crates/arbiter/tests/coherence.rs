@@ -16,8 +16,8 @@ use below::{
 use bytes::Bytes;
 use parking_lot::Mutex;
 use vfs::{
-    AccessMask, Callback, Callbacks, Caller, DelayedAttributes, FileSystem, Lease, LeaseId, OpenId,
-    SetAttributes, Share, Stability, StateidBasis, Status,
+    AccessMask, Callback, Callbacks, Caller, DelayedAttributes, FileSystem, Lease, LeaseId, Leases, OpenId,
+    Opens, SetAttributes, Share, Stability, StateidBasis, Status,
 };
 
 const FILES: u64 = 3;

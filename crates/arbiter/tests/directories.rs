@@ -10,8 +10,8 @@ use arbiter::{Arbiter, Delegations, Options};
 use below::{ROOT, RW, Stage, anonymous, by_name, client, handle, name, options, settle, truncating};
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Callback, Caller, CreateHow, Delegated, Device, FileSystem, FileType, LeaseKind,
-    SetAttributes, Share,
+    AccessMask, Callback, Caller, CreateHow, Delegated, Device, FileSystem, FileType, LeaseKind, Leases,
+    Opens, SetAttributes, Share,
 };
 
 async fn delegate(stage: &Stage, caller: &Caller) -> Delegated {
@@ -29,7 +29,7 @@ async fn change(arbiter: &Arbiter, caller: &Caller, what: &str) {
         }
         "truncating create" => drop(arbiter.create(caller, &root, &new, CreateHow::Unchecked, &size).await),
         "open that creates" => drop(arbiter.open(caller, &truncating(by_name(caller, "new", RW))).await),
-        "mkdir" => drop(arbiter.mkdir(caller, &root, &new, &none).await),
+        "mkdir" => drop(arbiter.mkdir(caller, &root, &new, &none, vfs::Want::None).await),
         "symlink" => drop(arbiter.symlink(caller, &root, &new, b"a", &none).await),
         "mknod" => {
             let device = Device::default();
@@ -108,7 +108,7 @@ async fn many_may_have_one_and_looking_disturbs_nobody() {
     assert!(delegate(&stage, &client(2)).await.lease.is_none(), "it has one");
     assert!(delegate(&stage, &anonymous()).await.lease.is_none(), "nobody to call back");
     for caller in [client(3), anonymous()] {
-        stage.arbiter.lookup(&caller, &handle(ROOT), &name("a")).await.unwrap();
+        stage.arbiter.lookup(&caller, &handle(ROOT), &name("a"), vfs::Want::None).await.unwrap();
         stage.arbiter.getattr(&caller, &handle(ROOT)).await.unwrap();
         let mut reading = by_name(&caller, "a", Share::READ);
         reading.want = vfs::Want::None;

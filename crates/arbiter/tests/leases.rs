@@ -13,8 +13,8 @@ use below::{
 use bytes::Bytes;
 use tokio::time::{Instant, sleep, sleep_until};
 use vfs::{
-    Callback, Caller, FileSystem, Handle, LeaseKind, SetAttributes, Share, Stability, StateidBasis, Status,
-    Want,
+    Callback, Caller, FileSystem, Handle, LeaseKind, Opens, SetAttributes, Share, Stability, StateidBasis,
+    Status, Want,
 };
 
 async fn write(arbiter: &dyn FileSystem, caller: &Caller, file: &Handle) -> vfs::Result<vfs::Written> {

@@ -15,8 +15,8 @@ use bytes::Bytes;
 use tokio::time::Instant;
 use vfs::LockKind::{Exclusive, Shared};
 use vfs::{
-    Callback, CreateHow, DelayedAttributes, FileSystem, LeaseId, Lock, Locked, OpenRequest, Share, Stability,
-    StateidBasis, Status, Times, Timestamp,
+    Callback, CreateHow, DelayedAttributes, FileSystem, LeaseId, Lock, Locked, OpenRequest, Opens, Share,
+    Stability, StateidBasis, Status, Times, Timestamp,
 };
 
 /// A front that cannot call anybody back, as v2 and v3 are.
@@ -30,7 +30,7 @@ async fn calls_over_an_empty_table_go_through_as_they_are() {
     let (file, me) = (stage.below.add("a"), anonymous());
     for _ in 0..10 {
         stage.arbiter.getattr(&me, &file).await.unwrap();
-        stage.arbiter.lookup(&me, &handle(ROOT), &name("a")).await.unwrap();
+        stage.arbiter.lookup(&me, &handle(ROOT), &name("a"), vfs::Want::None).await.unwrap();
         stage.arbiter.read(&me, &file, StateidBasis::Anonymous, 0, 1).await.unwrap();
         let write = stage.arbiter.write(
             &me,
@@ -410,8 +410,9 @@ async fn a_writer_is_asked_and_its_answer_told() {
     // Its own attributes are its own affair; and so is a name that others look up, but not for them.
     stage.arbiter.getattr(&client(1), &file).await.unwrap();
     stage.is_silent().await;
-    let waiter =
-        stage.start(|arbiter| async move { arbiter.lookup(&anonymous(), &handle(ROOT), &name("a")).await });
+    let waiter = stage.start(|arbiter| async move {
+        arbiter.lookup(&anonymous(), &handle(ROOT), &name("a"), vfs::Want::None).await
+    });
     stage.query().await.answer.send(made(7, None)).unwrap();
     assert_eq!(waiter.await.unwrap().unwrap().node.attributes.unwrap().size, 7);
     assert_eq!(stage.arbiter.held().recalls, 0);

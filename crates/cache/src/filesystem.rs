@@ -20,13 +20,15 @@ use std::future::Future;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, Callbacks, Caller, Commit, CompleteFile, Copied, CreateHow,
-    Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
-    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
-    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, StateidBasis, Status,
-    Timestamp, Wcc, Written, XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Adopted, Attributes, Callbacks, Caller, Commit, CompleteFile, Copied,
+    CreateHow, Created, Delegated, Device, Extended, Extent, FileSystem, FileType, FsLimits, FsStat, Handle,
+    Lease, LeaseId, LeaseKind, Leases, ListedXattrs, Listing, LocalView, Lock, LockRequest, Locked, Looked,
+    Name, Node, OpenId, OpenRequest, Opened, Opens, Owner, Place, Read, ReadDir, Renamed, Result,
+    SetAttributes, Share, Sought, Stability, StateidBasis, Status, Timestamp, Want, Wcc, Written, XattrHow,
+    XattrName,
 };
 
 use crate::Cache;
@@ -98,7 +100,7 @@ impl FileSystem for Cache {
         self.core.or_offline(online, || self.core.offline_access(caller, handle, asked).map(Ok)).await
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, _: Want) -> Result<Looked> {
         let online = async {
             let since = self.core.policy.event();
             let mut looked = self.core.lookup(caller, directory, name).await?;
@@ -195,6 +197,7 @@ impl FileSystem for Cache {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        _: Want,
     ) -> Result<Created> {
         self.core.make_directory(caller, directory, name, set).await
     }
@@ -303,6 +306,23 @@ impl FileSystem for Cache {
         self.core.or_offline(ask, || self.core.known_limits().map(Ok)).await
     }
 
+    fn unanswered_since(&self) -> Option<tokio::sync::watch::Receiver<vfs::UnansweredSince>> {
+        self.core.below.unanswered_since()
+    }
+
+    async fn shutdown(&self) {
+        self.core.flush_all_writes().await;
+        self.core.below.prepare_shutdown();
+        self.core.return_unused().await;
+        self.finish().await;
+        self.core.below.shutdown().await;
+    }
+
+    fn prepare_shutdown(&self) {}
+}
+
+#[async_trait]
+impl Opens for Cache {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let online = async {
             let since = self.core.policy.event();
@@ -351,18 +371,13 @@ impl FileSystem for Cache {
         self.core.holds_locks(open, owner)
     }
 
-    fn believed_until(&self, handle: &Handle) -> Option<Instant> {
-        self.core.believed_until(handle)
+    async fn free_capacity(&self, _: &Caller) -> bool {
+        false
     }
+}
 
-    fn names_doubted(&self, directory: &Handle) -> u64 {
-        self.core.names_doubted(directory)
-    }
-
-    async fn complete_file(&self, caller: &Caller, open: OpenId) -> Option<CompleteFile> {
-        self.core.complete_file(caller, open)
-    }
-
+#[async_trait]
+impl Leases for Cache {
     fn callbacks(&self) -> Option<Callbacks> {
         self.core.take_callbacks()
     }
@@ -380,10 +395,21 @@ impl FileSystem for Cache {
         self.core.or_offline(self.core.delegate(caller, directory, asked), known).await
     }
 
-    fn is_remembered(&self, directory: &Handle, name: &Name) -> Option<bool> {
-        Some(self.core.is_remembered(directory, name))
+    async fn end_reclaim(&self) {
+        self.core.end_reclaim().await;
     }
 
+    fn adopted(&self) -> Adopted {
+        Adopted::default()
+    }
+
+    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
+        Ok(None)
+    }
+}
+
+#[async_trait]
+impl Extended for Cache {
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
         self.core.acl(caller, handle).await
     }
@@ -454,20 +480,23 @@ impl FileSystem for Cache {
         let (core, caller) = (self.core.clone(), caller.clone());
         self.run_to_completion(async move { core.clone_range(&caller, from, to, count).await }).await
     }
+}
 
-    async fn end_reclaim(&self) {
-        self.core.end_reclaim().await;
+#[async_trait]
+impl LocalView for Cache {
+    fn believed_until(&self, handle: &Handle) -> Option<Instant> {
+        self.core.believed_until(handle)
     }
 
-    fn unanswered_since(&self) -> Option<tokio::sync::watch::Receiver<vfs::UnansweredSince>> {
-        self.core.below.unanswered_since()
+    fn names_doubted(&self, directory: &Handle) -> u64 {
+        self.core.names_doubted(directory)
     }
 
-    async fn shutdown(&self) {
-        self.core.flush_all_writes().await;
-        self.core.below.prepare_shutdown();
-        self.core.return_unused().await;
-        self.finish().await;
-        self.core.below.shutdown().await;
+    async fn complete_file(&self, caller: &Caller, open: OpenId) -> Option<CompleteFile> {
+        self.core.complete_file(caller, open)
+    }
+
+    fn is_remembered(&self, directory: &Handle, name: &Name) -> Option<bool> {
+        Some(self.core.is_remembered(directory, name))
     }
 }

@@ -187,7 +187,13 @@ mod tests {
             cookie,
             node: None,
         };
-        Listing { entries: cookies.map(entry).collect(), verifier: [verifier; 8], eof, directory: None }
+        Listing {
+            entries: cookies.map(entry).collect(),
+            verifier: [verifier; 8],
+            eof,
+            directory: None,
+            directory_lease: None,
+        }
     }
 
     #[test]

@@ -2,10 +2,11 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use tokio::sync::watch;
 use vfs::{
     AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Device, FileSystem, FileType,
     FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result, SetAttributes,
-    Stability, StateidBasis, Status, Timestamp, Wcc, Written,
+    Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc, Written,
 };
 
 /// See the module.
@@ -33,7 +34,7 @@ impl FileSystem for NullFileSystem {
         null()
     }
 
-    async fn lookup(&self, _: &Caller, _: &Handle, _: &Name) -> Result<Looked> {
+    async fn lookup(&self, _: &Caller, _: &Handle, _: &Name, _: Want) -> Result<Looked> {
         null()
     }
 
@@ -76,7 +77,7 @@ impl FileSystem for NullFileSystem {
         null()
     }
 
-    async fn mkdir(&self, _: &Caller, _: &Handle, _: &Name, _: &SetAttributes) -> Result<Created> {
+    async fn mkdir(&self, _: &Caller, _: &Handle, _: &Name, _: &SetAttributes, _: Want) -> Result<Created> {
         null()
     }
 
@@ -130,4 +131,14 @@ impl FileSystem for NullFileSystem {
     async fn limits(&self, _: &Caller, _: &Handle) -> Result<FsLimits> {
         null()
     }
+
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
+        None
+    }
+
+    fn prepare_shutdown(&self) {}
+
+    async fn shutdown(&self) {}
 }
+
+vfs::lacks!(NullFileSystem: Opens, Leases, Extended, LocalView);

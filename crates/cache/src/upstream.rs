@@ -11,8 +11,8 @@ use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
-    AccessMask, AndDelegated, Attributes, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId, OpenRequest,
-    Opened, Owner, Read, Result, Share, Stability, StateidBasis, Status, Want, Wcc, Written,
+    AccessMask, Attributes, BringsDirectoryLease, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId,
+    OpenRequest, Opened, Owner, Read, Result, Share, Stability, StateidBasis, Status, Want, Wcc, Written,
 };
 
 use crate::core::Core;
@@ -83,7 +83,18 @@ impl Core {
     pub fn open_handle_below(handle: Handle, shares: Shares, want: Want) -> OpenRequest {
         let Shares { access, deny } = shares;
         let owner = Owner(OWNER.into());
-        OpenRequest { handle, name: None, owner, access, deny, create: None, want, reclaim: false }
+        OpenRequest {
+            handle,
+            name: None,
+            owner,
+            access,
+            deny,
+            create: None,
+            want,
+            reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
+        }
     }
 
     /// Sends an OPEN. `turn` is that of the file, if it is known which: it keeps the open from being closed meanwhile.
@@ -131,14 +142,14 @@ impl Core {
         let sent = self.policy.sending();
         let grant = self.leases.begin_grant();
         self.counters.open.bump();
-        let (AndDelegated { result, lease }, read) = match &piggyback {
-            Some(range) => {
-                let part = (range.start, (range.end - range.start) as u32);
-                self.below.open_and_read(caller, request, part, wanted.is_some()).await
-            }
-            None if wanted.is_some() => (self.below.open_and_delegate(caller, request).await, None),
-            None => (AndDelegated::alone(self.below.open(caller, request).await), None),
+        let asked = OpenRequest {
+            want_directory_lease: wanted.is_some(),
+            read_first: piggyback.as_ref().map(|range| (range.start, (range.end - range.start) as u32)),
+            ..request.clone()
         };
+        let mut result = self.below.open(caller, &asked).await;
+        let lease = Opened::detach(&mut result);
+        let read = result.as_mut().ok().and_then(|opened| opened.read.take()).map(|read| *read);
         match &read {
             Some(read) => {
                 self.counters.piggybacked_reads.bump();

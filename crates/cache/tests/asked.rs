@@ -13,7 +13,8 @@ use origin::behind::{open_file, over, put, user};
 use origin::state::Policy;
 use origin::{Bench, opener};
 use vfs::{
-    Callback, DelayedAttributes, FileSystem, Handle, LeaseKind, Query, SetAttributes, SetTime, Timestamp,
+    Callback, DelayedAttributes, FileSystem, Handle, LeaseKind, Opens, Query, SetAttributes, SetTime,
+    Timestamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -11,7 +11,7 @@ use cache::{Cache, WriteBehind};
 use origin::behind::{BOTH, delaying, open, open_file, over, put, user};
 use origin::state::Policy;
 use origin::{Bench, open_request, opener, root, until};
-use vfs::{FileSystem, Handle, LeaseKind, SetAttributes, SetTime, Status, Timestamp};
+use vfs::{FileSystem, Handle, LeaseKind, Opens, SetAttributes, SetTime, Status, Timestamp};
 
 const SECOND: Duration = Duration::from_secs(1);
 

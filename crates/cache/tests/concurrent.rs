@@ -328,7 +328,7 @@ async fn names_changed_by_two_of_us_at_once_are_asked_again() {
     let made = cache.create(&opener(0), &root(), &name("f"), CreateHow::Guarded, &set).await.unwrap();
     gate.open();
     remove.await.unwrap().unwrap();
-    let found = cache.lookup(&opener(0), &root(), &name("f")).await.unwrap();
+    let found = cache.lookup(&opener(0), &root(), &name("f"), vfs::Want::None).await.unwrap();
     assert_eq!(found.node.handle, made.node.handle);
 }
 

@@ -13,8 +13,8 @@ use cache::Cache;
 use origin::state::Policy;
 use origin::{Bench, ROOT, handle, id, name, open_request, opener, root, v4, v4_opener};
 use vfs::{
-    AccessMask, Caller, CreateHow, FileSystem, FileType, Freshness, Handle, LeaseKind, ReadDir, Result,
-    SetAttributes, Share, Status,
+    AccessMask, Caller, CreateHow, FileSystem, FileType, Freshness, Handle, LeaseKind, Leases, Opens,
+    ReadDir, Result, SetAttributes, Share, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -46,7 +46,7 @@ async fn others_make(bench: &Bench, text: &str) {
 
 /// What a name leads to.
 async fn look(cache: &Cache, caller: &Caller, text: &str) -> Option<Handle> {
-    match cache.lookup(caller, &root(), &name(text)).await {
+    match cache.lookup(caller, &root(), &name(text), vfs::Want::None).await {
         Ok(looked) => Some(looked.node.handle),
         Err(error) => {
             assert_eq!(error.status, Status::NoEnt);
@@ -62,7 +62,8 @@ async fn create(cache: &Cache, text: &str) -> Result<Handle> {
 }
 
 async fn list(cache: &Cache, caller: &Caller) -> Vec<String> {
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 100_000, plus: false };
+    let part =
+        ReadDir { cookie: 0, verifier: [0; 8], bytes: 100_000, plus: false, want_directory_lease: false };
     let listing = cache.readdir(caller, &root(), part).await.unwrap();
     assert!(listing.eof);
     let text = |entry: &vfs::Entry| String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
@@ -99,17 +100,18 @@ async fn a_name_costs_one_call_and_then_none_there_or_not() {
 async fn a_directory_that_is_made_and_filled_here_is_asked_about_twice() {
     let (bench, cache) = setup().await;
     let set = SetAttributes::default();
-    let new = cache.mkdir(&opener(0), &root(), &name("new"), &set).await.unwrap().node.handle;
+    let new =
+        cache.mkdir(&opener(0), &root(), &name("new"), &set, vfs::Want::None).await.unwrap().node.handle;
     bench.origin.calls();
     let absent = async |text: &str| {
-        let looked = cache.lookup(&v4(0, 1), &new, &name(text)).await;
+        let looked = cache.lookup(&v4(0, 1), &new, &name(text), vfs::Want::None).await;
         assert_eq!(looked.unwrap_err().status, Status::NoEnt);
     };
     for number in 0..20 {
         let text = format!("f{number}");
         absent(&text).await;
         cache.create(&v4(0, 1), &new, &name(&text), CreateHow::Guarded, &set).await.unwrap();
-        assert!(cache.lookup(&v4(0, 1), &new, &name(&text)).await.is_ok());
+        assert!(cache.lookup(&v4(0, 1), &new, &name(&text), vfs::Want::None).await.is_ok());
     }
     let calls = [("CREATE", 20), ("LOOKUP", 1), ("READDIR", 1)];
     assert_eq!(bench.origin.calls(), calls, "a lease with the first question, all names with the second");
@@ -118,7 +120,7 @@ async fn a_directory_that_is_made_and_filled_here_is_asked_about_twice() {
         tree.make(&new, &name("other"), FileType::Regular, CreateHow::Guarded, &set, b"").map(drop).unwrap();
     };
     bench.origin.others_name(&new, "other", other).await;
-    assert!(cache.lookup(&v4(0, 1), &new, &name("other")).await.is_ok());
+    assert!(cache.lookup(&v4(0, 1), &new, &name("other"), vfs::Want::None).await.is_ok());
 }
 
 #[tokio::test(start_paused = true)]
@@ -184,7 +186,10 @@ async fn a_whole_listing_says_which_names_there_are_not() {
     assert!(look(&cache, &v4(0, 1), "new").await.is_some());
     assert_eq!(look(&cache, &opener(0), "neither").await, None);
     assert_eq!(bench.origin.calls(), []);
-    let made = cache.mkdir(&opener(0), &root(), &name("newer"), &SetAttributes::default()).await.unwrap();
+    let made = cache
+        .mkdir(&opener(0), &root(), &name("newer"), &SetAttributes::default(), vfs::Want::None)
+        .await
+        .unwrap();
     cache.remove(&opener(0), &root(), &name("new")).await.unwrap();
     bench.origin.calls();
     assert_eq!(look(&cache, &opener(0), "new").await, None);
@@ -367,7 +372,13 @@ async fn who_never_sends_access_gets_one_with_the_first_question() {
                 assert_eq!(cache.open(&caller, &absent).await.unwrap_err().status, Status::NoEnt);
             }
             _ => {
-                let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1, plus: false };
+                let part = ReadDir {
+                    cookie: 0,
+                    verifier: [0; 8],
+                    bytes: 1,
+                    plus: false,
+                    want_directory_lease: false,
+                };
                 assert_eq!(cache.readdir(&caller, &root(), part).await.unwrap().entries.len(), 1);
             }
         };

@@ -45,10 +45,10 @@ async fn a_restart_forgets_nothing() {
     bench.origin.put(&directory, "in", b"");
     bench.origin.pass(LONG);
     let user = opener(0);
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true };
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true, want_directory_lease: false };
     let cache = bench.open().await;
-    cache.lookup(&user, &root(), &name("f")).await.unwrap();
-    cache.lookup(&user, &root(), &name("none")).await.unwrap_err();
+    cache.lookup(&user, &root(), &name("f"), vfs::Want::None).await.unwrap();
+    cache.lookup(&user, &root(), &name("none"), vfs::Want::None).await.unwrap_err();
     cache.readdir(&user, &directory, part).await.unwrap();
     open_and_read(&cache, &file).await;
     drop(store(&cache, &file, 300_000).await);
@@ -57,9 +57,12 @@ async fn a_restart_forgets_nothing() {
 
     let cache = bench.open().await;
     bench.origin.calls();
-    assert_eq!(cache.lookup(&user, &root(), &name("f")).await.unwrap().node.handle, file);
+    assert_eq!(cache.lookup(&user, &root(), &name("f"), vfs::Want::None).await.unwrap().node.handle, file);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
-    assert_eq!(cache.lookup(&user, &root(), &name("none")).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(
+        cache.lookup(&user, &root(), &name("none"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
     assert_eq!(open_and_read(&cache, &file).await, vec![7; 300_000]);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
@@ -346,7 +349,8 @@ async fn the_number_of_records_is_bounded() {
     }
     until(|| cache.stats().evictions >= 300).await;
     for number in (0..500).step_by(50) {
-        let found = cache.lookup(&opener(0), &root(), &name(&format!("f{number}"))).await.unwrap();
+        let found =
+            cache.lookup(&opener(0), &root(), &name(&format!("f{number}")), vfs::Want::None).await.unwrap();
         assert_eq!(open_and_read(&cache, &found.node.handle).await, "some bytes");
     }
 }

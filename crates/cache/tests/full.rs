@@ -13,7 +13,7 @@ use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_request, read, root, until};
 use proptest::prelude::*;
 use vfs::{
-    CreateHow, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, SetAttributes, Share, Stability,
+    CreateHow, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Opens, SetAttributes, Share, Stability,
     StateidBasis, Status,
 };
 
@@ -40,7 +40,7 @@ async fn make(cache: &Cache, called: &str, data: &[u8]) -> (OpenId, Handle) {
 
 /// What close(2) says, and the end of the open.
 async fn close(cache: &Cache, id: OpenId) -> Result<(), Status> {
-    let flushed = FileSystem::flush(cache, &user(), id).await.map_err(|error| error.status);
+    let flushed = Opens::flush(cache, &user(), id).await.map_err(|error| error.status);
     let _ = cache.close(&user(), id).await;
     flushed
 }
@@ -184,7 +184,7 @@ async fn what_the_origin_refuses_gets_no_other_name() {
     let renamed = cache.rename(&user(), &root(), &name(".file.new"), &root(), &name("file")).await;
     assert_eq!(renamed.unwrap_err().status, Status::NoSpc);
     assert_eq!(bench.origin.contents(&old), b"complete");
-    let found = cache.lookup(&user(), &root(), &name("file")).await.unwrap();
+    let found = cache.lookup(&user(), &root(), &name("file"), vfs::Want::None).await.unwrap();
     assert_eq!(found.node.handle, old);
 }
 

@@ -46,7 +46,7 @@ fn content(number: usize) -> Vec<u8> {
 
 async fn read_all(cache: &Cache, files: &[Handle]) {
     for (number, file) in files.iter().enumerate() {
-        cache.lookup(&opener(0), &root(), &name(&format!("f{number}"))).await.unwrap();
+        cache.lookup(&opener(0), &root(), &name(&format!("f{number}")), vfs::Want::None).await.unwrap();
         cache.access(&opener(0), file, AccessMask::all()).await.unwrap();
         assert_eq!(read(cache, &opener(0), file, 0, MIB as u32).await, content(number), "f{number}");
     }
@@ -75,8 +75,14 @@ async fn break_index(cache: &Cache) {
             return;
         }
         assert!(number < 100_000, "the index does not notice");
-        let _ =
-            cache.lookup(&opener(0), &root(), &name(&format!("absent{number}-{}", "x".repeat(200)))).await;
+        let _ = cache
+            .lookup(
+                &opener(0),
+                &root(),
+                &name(&format!("absent{number}-{}", "x".repeat(200))),
+                vfs::Want::None,
+            )
+            .await;
     }
 }
 
@@ -92,13 +98,16 @@ async fn a_disk_that_is_full_for_a_while_stops_caching_for_a_while() {
     // Everything works, out of memory and from the origin.
     read_all(&cache, files).await;
     cache.remove(&opener(0), &root(), &name("f0")).await.unwrap();
-    assert_eq!(cache.lookup(&opener(0), &root(), &name("f0")).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(
+        cache.lookup(&opener(0), &root(), &name("f0"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
     let added = bench.origin.put(&root(), "added", b"added while the disk was full");
     disk.free();
     until(|| !cache.stats().index_broken).await;
     assert_eq!(read(&cache, &opener(0), &added, 0, 100).await[..], *b"added while the disk was full");
     for (number, file) in files.iter().enumerate().skip(1) {
-        cache.lookup(&opener(0), &root(), &name(&format!("f{number}"))).await.unwrap();
+        cache.lookup(&opener(0), &root(), &name(&format!("f{number}")), vfs::Want::None).await.unwrap();
         assert_eq!(read(&cache, &opener(0), file, 0, MIB as u32).await, content(number));
     }
     store_all(&cache, &files[1..]).await;
@@ -109,7 +118,10 @@ async fn a_disk_that_is_full_for_a_while_stops_caching_for_a_while() {
     let cache = setting.open().await;
     assert!(!cache.stats().index_broken);
     bench.origin.calls();
-    assert_eq!(cache.lookup(&opener(0), &root(), &name("f0")).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(
+        cache.lookup(&opener(0), &root(), &name("f0"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
     for (number, file) in files.iter().enumerate().skip(1) {
         cache.access(&opener(0), file, AccessMask::all()).await.unwrap();
         assert_eq!(read(&cache, &opener(0), file, 0, MIB as u32).await, content(number));

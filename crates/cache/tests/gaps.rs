@@ -15,7 +15,7 @@ use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_request, root, v4, v4_opener};
 use vfs::{
     Caller, CreateHow, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, OpenId, OpenRequest,
-    Owner, SetAttributes, Share, Stability, StateidBasis,
+    Opens, Owner, SetAttributes, Share, Stability, StateidBasis,
 };
 
 /// Sections of an object file in the order in which an assembler writes them; between them is what alignment leaves.

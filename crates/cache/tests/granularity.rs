@@ -104,7 +104,7 @@ async fn names_of_young_directories_and_files_are_asked_again() {
     let bench = bench();
     bench.origin.put(&root(), "f", b"");
     let cache = bench.open().await;
-    let look = async |text: &str| cache.lookup(&opener(0), &root(), &name(text)).await;
+    let look = async |text: &str| cache.lookup(&opener(0), &root(), &name(text), vfs::Want::None).await;
     look("f").await.unwrap();
     look("g").await.unwrap_err();
     bench.origin.tree().rename((&root(), &name("f")), (&root(), &name("g"))).unwrap();
@@ -117,7 +117,7 @@ async fn listings_of_young_directories_are_read_again() {
     let bench = bench();
     bench.origin.put(&root(), "f", b"");
     let cache = bench.open().await;
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false };
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false, want_directory_lease: false };
     let count = async || cache.readdir(&opener(0), &root(), part).await.unwrap().entries.len();
     assert_eq!(count().await, 1);
     bench.origin.put(&root(), "g", b"");
@@ -159,7 +159,9 @@ async fn killed_between_two_own_changes_of_names_within_a_granule() {
     let bench = bench();
     let cache = bench.open().await;
     let set = SetAttributes::default();
-    let look = async |cache: &Cache, text: &str| cache.lookup(&opener(0), &root(), &name(text)).await;
+    let look = async |cache: &Cache, text: &str| {
+        cache.lookup(&opener(0), &root(), &name(text), vfs::Want::None).await
+    };
     cache.create(&opener(0), &root(), &name("a"), CreateHow::Guarded, &set).await.unwrap();
     look(&cache, "b").await.unwrap_err();
     look(&cache, "a").await.unwrap();

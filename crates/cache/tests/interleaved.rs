@@ -101,7 +101,7 @@ impl Client {
     async fn look(&self) {
         let name = self.some_name();
         let since = self.origin.tree().names_history.len() - 1;
-        let found = match self.cache.lookup(&opener(self.uid), &root(), &name).await {
+        let found = match self.cache.lookup(&opener(self.uid), &root(), &name, vfs::Want::None).await {
             Ok(found) => Some(id(&found.node.handle)),
             Err(error) => {
                 assert_eq!(error.status, Status::NoEnt);
@@ -207,7 +207,11 @@ async fn run(seed: u64, without_before: bool, jitter_micros: u64) {
     // When all is quiet, everything is as it is at the origin.
     for text in NAMES {
         let truth = origin.tree().get(&root()).unwrap().names.get(&name(text)).map(|(id, _)| handle(*id));
-        let found = cache.lookup(&opener(0), &root(), &name(text)).await.ok().map(|found| found.node.handle);
+        let found = cache
+            .lookup(&opener(0), &root(), &name(text), vfs::Want::None)
+            .await
+            .ok()
+            .map(|found| found.node.handle);
         assert_eq!(found, truth);
         if let Some(file) = truth {
             let bytes = origin::read(&cache, &opener(0), &file, 0, 1 << 20).await;

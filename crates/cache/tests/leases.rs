@@ -12,7 +12,7 @@ use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_handle, open_request, opener, owner, read, root, v4, v4_opener, write};
 use vfs::{
     AccessMask, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest,
-    Opened, Share, Stability, StateidBasis,
+    Opened, Opens, Share, Stability, StateidBasis,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -76,7 +76,7 @@ async fn v3_requests_cost_one_getattr_without_a_lease_and_nothing_under_one() {
         for _ in 0..2 {
             cache.getattr(&opener(0), &file).await.unwrap();
             assert_eq!(bench.origin.calls(), each, "GETATTR {policy:?}");
-            cache.lookup(&opener(0), &root(), &name("f")).await.unwrap();
+            cache.lookup(&opener(0), &root(), &name("f"), vfs::Want::None).await.unwrap();
             assert_eq!(bench.origin.calls(), each, "LOOKUP {policy:?}");
             cache.access(&opener(0), &file, AccessMask::READ).await.unwrap();
             assert_eq!(bench.origin.calls(), each, "ACCESS {policy:?}");

@@ -22,8 +22,8 @@ use origin::{
 };
 use parking_lot::Mutex;
 use vfs::{
-    Attributes, Callback, Callbacks, Caller, FileSystem, FileType, Handle, LeaseId, Lock, LockKind,
-    LockRequest, Locked, Opened, Owner, SetAttributes, Share, Stability, StateidBasis, Status,
+    Attributes, Callback, Callbacks, Caller, FileSystem, FileType, Handle, LeaseId, Leases, Lock, LockKind,
+    LockRequest, Locked, Opened, Opens, Owner, SetAttributes, Share, Stability, StateidBasis, Status,
 };
 
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
@@ -369,7 +369,11 @@ async fn run(seed: u64, policy: Policy, jitter_micros: u64) {
     // When all is quiet, everything is as it is at the origin.
     for text in NAMES {
         let truth = origin.tree().get(&root()).unwrap().names.get(&name(text)).map(|(id, _)| handle(*id));
-        let found = cache.lookup(&opener(0), &root(), &name(text)).await.ok().map(|found| found.node.handle);
+        let found = cache
+            .lookup(&opener(0), &root(), &name(text), vfs::Want::None)
+            .await
+            .ok()
+            .map(|found| found.node.handle);
         assert_eq!(found, truth);
         if let Some(file) = truth {
             let opened = cache.open(&v4_opener(0, 99), &open_handle(&file, 99, Share::READ)).await.unwrap();

@@ -15,8 +15,8 @@ use origin::state::{Policy, unchecked};
 use origin::tree::Tree;
 use origin::{Bench, name, open_request, opener, owner, read, root, v4, v4_opener};
 use vfs::{
-    Caller, CreateHow, FileSystem, FileType, Handle, Lock, LockKind, LockRequest, Locked, SetAttributes,
-    Share, Status,
+    Caller, CreateHow, FileSystem, FileType, Handle, Lock, LockKind, LockRequest, Locked, Opens,
+    SetAttributes, Share, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -33,9 +33,9 @@ async fn setup(bench: Bench) -> (Bench, Arc<Cache>, Handle) {
     bench.origin.put(&root(), "elsewhere", b"data");
     bench.origin.pass(100 * SECOND);
     let cache = bench.open().await;
-    cache.lookup(&stat(), &root(), &name("d")).await.unwrap();
-    cache.lookup(&stat(), &directory, &name("old")).await.unwrap();
-    cache.lookup(&stat(), &root(), &name("elsewhere")).await.unwrap();
+    cache.lookup(&stat(), &root(), &name("d"), vfs::Want::None).await.unwrap();
+    cache.lookup(&stat(), &directory, &name("old"), vfs::Want::None).await.unwrap();
+    cache.lookup(&stat(), &root(), &name("elsewhere"), vfs::Want::None).await.unwrap();
     // After this time, the origin's earlier states are no longer news.
     for _ in 0..2 {
         tokio::time::advance(2 * SECOND).await;
@@ -48,7 +48,7 @@ async fn setup(bench: Bench) -> (Bench, Arc<Cache>, Handle) {
 }
 
 async fn is_absent(cache: &Cache, directory: &Handle) -> bool {
-    match cache.lookup(&stat(), directory, &name("new")).await {
+    match cache.lookup(&stat(), directory, &name("new"), vfs::Want::None).await {
         Ok(_) => false,
         Err(error) => {
             assert_eq!(error.status, Status::NoEnt);
@@ -103,7 +103,12 @@ async fn after_later_work_of_another_client_a_negative_entry_is_asked_again() {
             bench.origin.put(&root(), "reference", b"name");
             "reference"
         } else {
-            let elsewhere = cache.lookup(&stat(), &root(), &name("elsewhere")).await.unwrap().node.handle;
+            let elsewhere = cache
+                .lookup(&stat(), &root(), &name("elsewhere"), vfs::Want::None)
+                .await
+                .unwrap()
+                .node
+                .handle;
             bench.origin.tree().write(&elsewhere, 0, b"name").unwrap();
             "elsewhere"
         };
@@ -126,15 +131,15 @@ async fn a_walk_through_an_old_tree_is_no_news() {
     for _ in 0..2 {
         bench.origin.pass(10 * SECOND);
         bench.origin.put(&root(), "clock", b"");
-        cache.lookup(&stat(), &root(), &name("clock")).await.unwrap();
+        cache.lookup(&stat(), &root(), &name("clock"), vfs::Want::None).await.unwrap();
         bench.origin.tree().remove(&root(), &name("clock"), false).unwrap();
         tokio::time::advance(2 * SECOND).await;
     }
     assert!(is_absent(&cache, &directory).await);
     bench.origin.calls();
-    cache.lookup(&stat(), &root(), &name("past")).await.unwrap();
+    cache.lookup(&stat(), &root(), &name("past"), vfs::Want::None).await.unwrap();
     for n in 0..10 {
-        cache.lookup(&stat(), &past, &name(&format!("f{n}"))).await.unwrap();
+        cache.lookup(&stat(), &past, &name(&format!("f{n}")), vfs::Want::None).await.unwrap();
         assert!(is_absent(&cache, &directory).await);
     }
     assert_eq!(bench.origin.calls(), [("LOOKUP", 11)]);
@@ -207,7 +212,7 @@ async fn a_lock_shows_what_its_last_holder_removed() {
         let (bench, cache, directory) = setup(without_leases()).await;
         let opened =
             cache.open(&v4_opener(0, 1), &open_request(&root(), "elsewhere", 1, Share::READ)).await.unwrap();
-        let old = async || cache.lookup(&stat(), &directory, &name("old")).await.map(drop);
+        let old = async || cache.lookup(&stat(), &directory, &name("old"), vfs::Want::None).await.map(drop);
         old().await.unwrap();
         if removed {
             bench.origin.tree().remove(&directory, &name("old"), false).unwrap();
@@ -228,7 +233,8 @@ async fn a_lock_shows_what_its_last_holder_removed() {
 #[tokio::test(start_paused = true)]
 async fn a_name_is_confirmed_after_a_stranger_has_changed_its_directory() {
     let (bench, cache, directory) = setup(without_leases()).await;
-    let old = async || cache.lookup(&stat(), &directory, &name("old")).await.unwrap().node.handle;
+    let old =
+        async || cache.lookup(&stat(), &directory, &name("old"), vfs::Want::None).await.unwrap().node.handle;
     let before = old().await;
     bench.origin.calls();
     bench.origin.tree().remove(&directory, &name("old"), false).unwrap();

@@ -314,7 +314,8 @@ impl World {
 
     async fn look(&mut self, file: usize) -> Option<Handle> {
         let truth = self.truth(file);
-        let found = match self.cache().lookup(&opener(0), &root(), &name(NAMES[file])).await {
+        let found = match self.cache().lookup(&opener(0), &root(), &name(NAMES[file]), vfs::Want::None).await
+        {
             Ok(found) => Some(found.node),
             Err(error) => {
                 assert_eq!(error.status, Status::NoEnt);
@@ -405,7 +406,8 @@ impl World {
     }
 
     async fn list(&self) {
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 64, plus: true };
+        let mut part =
+            ReadDir { cookie: 0, verifier: [0; 8], bytes: 64, plus: true, want_directory_lease: false };
         let mut found = Vec::new();
         loop {
             let listing = self.cache().readdir(&opener(0), &root(), part).await.unwrap();

@@ -11,10 +11,11 @@ use std::time::Duration;
 use cache::{Cache, Offline};
 use origin::{Bench, Gate, name, open_request, opener, read, root, until, v4_opener, write};
 use tokio::time::{Instant, timeout};
-use vfs::{AccessMask, FileSystem, Handle, ReadDir, Share, Stability, StateidBasis, Status};
+use vfs::{AccessMask, FileSystem, Handle, Opens, ReadDir, Share, Stability, StateidBasis, Status};
 
 const LONG: Duration = Duration::from_secs(100);
-const PART: ReadDir = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true };
+const PART: ReadDir =
+    ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true, want_directory_lease: false };
 const CALLS: [&str; 10] =
     ["GETATTR", "SETATTR", "ACCESS", "LOOKUP", "READ", "READDIR", "READLINK", "WRITE", "CREATE", "OPEN"];
 
@@ -42,8 +43,8 @@ async fn scene(offline: Offline, bench: Bench) -> Scene {
     for handle in [root(), directory, complete, part] {
         cache.access(&opener(5), &handle, AccessMask::all()).await.unwrap();
     }
-    cache.lookup(&opener(5), &root(), &name("d")).await.unwrap();
-    cache.lookup(&opener(5), &root(), &name("none")).await.unwrap_err();
+    cache.lookup(&opener(5), &root(), &name("d"), vfs::Want::None).await.unwrap();
+    cache.lookup(&opener(5), &root(), &name("none"), vfs::Want::None).await.unwrap_err();
     cache.readdir(&opener(5), &directory, PART).await.unwrap();
     cache.complete(&opener(5), &complete).await.unwrap();
     read(&cache, &opener(5), &part, 0, 4096).await;
@@ -81,9 +82,18 @@ async fn what_is_known_is_answered_and_the_rest_waits() {
     assert!(
         cache.access(&user, &complete, AccessMask::READ).await.unwrap().granted.contains(AccessMask::READ)
     );
-    assert_eq!(cache.lookup(&user, &root(), &name("d")).await.unwrap().node.handle, directory);
-    assert_eq!(cache.lookup(&user, &directory, &name("whole")).await.unwrap().node.handle, complete);
-    assert_eq!(cache.lookup(&user, &root(), &name("none")).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(
+        cache.lookup(&user, &root(), &name("d"), vfs::Want::None).await.unwrap().node.handle,
+        directory
+    );
+    assert_eq!(
+        cache.lookup(&user, &directory, &name("whole"), vfs::Want::None).await.unwrap().node.handle,
+        complete
+    );
+    assert_eq!(
+        cache.lookup(&user, &root(), &name("none"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
     assert_eq!(cache.readdir(&user, &directory, PART).await.unwrap().entries.len(), 2);
     assert_eq!(cache.root(&user).await.unwrap().handle, root());
     assert_eq!(read(&cache, &user, &complete, 0, 1 << 20).await, vec![7; 200_000]);
@@ -94,7 +104,7 @@ async fn what_is_known_is_answered_and_the_rest_waits() {
     // and every change.
     waits(cache.read(&user, &part, StateidBasis::Anonymous, 1 << 20, 4096)).await;
     waits(cache.read(&opener(6), &complete, StateidBasis::Anonymous, 0, 10)).await;
-    waits(cache.lookup(&user, &root(), &name("never asked"))).await;
+    waits(cache.lookup(&user, &root(), &name("never asked"), vfs::Want::None)).await;
     let data = bytes::Bytes::from_static(b"x");
     waits(cache.write(&user, &complete, StateidBasis::Anonymous, 0, data, Stability::Unstable)).await;
 }
@@ -186,7 +196,7 @@ async fn what_was_known_to_a_killed_process_is_answered_too() {
     killed.origin.silence.send_replace(Some(Instant::now()));
     // So long ago that no attribute and no right would be believed without asking.
     killed.origin.pass(LONG * 1000);
-    let found = cache.lookup(&opener(5), &first.directory, &name("whole")).await.unwrap();
+    let found = cache.lookup(&opener(5), &first.directory, &name("whole"), vfs::Want::None).await.unwrap();
     assert_eq!(read(&cache, &opener(5), &found.node.handle, 0, 1 << 20).await, vec![7; 200_000]);
     assert!(cache.info(&first.complete).age.unwrap() >= LONG * 900);
     gates.iter().for_each(|gate| gate.open());

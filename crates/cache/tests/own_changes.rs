@@ -10,7 +10,8 @@ use std::time::Duration;
 use origin::state::Policy;
 use origin::{Bench, name, open_request, opener, root, v4, v4_opener};
 use vfs::{
-    AccessMask, CreateHow, FileSystem, LeaseKind, SetAttributes, Share, Stability, StateidBasis, Status,
+    AccessMask, CreateHow, FileSystem, LeaseKind, Opens, SetAttributes, Share, Stability, StateidBasis,
+    Status,
 };
 
 const LONG: Duration = Duration::from_secs(10);
@@ -27,7 +28,9 @@ async fn overlapping_creations_leave_what_is_known_of_the_directory_unless_a_str
         let cache = bench.open().await;
         let user = opener(0);
         cache.access(&user, &directory, AccessMask::all()).await.unwrap();
-        let absent = async || cache.lookup(&user, &directory, &name("absent")).await.unwrap_err().status;
+        let absent = async || {
+            cache.lookup(&user, &directory, &name("absent"), vfs::Want::None).await.unwrap_err().status
+        };
         assert_eq!(absent().await, Status::NoEnt);
         if stranger {
             let origin = bench.origin.clone();
@@ -69,7 +72,7 @@ async fn walkers_of_the_same_way_share_a_lookup_and_openers_do_not() {
         let gate = bench.origin.gate("LOOKUP");
         let look = |_: u32| {
             let (cache, walker) = (cache.clone(), walker.clone());
-            tokio::spawn(async move { cache.lookup(&walker, &root(), &name("d")).await })
+            tokio::spawn(async move { cache.lookup(&walker, &root(), &name("d"), vfs::Want::None).await })
         };
         let looking: Vec<_> = (0..4).map(look).collect();
         gate.wait_for(calls).await;

@@ -12,8 +12,8 @@ use cache::{Cache, Completeness, Fill};
 use origin::state::{Policy, unchecked};
 use origin::{Bench, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
 use vfs::{
-    AccessMask, Caller, FileSystem, Handle, LeaseKind, OpenRequest, Opened, SetAttributes, Share,
-    StateidBasis, Status,
+    AccessMask, Caller, FileSystem, Handle, LeaseKind, LocalView, OpenRequest, Opened, Opens, SetAttributes,
+    Share, StateidBasis, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

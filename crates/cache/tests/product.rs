@@ -17,7 +17,8 @@ use vfs::{AccessMask, FileSystem, Fsid, Handle, ReadDir};
 
 const LONG: Duration = Duration::from_secs(100);
 const BLOCK: usize = 4096;
-const PART: ReadDir = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true };
+const PART: ReadDir =
+    ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true, want_directory_lease: false };
 
 fn is_complete(cache: &Cache, file: &Handle) -> bool {
     cache.info(file).completeness == Completeness::CompleteFile
@@ -267,7 +268,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     let cache = bench.open().await;
     cache.root(&opener(0)).await.unwrap();
     for (above, text) in [(root(), "d"), (directory, "e"), (below, "early")] {
-        cache.lookup(&opener(0), &above, &name(text)).await.unwrap();
+        cache.lookup(&opener(0), &above, &name(text), vfs::Want::None).await.unwrap();
     }
     cache.pin(&directory, "/d".into()).await.unwrap();
     complete(&cache, &early).await;
@@ -279,7 +280,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     assert_eq!(cache.info(&early).pinned, Some(Keeper::Above(directory)), "after kill -9");
     let late = bench.origin.put(&below, "late", &[2; 4 * BLOCK]);
     bench.origin.pass(LONG);
-    cache.lookup(&opener(0), &below, &name("late")).await.unwrap();
+    cache.lookup(&opener(0), &below, &name("late"), vfs::Want::None).await.unwrap();
     assert_eq!(cache.info(&late).pinned, Some(Keeper::Above(directory)), "a later file, too");
     assert!(matches!(complete(&cache, &late).await, Completed::Now(_)));
     // All cached files are pinned: they stay, and there is no capacity for others.
@@ -295,7 +296,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     // Moved out of the directory, the file is no longer pinned.
     let moved = cache.rename(&opener(0), &below, &name("late"), &root(), &name("late")).await;
     moved.unwrap();
-    cache.lookup(&opener(0), &root(), &name("late")).await.unwrap();
+    cache.lookup(&opener(0), &root(), &name("late"), vfs::Want::None).await.unwrap();
     assert_eq!(cache.info(&late).pinned, None);
     cache.shutdown().await;
     drop(cache);
@@ -304,7 +305,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     let cache = killed.open().await;
     assert_eq!(cache.pins().len(), 1);
     for (above, text) in [(root(), "d"), (directory, "e"), (below, "early")] {
-        cache.lookup(&opener(0), &above, &name(text)).await.unwrap();
+        cache.lookup(&opener(0), &above, &name(text), vfs::Want::None).await.unwrap();
     }
     assert_eq!(
         cache.info(&early).pinned,
@@ -461,8 +462,8 @@ async fn paths_lead_through_what_is_remembered_and_looking_asks_nobody() {
     let error = Cache::open_offline(&bench.directory.path().join("elsewhere")).await.err().unwrap();
     assert!(error.to_string().contains("no cache directory"), "{error}");
     cache.root(&opener(0)).await.unwrap();
-    cache.lookup(&opener(0), &root(), &name("d")).await.unwrap();
-    cache.lookup(&opener(0), &directory, &name("f")).await.unwrap();
+    cache.lookup(&opener(0), &root(), &name("d"), vfs::Want::None).await.unwrap();
+    cache.lookup(&opener(0), &directory, &name("f"), vfs::Want::None).await.unwrap();
     complete(&cache, &file).await;
     bench.origin.calls();
     assert_eq!(cache.find(b"/d//f").await, Ok(file));

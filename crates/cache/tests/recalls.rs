@@ -11,8 +11,8 @@ use cache::Cache;
 use origin::state::Policy;
 use origin::{Bench, open_handle, open_request, opener, owner, read, root, until, v4, v4_opener};
 use vfs::{
-    Callback, FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenRequest, Opened, Share,
-    StateidBasis, Status, Want,
+    Callback, FileSystem, Handle, LeaseKind, Leases, Lock, LockKind, LockRequest, Locked, OpenRequest,
+    Opened, Opens, Share, StateidBasis, Status, Want,
 };
 
 const SECOND: Duration = Duration::from_secs(1);

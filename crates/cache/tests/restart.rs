@@ -13,8 +13,8 @@ use origin::state::Policy;
 use origin::{Bench, name, open_handle, open_request, opener, owner, read, root, v4, v4_opener, write};
 use proptest::prelude::*;
 use vfs::{
-    FileSystem, Handle, LeaseKind, Lock, LockKind, LockRequest, Locked, OpenRequest, Share, Stability,
-    StateidBasis, Status,
+    FileSystem, Handle, LeaseKind, Leases, Lock, LockKind, LockRequest, Locked, OpenRequest, Opens, Share,
+    Stability, StateidBasis, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -345,9 +345,9 @@ async fn play(steps: &[Step], kind: LeaseKind) {
             (really.size, really.ctime, really.change),
             "{turn}"
         );
-        let looked = cache.lookup(&opener(0), &root(), &name(here)).await.unwrap();
+        let looked = cache.lookup(&opener(0), &root(), &name(here), vfs::Want::None).await.unwrap();
         assert_eq!(looked.node.handle, file);
-        assert!(cache.lookup(&opener(0), &root(), &name(there)).await.is_err());
+        assert!(cache.lookup(&opener(0), &root(), &name(there), vfs::Want::None).await.is_err());
     }
 }
 

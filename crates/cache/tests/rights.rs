@@ -13,7 +13,7 @@ use bytes::Bytes;
 use cache::Cache;
 use origin::state::Policy;
 use origin::{Bench, open_request, opener, read, root, v4, v4_opener};
-use vfs::{Caller, FileSystem, Handle, LeaseKind, Result, SetAttributes, Share, StateidBasis, Status};
+use vfs::{Caller, FileSystem, Handle, LeaseKind, Opens, Result, SetAttributes, Share, StateidBasis, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 const POLICIES: [Policy; 3] =

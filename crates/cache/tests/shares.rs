@@ -11,7 +11,7 @@ use std::time::Duration;
 use cache::Cache;
 use origin::state::Policy;
 use origin::{Bench, open_handle, open_request, read, root, v4, v4_opener};
-use vfs::{FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Share, Status};
+use vfs::{Handle, LeaseKind, OpenId, OpenRequest, Opens, Share, Status};
 
 const POLICIES: [Policy; 3] =
     [Policy::Never, Policy::Always(LeaseKind::Read), Policy::Always(LeaseKind::Write)];

@@ -10,7 +10,8 @@ use origin::{Bench, name, opener, read, root, write};
 use vfs::{AccessMask, Caller, CreateHow, FileSystem, ReadDir, SetAttributes, StateidBasis, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
-const PART: ReadDir = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true };
+const PART: ReadDir =
+    ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true, want_directory_lease: false };
 
 #[tokio::test]
 async fn getattr_of_a_v3_client_is_one_getattr_each_time() {
@@ -46,10 +47,10 @@ async fn lookup_is_one_lookup_cold_and_one_getattr_of_the_child_warm() {
     bench.origin.pass(10 * SECOND);
     let cache = bench.open().await;
     for (text, leads) in [("f", file), ("d", directory)] {
-        cache.lookup(&opener(0), &root(), &name(text)).await.unwrap();
+        cache.lookup(&opener(0), &root(), &name(text), vfs::Want::None).await.unwrap();
         assert_eq!(bench.origin.calls(), [("LOOKUP", 1)]);
         for _ in 0..2 {
-            let found = cache.lookup(&opener(0), &root(), &name(text)).await.unwrap();
+            let found = cache.lookup(&opener(0), &root(), &name(text), vfs::Want::None).await.unwrap();
             assert_eq!(found.node.handle, leads);
             assert!(found.node.attributes.is_some() && found.directory.is_none());
             assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
@@ -57,7 +58,7 @@ async fn lookup_is_one_lookup_cold_and_one_getattr_of_the_child_warm() {
     }
     // Another client renames the file: the child's ctime shows it, and one LOOKUP follows.
     bench.origin.tree().rename((&root(), &name("f")), (&root(), &name("g"))).unwrap();
-    let error = cache.lookup(&opener(0), &root(), &name("f")).await.unwrap_err();
+    let error = cache.lookup(&opener(0), &root(), &name("f"), vfs::Want::None).await.unwrap_err();
     assert_eq!(error.status, Status::NoEnt);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
 }
@@ -68,10 +69,13 @@ async fn a_name_of_a_removed_file_costs_one_getattr_and_one_lookup() {
     bench.origin.put(&root(), "f", b"data");
     bench.origin.pass(10 * SECOND);
     let cache = bench.open().await;
-    cache.lookup(&opener(0), &root(), &name("f")).await.unwrap();
+    cache.lookup(&opener(0), &root(), &name("f"), vfs::Want::None).await.unwrap();
     bench.origin.tree().remove(&root(), &name("f"), false).unwrap();
     bench.origin.calls();
-    assert_eq!(cache.lookup(&opener(0), &root(), &name("f")).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(
+        cache.lookup(&opener(0), &root(), &name("f"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
 }
 
@@ -81,7 +85,7 @@ async fn absence_is_one_lookup_cold_and_one_getattr_of_the_directory_warm() {
     bench.origin.pass(10 * SECOND);
     let cache = bench.open().await;
     let ask = async |calls: &[(&'static str, u64)]| {
-        let error = cache.lookup(&opener(0), &root(), &name("none")).await.unwrap_err();
+        let error = cache.lookup(&opener(0), &root(), &name("none"), vfs::Want::None).await.unwrap_err();
         assert_eq!(error.status, Status::NoEnt);
         assert!(error.attributes.is_some_and(|attributes| attributes.is_dir()));
         assert_eq!(bench.origin.calls(), calls);
@@ -93,7 +97,7 @@ async fn absence_is_one_lookup_cold_and_one_getattr_of_the_directory_warm() {
     ask(&[("GETATTR", 1), ("LOOKUP", 1)]).await;
     bench.origin.put(&root(), "none", b"");
     bench.origin.pass(10 * SECOND);
-    cache.lookup(&opener(0), &root(), &name("none")).await.unwrap();
+    cache.lookup(&opener(0), &root(), &name("none"), vfs::Want::None).await.unwrap();
 }
 
 #[tokio::test]
@@ -276,14 +280,16 @@ async fn own_changes_of_names_edit_what_is_known() {
     let cache = bench.open().await;
     let user = opener(0);
     let set = SetAttributes::default();
-    let absent = async |text: &str| cache.lookup(&user, &root(), &name(text)).await.unwrap_err().status;
+    let absent = async |text: &str| {
+        cache.lookup(&user, &root(), &name(text), vfs::Want::None).await.unwrap_err().status
+    };
     assert_eq!(absent("a").await, Status::NoEnt);
     assert_eq!(absent("never").await, Status::NoEnt);
     let file = cache.create(&user, &root(), &name("a"), CreateHow::Guarded, &set).await.unwrap().node.handle;
     write(&cache, &user, &file, 0, b"contents").await;
     bench.origin.calls();
 
-    assert_eq!(cache.lookup(&user, &root(), &name("a")).await.unwrap().node.handle, file);
+    assert_eq!(cache.lookup(&user, &root(), &name("a"), vfs::Want::None).await.unwrap().node.handle, file);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
     assert_eq!(absent("never").await, Status::NoEnt);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)], "still known, since the change was ours");
@@ -292,7 +298,7 @@ async fn own_changes_of_names_edit_what_is_known() {
     bench.origin.calls();
     assert_eq!(absent("a").await, Status::NoEnt);
     assert_eq!(bench.origin.calls(), [("LOOKUP", 1)]);
-    assert_eq!(cache.lookup(&user, &root(), &name("b")).await.unwrap().node.handle, file);
+    assert_eq!(cache.lookup(&user, &root(), &name("b"), vfs::Want::None).await.unwrap().node.handle, file);
     assert_eq!(bench.origin.calls(), [("LOOKUP", 1)], "its ctime has moved from nobody knows where");
     assert_eq!(read(&cache, &user, &file, 0, 100).await, "contents");
     bench.origin.calls();
@@ -334,13 +340,16 @@ async fn a_listing_is_read_once_and_revalidated_with_one_getattr() {
     // The listing has told where the names lead: each LOOKUP costs one GETATTR.
     cache.access(&user, &root(), AccessMask::all()).await.unwrap();
     bench.origin.calls();
-    cache.lookup(&user, &root(), &name("file-7")).await.unwrap();
+    cache.lookup(&user, &root(), &name("file-7"), vfs::Want::None).await.unwrap();
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
-    assert_eq!(cache.lookup(&user, &root(), &name("none")).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(
+        cache.lookup(&user, &root(), &name("none"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)], "what is not listed is not there");
 
     bench.origin.put(&root(), "none", b"");
-    cache.lookup(&user, &root(), &name("none")).await.unwrap();
+    cache.lookup(&user, &root(), &name("none"), vfs::Want::None).await.unwrap();
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
     assert_eq!(list().await.len(), 301);
 }
@@ -352,12 +361,18 @@ async fn stat_and_lookup_of_fuse_are_free_within_the_timeouts() {
     bench.origin.pass(10 * SECOND);
     let cache = bench.open().await;
     let user = Caller::unix(0, 0, &[]);
-    cache.lookup(&user, &root(), &name("f")).await.unwrap();
-    assert_eq!(cache.lookup(&user, &root(), &name("none")).await.unwrap_err().status, Status::NoEnt);
+    cache.lookup(&user, &root(), &name("f"), vfs::Want::None).await.unwrap();
+    assert_eq!(
+        cache.lookup(&user, &root(), &name("none"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
     bench.origin.calls();
-    let found = cache.lookup(&user, &root(), &name("f")).await.unwrap();
+    let found = cache.lookup(&user, &root(), &name("f"), vfs::Want::None).await.unwrap();
     assert!(found.node.attributes.is_some());
-    assert_eq!(cache.lookup(&user, &root(), &name("none")).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(
+        cache.lookup(&user, &root(), &name("none"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
     assert_eq!(bench.origin.calls(), []);
 }
 

@@ -109,9 +109,9 @@ async fn lookupcache_says_which_names_are_used() {
         options.lookup_cache = which;
         let cache = bench.open_with(options).await;
         for (text, call) in [("f", positive), ("none", negative)] {
-            let _ = cache.lookup(&opener(0), &root(), &name(text)).await;
+            let _ = cache.lookup(&opener(0), &root(), &name(text), vfs::Want::None).await;
             bench.origin.calls();
-            let found = cache.lookup(&opener(0), &root(), &name(text)).await;
+            let found = cache.lookup(&opener(0), &root(), &name(text), vfs::Want::None).await;
             assert_eq!(found.is_err_and(|error| error.status == Status::NoEnt), text == "none");
             assert_eq!(bench.origin.calls(), [(call, 1)], "{which:?} {text}");
         }

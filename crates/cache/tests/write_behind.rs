@@ -12,8 +12,8 @@ use origin::durability::Came;
 use origin::state::{Policy, unchecked};
 use origin::{Bench, name, open_handle, open_request, opener, read, root, until, v4, v4_opener, write};
 use vfs::{
-    AccessMask, Callback, Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Query, SetAttributes,
-    SetTime, Share, Stability, StateidBasis, Status, Timestamp,
+    AccessMask, Callback, Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Opens, Query,
+    SetAttributes, SetTime, Share, Stability, StateidBasis, Status, Timestamp,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -113,7 +113,7 @@ async fn what_waits_is_what_everybody_here_sees() {
     let before = bench.origin.tree().get(&file).unwrap().attributes;
     for attributes in [
         cache.getattr(&user(), &file).await.unwrap(),
-        cache.lookup(&user(), &root(), &name("f")).await.unwrap().node.attributes.unwrap(),
+        cache.lookup(&user(), &root(), &name("f"), vfs::Want::None).await.unwrap().node.attributes.unwrap(),
         cache.open(&v4_opener(0, 3), &open_handle(&file, 3, Share::READ)).await.unwrap().attributes,
     ] {
         assert_eq!(attributes.size, 12_100);

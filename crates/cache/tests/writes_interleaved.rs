@@ -19,7 +19,7 @@ use cache::{Cache, WriteBehind};
 use origin::state::{Policy, unchecked};
 use origin::{Bench, Origin, open_request, root, v4, v4_opener};
 use vfs::{
-    Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, SetAttributes, Share, Stability,
+    Caller, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Opens, SetAttributes, Share, Stability,
     StateidBasis, Status,
 };
 

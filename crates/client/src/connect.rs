@@ -1,7 +1,8 @@
-//! From a URL to a mounted export: names, ports, MOUNT, FSINFO, connections.
+//! Mounts the export of a URL: resolves names and ports, sends MOUNT and FSINFO, and makes the connections.
 //!
-//! Ports follow nfs(5): what is given is used, what is not is asked of the port mapper. Leasehold's own servers answer
-//! MOUNT on the port of NFS and need no port mapper, so that port is tried too: first if it was given, last if not.
+//! Ports follow nfs(5): a given port is used, and the port mapper is asked for the others. Leasehold's own
+//! servers answer MOUNT on the NFS port and need no port mapper. So the client also tries that port for
+//! MOUNT: first if it was given, otherwise last.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -23,11 +24,11 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const NFS_PORT: u16 = 2049;
 /// The largest transfer over TCP.
 const TCP_TRANSFER_MAX: u32 = 1 << 20;
-/// The largest transfer over UDP: as Linux, so that a datagram is not made of too many fragments.
+/// The largest transfer over UDP. It is the same as Linux's, so that a datagram has not too many fragments.
 const UDP_TRANSFER_MAX: u32 = 32 << 10;
-/// For servers that say that they transfer nothing.
+/// The transfer size for servers that announce a size of zero.
 const TRANSFER_DEFAULT: u32 = 4096;
-/// `RPC_AUTH_NONE` and `AUTH_SYS` of an export's flavors.
+/// The acceptable flavors of an export: `RPC_AUTH_NONE` and `AUTH_SYS`.
 const FLAVORS: [u32; 2] = [rpc::auth::AUTH_NONE, rpc::auth::AUTH_SYS];
 
 /// Why an export cannot be used.
@@ -36,124 +37,124 @@ pub enum ConnectError {
     /// The name of the server has no address.
     #[error("cannot find the server `{host}`: {source}; check the name, or give an address")]
     Resolve {
-        /// As in the URL.
+        /// The host as written in the URL.
         host: String,
-        /// What the resolver says.
+        /// The resolver's error.
         source: io::Error,
     },
-    /// Nobody answers NFS.
+    /// No server answers NFS.
     #[error(
         "{server} does not answer NFS version 3: {source}; check that the server runs, or give its port as nfs://HOST:PORT/…"
     )]
     Nfs {
-        /// Where it was looked for.
+        /// The address that was tried.
         server: SocketAddr,
-        /// What happened.
+        /// The cause.
         source: AskError,
     },
-    /// Nobody answers MOUNT.
+    /// No server answers MOUNT.
     #[error(
         "{server} does not answer MOUNT version 3: {source}; give its port as mountport=PORT, or start rpcbind there"
     )]
     Mount {
-        /// Where it was looked for last.
+        /// The address that was tried last.
         server: SocketAddr,
-        /// What happened.
+        /// The cause.
         source: AskError,
     },
-    /// MOUNT answers, and refuses the export.
+    /// MOUNT answers and refuses the export.
     #[error("{server} does not let us mount {export}: {}", refusal(*.status))]
     Refused {
-        /// Who refuses.
+        /// The server.
         server: SocketAddr,
-        /// What was asked for.
+        /// The export.
         export: String,
-        /// Why.
+        /// The status of MOUNT.
         status: mount::Stat,
     },
-    /// The export wants more than AUTH_SYS.
+    /// The export does not allow AUTH_SYS.
     #[error(
         "{server} offers {export} only with flavors {flavors:?}, and we speak AUTH_SYS (1): allow sec=sys there"
     )]
     Flavor {
-        /// Who offers.
+        /// The server.
         server: SocketAddr,
-        /// What.
+        /// The export.
         export: String,
-        /// Of RPC.
+        /// The RPC flavors that it allows.
         flavors: Vec<u32>,
     },
-    /// The root was given and is no good.
+    /// MOUNT returned a root handle, and NFS rejects it.
     #[error(
         "{server} gave a root for {export} and then said {status:?} to it: try again, or look at the server's log"
     )]
     Root {
-        /// Who.
+        /// The server.
         server: SocketAddr,
-        /// Of what.
+        /// The export.
         export: String,
-        /// Of FSINFO.
+        /// The status of FSINFO.
         status: nfs3::Status,
     },
-    /// Nobody answers NFS version 4.
+    /// No server answers NFS version 4.
     #[error(
         "{server} does not answer NFS version 4: {source}; check that the server runs, or give its port as nfs://HOST:PORT/…"
     )]
     Nfs4 {
-        /// Where it was looked for.
+        /// The address that was tried.
         server: SocketAddr,
-        /// What happened.
+        /// The cause.
         source: AskError,
     },
-    /// Nobody answers NQNFS.
+    /// No server answers NQNFS.
     #[error(
         "{server} does not answer NQNFS: {source}; check that the server runs, or give its port as nfs://HOST:PORT/…"
     )]
     Nqnfs {
-        /// Where it was looked for.
+        /// The address that was tried.
         server: SocketAddr,
-        /// What happened.
+        /// The cause.
         source: AskError,
     },
-    /// It answers, and speaks another version.
+    /// The server answers, but does not support the version.
     #[error("{server} does not speak NFS version {wanted}; give another one as vers=3, vers=4.1 or vers=4.2")]
     Version {
-        /// Who.
+        /// The server.
         server: SocketAddr,
-        /// What was asked for.
+        /// The version that was asked for.
         wanted: &'static str,
     },
-    /// Version 4 answers, and refuses the export.
+    /// NFS version 4 answers and refuses the export.
     #[error("{server} does not let us mount {export}: {}", refusal4(*.status))]
     Refused4 {
-        /// Who refuses.
+        /// The server.
         server: SocketAddr,
-        /// What was asked for.
+        /// The export.
         export: String,
-        /// Why.
+        /// The status.
         status: nfs4::Status,
     },
-    /// It is on another server, or somewhere else on this one.
+    /// The export is on another server, or elsewhere on this one.
     #[error("{export} is not on {server}, which refers us elsewhere: {}", way(.locations))]
     Moved {
-        /// Who refers.
+        /// The server.
         server: SocketAddr,
-        /// What was asked for.
+        /// The export.
         export: String,
-        /// Where it is said to be, as URLs. None if the server does not say.
+        /// The locations that the server names, as URLs. Empty if it names none.
         locations: Vec<String>,
     },
-    /// The root is no handle.
+    /// The server returned an empty root handle.
     #[error("{server} gave an empty handle for {export}: that is not an NFS server")]
     Nonsense {
-        /// Who.
+        /// The server.
         server: SocketAddr,
-        /// For what.
+        /// The export.
         export: String,
     },
 }
 
-/// What to do about a referral.
+/// Tells the user what to do about a referral.
 pub(crate) fn way(locations: &[String]) -> String {
     match locations {
         [] => "it does not say where; ask who runs it".to_owned(),
@@ -161,7 +162,7 @@ pub(crate) fn way(locations: &[String]) -> String {
     }
 }
 
-/// What to do about a server that does not want us.
+/// Tells the user what to do about a server that denies access.
 const DENIED: &str = "permission denied; add this machine to the export's clients there, and `insecure` if we do not call from a port below 1024 (who is not root cannot)";
 
 fn refusal(status: mount::Stat) -> String {
@@ -189,8 +190,8 @@ fn refusal4(status: nfs4::Status) -> String {
 }
 
 impl ConnectError {
-    /// Version 4 is not to be had here, and version 3 may be: the server does not speak it, has the export elsewhere in its
-    /// name space (`fsid=0`), or nobody answers on its port.
+    /// Is version 4 not available here, while version 3 may be? The server may not support version 4, may
+    /// have the export elsewhere in its name space (`fsid=0`), or may not answer on its port.
     pub(crate) fn leaves_v3(&self) -> bool {
         let path = |status: &nfs4::Status| matches!(status, nfs4::Status::NoEnt | nfs4::Status::NotDir);
         match self {
@@ -200,7 +201,7 @@ impl ConnectError {
         }
     }
 
-    /// Nobody answered: somebody may later.
+    /// No server answered; one may answer later.
     pub fn is_no_answer(&self) -> bool {
         matches!(
             self,
@@ -220,7 +221,7 @@ pub(crate) struct Mounted {
     pub(crate) sizes: Sizes,
 }
 
-/// The largest transfers, in bytes, that both sides do.
+/// The largest transfers that both sides support, in bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sizes {
     pub(crate) read: u32,
@@ -228,14 +229,14 @@ pub(crate) struct Sizes {
     pub(crate) readdir: u32,
 }
 
-/// Mounts. `portmapper` is the port that port mappers answer on.
+/// Mounts the export. `portmapper` is the port of port mappers.
 pub(crate) async fn connect(url: &Url, portmapper: u16) -> Result<Mounted, ConnectError> {
     let unresolved = |source| ConnectError::Resolve { host: url.host.clone(), source };
     let addresses = tokio::net::lookup_host((url.host.as_str(), 0)).await.map_err(unresolved)?;
     let mut result = Err(unresolved(io::ErrorKind::NotFound.into()));
     for address in addresses {
         result = connect_to(url, address.ip(), portmapper).await;
-        // Another address of the same host may do better if nobody answers here, and not otherwise.
+        // Another address of the host can help only if no server answers on this one.
         if !matches!(result, Err(ConnectError::Nfs { .. } | ConnectError::Mount { .. })) {
             return result;
         }
@@ -261,7 +262,7 @@ async fn connect_to(url: &Url, address: IpAddr, portmapper: u16) -> Result<Mount
     Ok(Mounted { transport, server, root, sizes })
 }
 
-/// Asks MOUNT for the root, wherever it may answer.
+/// Asks MOUNT for the root handle, on each port where it may answer.
 async fn mount_root(
     url: &Url,
     server: SocketAddr,
@@ -291,7 +292,7 @@ async fn mount_root(
 
 async fn ask_mount(url: &Url, server: SocketAddr, proto: Proto) -> Result<nfs3::Handle, ConnectError> {
     let way = Way { server, transport: proto.into(), source: source(&url.options) };
-    // The bound on the path was held when the URL was read.
+    // The URL's parser has checked the length of the path.
     let path = mount::Dirpath::new(url.export.clone()).unwrap_or_default();
     let export = url.export_text();
     match ask::<mount::v3::call::Mnt>(way, &path, PATIENCE).await {

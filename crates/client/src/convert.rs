@@ -1,4 +1,4 @@
-//! Values of RFC 1813 as values of the interface, and back. The one place where statuses are mapped.
+//! Converts values of RFC 1813 to values of the interface, and back. Statuses are mapped only here.
 
 use protocol::nfs3;
 use vfs::{
@@ -6,7 +6,7 @@ use vfs::{
     Timestamp, Wcc, WccAttributes,
 };
 
-/// A status of the origin.
+/// Converts a status of the origin.
 pub(crate) fn status(status: nfs3::Status) -> Status {
     match status {
         nfs3::Status::Perm => Status::Perm,
@@ -40,18 +40,18 @@ pub(crate) fn status(status: nfs3::Status) -> Status {
     }
 }
 
-/// A handle for the wire. One that does not fit was never the origin's.
+/// Encodes a handle. A handle that does not fit never came from the origin.
 pub(crate) fn to_wire(handle: &Handle) -> Result<nfs3::Handle> {
     let bytes = handle.as_bytes();
     nfs3::Handle::new(bytes).filter(|_| !bytes.is_empty()).ok_or_else(|| Error::from(Status::BadHandle))
 }
 
-/// A handle off the wire; `None` if it is empty.
+/// Decodes a handle. `None` if it is empty.
 pub(crate) fn from_wire(handle: &nfs3::Handle) -> Option<Handle> {
     Handle::new(handle).filter(|_| !handle.is_empty())
 }
 
-/// Attributes off the wire.
+/// Decodes attributes.
 pub(crate) fn attributes(from: &nfs3::Fattr) -> Attributes {
     let ctime = timestamp(from.ctime);
     Attributes {
@@ -68,7 +68,7 @@ pub(crate) fn attributes(from: &nfs3::Fattr) -> Attributes {
         atime: timestamp(from.atime),
         mtime: timestamp(from.mtime),
         ctime,
-        // Seconds of v3 have 32 bits: this fits.
+        // Seconds have 32 bits in version 3, so this fits.
         change: ctime.as_nanos() as u64,
     }
 }
@@ -85,12 +85,12 @@ fn file_type(from: nfs3::Ftype) -> FileType {
     }
 }
 
-/// A time stamp off the wire; parts of a second that are more than one are cut.
+/// Decodes a timestamp. Nanoseconds of a second or more are cut to less than one second.
 pub(crate) fn timestamp(from: nfs3::Nfstime) -> Timestamp {
     Timestamp::new(from.seconds.into(), from.nseconds.min(999_999_999))
 }
 
-/// A time stamp for the wire; before 1970 and after 2106 it is the nearest that v3 has.
+/// Encodes a timestamp. A time before 1970 or after 2106 becomes the nearest one that version 3 can express.
 pub(crate) fn nfstime(from: Timestamp) -> nfs3::Nfstime {
     match u32::try_from(from.seconds) {
         Ok(seconds) => nfs3::Nfstime { seconds, nseconds: from.nanoseconds },
@@ -99,7 +99,7 @@ pub(crate) fn nfstime(from: Timestamp) -> nfs3::Nfstime {
     }
 }
 
-/// What weak cache consistency compares, off the wire.
+/// Decodes weak cache consistency data.
 pub(crate) fn wcc(before: Option<nfs3::WccAttr>, after: Option<Attributes>) -> Wcc {
     let before = before.map(|before| WccAttributes {
         size: before.size,
@@ -110,7 +110,7 @@ pub(crate) fn wcc(before: Option<nfs3::WccAttr>, after: Option<Attributes>) -> W
     Wcc { before, ..Wcc::seen(after) }
 }
 
-/// Attributes to set, for the wire.
+/// Encodes attributes to set.
 pub(crate) fn sattr(from: &SetAttributes) -> nfs3::Sattr {
     let time = |time: Option<SetTime>| match time {
         None => nfs3::SetTime::DontChange,
@@ -127,7 +127,7 @@ pub(crate) fn sattr(from: &SetAttributes) -> nfs3::Sattr {
     }
 }
 
-/// How durable, for the wire.
+/// Encodes a stability level.
 pub(crate) fn stable(from: Stability) -> nfs3::StableHow {
     match from {
         Stability::Unstable => nfs3::StableHow::Unstable,
@@ -136,7 +136,7 @@ pub(crate) fn stable(from: Stability) -> nfs3::StableHow {
     }
 }
 
-/// How durable, off the wire.
+/// Decodes a stability level.
 pub(crate) fn stability(from: nfs3::StableHow) -> Stability {
     match from {
         nfs3::StableHow::Unstable => Stability::Unstable,

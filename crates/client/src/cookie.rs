@@ -1,18 +1,19 @@
-//! Directory cookies: the origin's, and ours, which leave 0, 1 and 2 to the fronts.
+//! Directory cookies: the origin's, and ours, which reserve 0, 1 and 2 for the fronts.
 //!
-//! An origin's cookies may be any number. Nearly all servers use 1 and 2 for `.` and `..`, which are dropped here, so
-//! cookies pass as they are; those that begin to count with the first file give 1 and 2 to files, and these two trade
-//! places with two numbers that no file system is known to use: just below ext4's end of a directory, 2⁶³-1. They stay
-//! below 2⁶³, because a Linux client takes a cookie for a signed file offset.
+//! An origin's cookies may be any number. Nearly all servers use 1 and 2 for `.` and `..`, which the client
+//! drops, so other cookies pass unchanged. Some servers number entries from the first file, and then files
+//! have the cookies 1 and 2. These two cookies are replaced by two numbers that no known file system uses:
+//! just below 2⁶³-1, which is ext4's end of a directory. The replacements stay below 2⁶³, because a Linux
+//! client treats a cookie as a signed file offset.
 
 use vfs::Entry;
 
-/// What stands for the origin's 1.
+/// Replaces the origin's cookie 1.
 const ALIAS_1: u64 = i64::MAX as u64 - 2;
-/// What stands for the origin's 2.
+/// Replaces the origin's cookie 2.
 const ALIAS_2: u64 = i64::MAX as u64 - 1;
 
-/// Ours for one of the origin's; `None` for those that nothing can stand for.
+/// Converts a cookie of the origin. `None` if it has no replacement.
 pub(crate) fn from_origin(cookie: u64) -> Option<u64> {
     match cookie {
         0 | ALIAS_1 | ALIAS_2 => None,
@@ -22,12 +23,12 @@ pub(crate) fn from_origin(cookie: u64) -> Option<u64> {
     }
 }
 
-/// The origin's for one of ours.
+/// Converts a cookie of ours.
 pub(crate) fn to_origin(cookie: u64) -> u64 {
     match cookie {
         ALIAS_1 => 1,
         ALIAS_2 => 2,
-        // Behind `.` or `..`, which only fronts have, is the start.
+        // A position after `.` or `..`, which only fronts have, is the start.
         0..Entry::FIRST_COOKIE => 0,
         _ => cookie,
     }

@@ -1,5 +1,5 @@
-//! What was asked of the origin: calls, bytes and time of each procedure of version 3, or of each compound of version 4
-//! by the operation that it was sent for.
+//! Counts of what was asked of the origin: calls, bytes and time. They are kept for each procedure of version
+//! 3, and for compounds of version 4 by their main operation.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,11 +8,11 @@ use std::time::Duration;
 use protocol::nfs3::Procedure;
 use protocol::nfs4::Operation;
 
-/// What calls are counted by.
+/// The key by which calls are counted.
 pub trait Counted: Copy + PartialEq + 'static {
-    /// All of them.
+    /// All keys.
     const EACH: &'static [Self];
-    /// Its number; no two have the same, and none is above 255.
+    /// The key's number. It is unique and at most 255.
     fn number(self) -> u32;
 }
 
@@ -37,15 +37,15 @@ impl Counted for Operation {
     }
 }
 
-/// The highest number of any, and one.
+/// The highest number plus one.
 fn rows<P: Counted>() -> usize {
     P::EACH.iter().map(|it| it.number() as usize + 1).max().unwrap_or(0)
 }
 
-/// Latencies are counted in classes of doubling width, from 1 µs to over an hour.
+/// Number of latency classes. Their widths double, from 1 µs to over an hour.
 const CLASSES: usize = 32;
 
-/// Counts as they run. Relaxed atomics: no order between them is promised.
+/// Running counts. The atomics are relaxed, so no order between them is guaranteed.
 #[derive(Debug)]
 pub(crate) struct Counting<P: Counted = Procedure> {
     rows: Box<[Running]>,
@@ -71,7 +71,7 @@ struct Running {
 }
 
 impl<P: Counted> Counting<P> {
-    /// A call leaves, with arguments of so many bytes.
+    /// Notes that a call was sent, with arguments of `bytes` bytes.
     pub(crate) fn called(&self, number: u32, bytes: usize) {
         if let Some(running) = self.rows.get(number as usize) {
             running.calls.fetch_add(1, Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl<P: Counted> Counting<P> {
         }
     }
 
-    /// Its answer is here, with results of so many bytes.
+    /// Notes that a call was answered, with results of `bytes` bytes.
     pub(crate) fn answered(&self, number: u32, bytes: usize, took: Duration, retransmitted: bool) {
         if let Some(running) = self.rows.get(number as usize) {
             let micros = took.as_micros() as u64;
@@ -91,7 +91,7 @@ impl<P: Counted> Counting<P> {
         }
     }
 
-    /// It brought no results: no answer in time, or a refusal.
+    /// Notes that a call had no results: the server did not answer in time, or refused it.
     pub(crate) fn failed(&self, number: u32) {
         if let Some(running) = self.rows.get(number as usize) {
             running.failed.fetch_add(1, Ordering::Relaxed);
@@ -112,34 +112,34 @@ impl<P: Counted> Counting<P> {
     }
 }
 
-/// Counts at one moment, since the connection was made or between two moments.
+/// Counts at one moment since the connection was made, or between two moments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counts<P: Counted = Procedure> {
     rows: Vec<ProcedureCounts>,
     by: PhantomData<P>,
 }
 
-/// Counts of one procedure. Bytes are those of arguments and results, RPC headers not included.
+/// Counts of one procedure. Bytes are those of arguments and results, without RPC headers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcedureCounts {
-    /// Calls made, each try after a JUKEBOX being a call of its own.
+    /// Calls made. Each attempt after JUKEBOX counts as a call.
     pub calls: u64,
-    /// Those that were sent more than once before their answer came.
+    /// Calls that were sent more than once before their answer came.
     pub retransmitted: u64,
-    /// Those that brought no results.
+    /// Calls without results.
     pub failed: u64,
-    /// Of arguments.
+    /// Bytes of arguments.
     pub bytes_sent: u64,
-    /// Of results.
+    /// Bytes of results.
     pub bytes_received: u64,
-    /// Time between calls and their answers, in all.
+    /// Total time between calls and their answers.
     pub waited: Duration,
     /// Answers that took at least 2ⁿ and less than 2ⁿ⁺¹ microseconds.
     pub classes: [u64; CLASSES],
 }
 
 impl<P: Counted> Counts<P> {
-    /// Of one procedure.
+    /// Counts of one procedure.
     pub fn of(&self, procedure: P) -> &ProcedureCounts {
         &self.rows[procedure.number() as usize]
     }
@@ -159,12 +159,12 @@ impl<P: Counted> Counts<P> {
         self.rows.iter().map(|procedure| procedure.bytes_sent + procedure.bytes_received).sum()
     }
 
-    /// Procedures that were called, with their counts.
+    /// The procedures that were called, with their counts.
     pub fn called(&self) -> impl Iterator<Item = (P, &ProcedureCounts)> {
         P::EACH.iter().map(|&it| (it, self.of(it))).filter(|(_, counts)| counts.calls > 0)
     }
 
-    /// What was counted after `earlier`.
+    /// The counts made after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Counts<P>) -> Counts<P> {
         let rows = self.rows.iter().zip(&earlier.rows).map(|(now, then)| now.since(then)).collect();
@@ -191,7 +191,7 @@ impl ProcedureCounts {
         self.waited.checked_div(answers.try_into().unwrap_or(u32::MAX)).unwrap_or_default()
     }
 
-    /// A time that the given share (0 to 1) of the answers took no longer than, to within a factor of two.
+    /// An upper bound, within a factor of two, on the time that this share (0 to 1) of the answers took.
     pub fn quantile(&self, share: f64) -> Duration {
         let answers = self.classes.iter().sum::<u64>();
         let wanted = (answers as f64 * share).ceil() as u64;

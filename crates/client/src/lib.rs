@@ -1,10 +1,12 @@
 //! A remote NFS server as a [`vfs::FileSystem`].
 //!
-//! [`Url`] says which server and export, with the option names of nfs(5); [`connect()`] mounts it. What the server
-//! answers is held against what it was asked before anybody above sees it: see [`nonsense`].
+//! A [`Url`] names the server and the export, with the option names of nfs(5), and [`connect()`] mounts it.
+//! Before the layer above sees an answer of the server, the client checks that the answer is consistent with
+//! the request: see [`nonsense`].
 //!
-//! NFS version 3 gives no leases: the layer above works with attribute timeouts, whose options [`Url`] hands on. Versions
-//! 4.1 and 4.2 keep state at the server, and their delegations are the leases. NQNFS has leases with terms.
+//! NFS version 3 gives no leases: the layer above works with attribute timeouts, and takes their options from
+//! the [`Url`]. Versions 4.1 and 4.2 keep state at the server, and their delegations are the leases. NQNFS
+//! has leases with terms.
 
 mod connect;
 mod convert;

@@ -1,49 +1,50 @@
-//! What answers to READDIR have in common, whatever the version: which entries are passed on, and where the next answer
+//! What replies to READDIR have in common in every version: which entries pass, and where the next request
 //! begins.
 //!
-//! `.` and `..` are left out, so that an answer may have nothing to pass on although more is to come.
+//! The entries `.` and `..` are dropped, so a reply may have no entry to pass on although more entries
+//! follow.
 
 use vfs::{Listing, Name, ReadDir, Verifier};
 
 use crate::cookie;
 
-/// Room for any entry: nothing smaller is asked for.
+/// Space for any entry. No smaller reply is asked for.
 pub(crate) const BYTES_MIN: u32 = 4096;
-/// So many answers in a row may be without an entry to pass on.
+/// Most replies in a row without an entry to pass on.
 pub(crate) const EMPTY_MAX: u32 = 4;
 
-/// Where in a directory an answer is to begin: the origin's cookie, and its verifier.
+/// The start of a request: the origin's cookie, and its verifier.
 pub(crate) type Place = (u64, Verifier);
 
-/// Where a request of the layer above begins.
+/// The start for a request of the layer above.
 pub(crate) fn place(part: &ReadDir) -> Place {
     let cookie = cookie::to_origin(part.cookie);
     (cookie, if cookie == 0 { [0; 8] } else { part.verifier })
 }
 
-/// An answer.
+/// One reply.
 pub(crate) struct Part {
     pub(crate) listing: Listing,
-    /// The origin's, of the last entry, whether it was passed on or not.
+    /// The origin's cookie of the last entry, even if that entry was dropped.
     pub(crate) last_cookie: Option<u64>,
 }
 
 impl Part {
-    /// Is there something to pass on, or the end?
+    /// Does the reply have an entry to pass on, or the end?
     pub(crate) fn says_something(&self) -> bool {
         !self.listing.entries.is_empty() || self.listing.eof
     }
 
-    /// Where what follows it begins; `None` if it does not lead on.
+    /// The start of the next request. `None` if it would not advance.
     pub(crate) fn next(&self, begun: Place) -> Option<Place> {
         self.last_cookie.filter(|last| *last != begun.0).map(|last| (last, self.listing.verifier))
     }
 }
 
-/// Name and cookie of an entry; `None` for `.` and `..`.
+/// The name and cookie of an entry. `None` for `.` and `..`.
 ///
 /// # Errors
-/// What the entry is that nobody may send.
+/// A description of an entry that no server may send.
 pub(crate) fn name_of(name: &[u8], cookie: u64) -> Result<Option<(Name, u64)>, String> {
     if matches!(name, b"." | b"..") {
         return Ok(None);
@@ -58,7 +59,13 @@ mod tests {
     use super::*;
 
     fn part(last_cookie: Option<u64>) -> Part {
-        let listing = Listing { entries: Vec::new(), verifier: [7; 8], eof: false, directory: None };
+        let listing = Listing {
+            entries: Vec::new(),
+            verifier: [7; 8],
+            eof: false,
+            directory: None,
+            directory_lease: None,
+        };
         Part { listing, last_cookie }
     }
 
@@ -72,7 +79,9 @@ mod tests {
 
     #[test]
     fn the_beginning_has_no_verifier() {
-        let from = |cookie| place(&ReadDir { cookie, verifier: [7; 8], bytes: 1, plus: false });
+        let from = |cookie| {
+            place(&ReadDir { cookie, verifier: [7; 8], bytes: 1, plus: false, want_directory_lease: false })
+        };
         assert_eq!([from(0), from(2), from(3)], [(0, [0; 8]), (0, [0; 8]), (3, [7; 8])]);
     }
 

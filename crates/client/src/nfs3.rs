@@ -1,4 +1,4 @@
-//! NFS version 3 as a file system: each operation is one procedure, or the few that it takes to answer in full.
+//! NFS version 3 as a file system. Each operation is one procedure, or the few that a complete answer needs.
 
 mod attributes;
 mod directory;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use vfs::{
     AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Device, Error, FileSystem,
     FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result,
-    SetAttributes, Stability, StateidBasis, Timestamp, UnansweredSince, Wcc, Written,
+    SetAttributes, Stability, StateidBasis, Timestamp, UnansweredSince, Want, Wcc, Written,
 };
 
 use crate::connect::{self, ConnectError, Sizes};
@@ -36,7 +36,7 @@ pub struct Nfs3 {
     transport: Transport,
     sizes: Sizes,
     types: Types,
-    /// The origin has said that it does not know READDIRPLUS.
+    /// The origin has said that it does not support READDIRPLUS.
     without_plus: AtomicBool,
 }
 
@@ -44,12 +44,12 @@ impl Nfs3 {
     /// Mounts the export of a URL. Needs a Tokio runtime, on which the connections live.
     ///
     /// # Errors
-    /// One line that says what did not answer or would not, and what to do.
+    /// One line for the user: what failed, and what to do.
     pub async fn connect(url: &Url) -> Result<Nfs3, ConnectError> {
         Nfs3::connect_through(url, protocol::portmap::PORT).await
     }
 
-    /// Mounts, with a port mapper that may answer on a port of its own.
+    /// Mounts, with a port mapper on any port.
     pub async fn connect_through(url: &Url, portmapper: u16) -> Result<Nfs3, ConnectError> {
         let mounted = connect::connect(url, portmapper).await?;
         Ok(Nfs3 {
@@ -63,7 +63,7 @@ impl Nfs3 {
         })
     }
 
-    /// What was mounted; its options tell a cache above how long to believe what.
+    /// The mounted URL. Its options tell a cache above its attribute timeouts.
     pub fn url(&self) -> &Url {
         &self.url
     }
@@ -73,12 +73,12 @@ impl Nfs3 {
         self.server
     }
 
-    /// The handle that MOUNT gave.
+    /// The root handle from MOUNT.
     pub fn root_handle(&self) -> Handle {
         self.root
     }
 
-    /// What has been asked of the server so far. MOUNT, and the FSINFO that goes with it, are not counted.
+    /// The calls made so far, without MOUNT and its FSINFO.
     pub fn counts(&self) -> Counts {
         self.transport.counting.snapshot()
     }
@@ -97,7 +97,7 @@ impl Nfs3 {
         self.transport.nonsense.heard(C::NAME, what)
     }
 
-    /// Attributes of a handle, if they came; of a type that the handle cannot have, they are nonsense.
+    /// Checks the attributes of a handle, if there are any. A type that the handle cannot have is nonsense.
     fn attributes_of<C: Call>(
         &self,
         handle: &Handle,
@@ -118,15 +118,15 @@ impl Nfs3 {
         Ok(convert::wcc(came.before, after))
     }
 
-    /// The error for a status, with attributes of the handle that was asked. Attributes of another type are left out:
-    /// the failure may be about just that.
+    /// The error for a status, with attributes of the handle in the request. Attributes of another type are
+    /// left out, because that type may be the reason for the failure.
     fn failed(&self, handle: &Handle, status: nfs3::Status, came: Option<nfs3::Fattr>) -> Error {
         let attributes = came.as_ref().map(convert::attributes);
         let attributes = attributes.filter(|attributes| self.types.agree(handle, attributes.file_type));
         Error::from(convert::status(status)).with(attributes)
     }
 
-    /// Success, or the error for a failure that brings the attributes of the handle asked.
+    /// Success, or the error for a failure that carries attributes of the handle in the request.
     fn succeeded<T>(&self, handle: &Handle, reply: nfs3::Reply<T, Option<nfs3::Fattr>>) -> Result<T> {
         match reply {
             Reply::Ok(ok) => Ok(ok),
@@ -134,7 +134,8 @@ impl Nfs3 {
         }
     }
 
-    /// Success, or the error for a failure that brings the state of the handle asked.
+    /// Success, or the error for a failure that carries weak cache consistency data of the handle in the
+    /// request.
     fn done<T>(&self, handle: &Handle, reply: nfs3::Reply<T, nfs3::WccData>) -> Result<T> {
         match reply {
             Reply::Ok(ok) => Ok(ok),
@@ -143,7 +144,7 @@ impl Nfs3 {
     }
 }
 
-/// Directory and name for the wire.
+/// Encodes a directory and a name.
 fn place(directory: &Handle, name: &Name) -> Result<nfs3::DirOpArgs> {
     let name = nfs3::Filename::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_default();
     Ok(nfs3::DirOpArgs { dir: convert::to_wire(directory)?, name })
@@ -178,7 +179,7 @@ impl FileSystem for Nfs3 {
         self.ask_access(caller, handle, asked).await
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, _want: Want) -> Result<Looked> {
         self.look_up(caller, directory, name.as_bytes()).await
     }
 
@@ -234,6 +235,7 @@ impl FileSystem for Nfs3 {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        _want: Want,
     ) -> Result<Created> {
         self.make_directory(caller, directory, name, set).await
     }
@@ -295,4 +297,10 @@ impl FileSystem for Nfs3 {
     async fn limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
         self.ask_limits(caller, handle).await
     }
+
+    fn prepare_shutdown(&self) {}
+
+    async fn shutdown(&self) {}
 }
+
+vfs::lacks!(Nfs3: Opens, Leases, Extended, LocalView);

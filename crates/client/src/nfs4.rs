@@ -1,12 +1,13 @@
-//! NFS versions 4.1 and 4.2 as a file system: each operation is one compound, with all that is to be known afterwards
-//! in it.
+//! NFS versions 4.1 and 4.2 as a file system. Each operation is one compound, which also returns everything
+//! that the caller needs to know afterwards.
 //!
-//! What is held at the origin (opens, locks, delegations) is in [`state`]; sessions and slots are in [`session`];
-//! [`recovery`] gets it all back when the origin has restarted, below the interface; [`durable`] and [`resume`] when we
-//! have. Delegations are the layer's leases
-//! and [`callback`] its recalls.
+//! The state held at the origin (opens, locks, delegations) is in [`state`], and sessions and slots are in
+//! [`session`]. After a restart of the origin, [`recovery`] reclaims the state, invisibly to the layer above.
+//! After a restart of this process, [`durable`] and [`resume`] do that. Delegations are the leases of the
+//! layer above, and [`callback`] handles their recalls.
 //!
-//! Assumed: AUTH_SYS; one server behind one address; no referrals and no migration.
+//! This module assumes AUTH_SYS, and one server behind one address. It does not follow referrals or
+//! migration.
 
 mod attributes;
 mod callback;
@@ -49,11 +50,11 @@ use tokio::sync::{Notify, watch};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Acl, Adopted, AndDelegated, Attributes, Callbacks, Caller, Commit, Copied,
-    CreateHow, Created, Delegated, Device, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId,
-    ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner,
-    Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability, StateidBasis, Timestamp,
-    UnansweredSince, Wcc, Written, XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Adopted, Attributes, Callbacks, Caller, Commit, Copied, CreateHow, Created,
+    Delegated, Device, Extended, Extent, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId,
+    LeaseKind, Leases, ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId,
+    OpenRequest, Opened, Opens, Owner, Place, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought,
+    Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc, Written, XattrHow, XattrName,
 };
 
 use crate::connect::ConnectError;
@@ -78,7 +79,7 @@ pub struct Nfs4 {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What the tasks share.
+/// The state that the tasks share.
 #[derive(Debug)]
 struct Nfs4Client {
     url: Url,
@@ -90,13 +91,13 @@ struct Nfs4Client {
     phase: watch::Sender<Phase>,
     state: RecordedState,
     back: Arc<Back>,
-    /// When the last request left whose SEQUENCE the server took.
+    /// When the latest request was sent whose SEQUENCE the server accepted.
     renewed: Mutex<Instant>,
-    /// `SEQ4_STATUS_*`, as said last.
+    /// The latest `SEQ4_STATUS_*` flags.
     flags: AtomicU32,
-    /// There is something to do for the keeper.
+    /// Wakes the keeper.
     upkeep: Notify,
-    /// What the mount taught; before it, nothing is asked.
+    /// What mounting learned. No operation runs before that.
     export: std::sync::OnceLock<Export>,
     types: Types,
     fsids: Fsids,
@@ -105,29 +106,30 @@ struct Nfs4Client {
     missing: AtomicU16,
     /// Does the origin delegate directories?
     backoff: DelegationBackoff,
-    /// The origin may have granted what nobody here heard of: an earlier life held something, or an answer was lost.
+    /// The origin may have granted state that this client does not know. An earlier incarnation held some, or
+    /// an answer was lost.
     strays: AtomicBool,
-    /// The origin knows the current state id: a READ may ride on an OPEN.
+    /// The origin supports the current state id, so a READ may piggyback on an OPEN.
     piggybacked_reads: AtomicBool,
-    /// The end gives everything back, although it is recorded.
+    /// Shutting down gives everything back, even if it is recorded.
     leaves_nothing: AtomicBool,
-    /// Those who ask hold what they hold by this client's layers, which can make room.
+    /// The layers above hold state for their own clients, and can free capacity.
     holds_for_others: AtomicBool,
-    /// When the record last heard that the lease was renewed.
+    /// When a renewal of the lease was last recorded.
     told_renewed: Mutex<Option<Instant>>,
-    /// When it was last said that something is on another server.
+    /// When a moved object was last logged.
     told_moved: Mutex<Option<Instant>>,
     /// A handle that names nothing.
     nowhere: Handle,
     weak: std::sync::Weak<Nfs4Client>,
 }
 
-/// What does not change about an export.
+/// Properties of an export that do not change.
 #[derive(Clone, Copy, Debug)]
 struct Export {
     root: Handle,
     lease_time: Duration,
-    /// Attributes that there are. Some servers fail a GETATTR that asks for one that they do not know.
+    /// Supported attributes. Some servers fail a GETATTR that asks for an unknown one.
     supported: Bitmap,
     /// Attributes that an exclusive create can set.
     exclusive: Bitmap,
@@ -135,7 +137,7 @@ struct Export {
     write_max: u32,
 }
 
-/// Where the session is.
+/// The phase of the session.
 #[derive(Clone, Debug)]
 enum Phase {
     Ready(Arc<Session>),
@@ -151,7 +153,7 @@ impl Drop for Nfs4 {
 }
 
 impl Nfs4 {
-    /// What was mounted; its options tell a cache above how long to believe what.
+    /// The mounted URL. Its options tell a cache above its attribute timeouts.
     pub fn url(&self) -> &Url {
         &self.inner.url
     }
@@ -161,7 +163,7 @@ impl Nfs4 {
         self.inner.server
     }
 
-    /// The minor version that is spoken.
+    /// The minor version in use.
     pub fn minor(&self) -> u32 {
         self.inner.minor
     }
@@ -171,12 +173,12 @@ impl Nfs4 {
         self.inner.export().root
     }
 
-    /// Compounds sent so far, by the operation that each was for.
+    /// Compounds sent so far, by their main operation.
     pub fn counts(&self) -> Counts<Operation> {
         self.inner.channel.compounds.snapshot()
     }
 
-    /// Operations sent so far, within compounds. Of these only the calls are counted.
+    /// Operations sent so far, within compounds. Only the calls are counted.
     pub fn operation_counts(&self) -> Counts<Operation> {
         self.inner.channel.operations.snapshot()
     }
@@ -189,25 +191,27 @@ impl Nfs4 {
     /// Mounts the export of a URL. Needs a Tokio runtime, on which the connections live.
     ///
     /// # Errors
-    /// One line that says what did not answer or would not, and what to do.
+    /// One line for the user: what failed, and what to do.
     pub async fn connect(url: &Url) -> Result<Nfs4, ConnectError> {
         Nfs4::connect_as(url, Incarnation::volatile(url)).await
     }
 
-    /// Mounts as this client, and takes over what its last life held, if that is known: see [`FileSystem::adopted`]. What
-    /// is not known the origin drops.
+    /// Mounts as this client, and takes over what its last incarnation held, as far as that is recorded: see
+    /// [`FileSystem::adopted`]. The origin drops the rest.
     pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Nfs4, ConnectError> {
         connect::connect(url, incarnation).await
     }
 
-    /// The callers that are holders are clients of ours, and the layers above know which of them can go without: an OPEN to
-    /// which the origin says DELAY for 5 s fails with `Resource`. Without this it is asked until the caller's deadline.
+    /// Says that the holders among the callers are clients of ours, and that the layers above know which of
+    /// them can give up state. If the origin says DELAY to an OPEN for 5 s, the OPEN then fails with
+    /// `Resource`. Otherwise it is retried until the caller's deadline.
     pub fn holds_for_others(&self) {
         self.inner.holds_for_others.store(true, Ordering::Relaxed);
     }
 
-    /// From now on, what is held is recorded in the file `path` before anybody relies on it, for the next life to take
-    /// over. Then [`FileSystem::shutdown`] gives nothing back, unless [`Nfs4::leave_nothing`] was said.
+    /// Records state in the file `path` from now on, before any caller relies on it, so that the next
+    /// incarnation can take it over. Then [`FileSystem::shutdown`] gives nothing back, unless
+    /// [`Nfs4::leave_nothing`] was called.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -217,7 +221,7 @@ impl Nfs4 {
 }
 
 impl Nfs4Client {
-    /// What the mount taught. Only the mount itself asks before it is known.
+    /// What mounting learned. Only the mount itself asks before that.
     fn export(&self) -> Export {
         self.export.get().copied().unwrap_or(Export {
             root: self.nowhere,
@@ -229,7 +233,7 @@ impl Nfs4Client {
         })
     }
 
-    /// Ourselves, for a task.
+    /// A reference to this client, for a task.
     fn myself(&self) -> Option<Arc<Nfs4Client>> {
         self.weak.upgrade()
     }
@@ -265,8 +269,13 @@ impl FileSystem for Nfs4 {
         self.inner.ask_access(caller, handle, asked).await
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        self.inner.look_up(caller, directory, Some(name)).await
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, want: Want) -> Result<Looked> {
+        if want == Want::None {
+            return self.inner.look_up(caller, directory, Some(name)).await;
+        }
+        let (inner, requester, above, below) = (self.inner.clone(), caller.clone(), *directory, name.clone());
+        let work = async move { inner.look_up_delegated(&requester, &above, &below).await };
+        self.with_piggyback(caller, Box::pin(work)).await.into_result()
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
@@ -321,6 +330,7 @@ impl FileSystem for Nfs4 {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        _want: Want,
     ) -> Result<Created> {
         self.make_directory(caller, directory, name, set).await
     }
@@ -372,7 +382,12 @@ impl FileSystem for Nfs4 {
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
-        self.inner.read_directory(caller, directory, part).await
+        if !part.want_directory_lease {
+            return self.inner.read_directory(caller, directory, part).await;
+        }
+        let (inner, requester, above) = (self.inner.clone(), caller.clone(), *directory);
+        let work = async move { inner.read_directory_delegated(&requester, &above, part).await };
+        self.with_piggyback(caller, Box::pin(work)).await.into_result()
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
@@ -383,8 +398,17 @@ impl FileSystem for Nfs4 {
         self.inner.ask_limits(caller, handle).await
     }
 
+    async fn shutdown(&self) {
+        self.give_everything_back().await;
+    }
+
+    fn prepare_shutdown(&self) {}
+}
+
+#[async_trait]
+impl Opens for Nfs4 {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        self.open_file(caller, request).await
+        self.open_file_with_piggyback(caller, request).await
     }
 
     async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -411,6 +435,17 @@ impl FileSystem for Nfs4 {
         self.inner.has_locks(open, owner)
     }
 
+    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    async fn free_capacity(&self, _: &Caller) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl Leases for Nfs4 {
     fn callbacks(&self) -> Option<Callbacks> {
         self.inner.back.take_callbacks()
     }
@@ -427,42 +462,15 @@ impl FileSystem for Nfs4 {
         self.delegate_directory(caller, directory, asked).await
     }
 
-    async fn lookup_and_delegate(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        name: &Name,
-    ) -> AndDelegated<Looked> {
-        let (inner, asker, above, below) = (self.inner.clone(), caller.clone(), *directory, name.clone());
-        let work = async move { inner.look_up_delegated(&asker, &above, &below).await };
-        self.with_piggyback(caller, Box::pin(work)).await
-    }
+    async fn end_reclaim(&self) {}
 
-    async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
-        self.open_file_with_piggyback(caller, request, None, true).await.0
+    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
+        Ok(None)
     }
+}
 
-    async fn open_and_read(
-        &self,
-        caller: &Caller,
-        request: &OpenRequest,
-        part: (u64, u32),
-        delegate: bool,
-    ) -> (AndDelegated<Opened>, Option<Read>) {
-        self.open_file_with_piggyback(caller, request, Some(part), delegate).await
-    }
-
-    async fn readdir_and_delegate(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        part: ReadDir,
-    ) -> AndDelegated<Listing> {
-        let (inner, asker, above) = (self.inner.clone(), caller.clone(), *directory);
-        let work = async move { inner.read_directory_delegated(&asker, &above, part).await };
-        self.with_piggyback(caller, Box::pin(work)).await
-    }
-
+#[async_trait]
+impl Extended for Nfs4 {
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
         self.inner.get_acl(caller, handle).await
     }
@@ -526,8 +534,6 @@ impl FileSystem for Nfs4 {
     async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
         self.inner.share_range(caller, from, to, count).await
     }
-
-    async fn shutdown(&self) {
-        self.give_everything_back().await;
-    }
 }
+
+vfs::lacks!(Nfs4: LocalView);

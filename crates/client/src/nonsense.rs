@@ -1,8 +1,8 @@
-//! What an origin may not say.
+//! Detects answers that an origin must not give.
 //!
-//! An answer that contradicts its question (more data than asked for, a name with a slash, a file that is a directory
-//! all of a sudden) comes from a broken or hostile server. It is never passed on: the operation fails with `Io`, and
-//! one warning in [`WARN_EVERY`] says so.
+//! An answer that contradicts its request comes from a broken or hostile server. Examples are more data than
+//! asked for, a name with a slash, or a file that has become a directory. The client never passes such an
+//! answer on. The operation fails with `Io`, and the log gets at most one warning in [`WARN_EVERY`].
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -14,10 +14,10 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use vfs::{Error, FileType, Fsid, Handle, Status};
 
-/// At most one warning in this time.
+/// The shortest time between two warnings.
 pub const WARN_EVERY: Duration = Duration::from_secs(10);
 
-/// Warns of nonsense, not too often.
+/// Counts nonsense and warns about it, at a limited rate.
 #[derive(Debug)]
 pub(crate) struct Nonsense {
     server: SocketAddr,
@@ -36,7 +36,7 @@ impl Nonsense {
         Nonsense { server, state: Mutex::default() }
     }
 
-    /// Notes that the server answered nonsense; the error to fail with.
+    /// Notes that the server answered nonsense. Returns the error to fail with.
     pub(crate) fn heard(&self, procedure: &str, what: impl fmt::Display) -> Error {
         let mut state = self.state.lock();
         state.heard += 1;
@@ -54,24 +54,24 @@ impl Nonsense {
         Status::Io.into()
     }
 
-    /// How often.
+    /// The number of nonsensical answers.
     pub(crate) fn count(&self) -> u64 {
         self.state.lock().heard
     }
 }
 
-/// Remembers what type of file a handle is, to notice when it becomes another.
+/// Remembers the file type of handles, to notice a change.
 ///
-/// A table of fixed size without locks: a handle has one place in it, and the last one seen there has it.
+/// The table has a fixed size and no locks. A handle has one slot, which holds the handle seen there last.
 #[derive(Debug)]
 pub(crate) struct Types {
     slots: Box<[AtomicU64]>,
     hasher: RandomState,
 }
 
-/// Slots: 512 KiB in all.
+/// Number of slots; they take 512 KiB.
 const SLOTS: usize = 1 << 16;
-/// The bits of a slot that hold a type; the others hold a hash of the handle.
+/// The bits of a slot that hold a type. The other bits hold a hash of the handle.
 const TYPE_BITS: u64 = 0b111;
 
 impl Default for Types {
@@ -82,7 +82,7 @@ impl Default for Types {
 }
 
 impl Types {
-    /// False if the handle has been seen with another type.
+    /// Returns false if the handle was seen with another type.
     pub(crate) fn agree(&self, handle: &Handle, file_type: FileType) -> bool {
         let hash = self.hasher.hash_one(handle);
         let now = (hash & !TYPE_BITS) | code(file_type);
@@ -99,8 +99,8 @@ impl Types {
     }
 }
 
-/// Remembers on which file system a handle is, as [`Types`] does types. One that is found elsewhere is nonsense once:
-/// an administrator may have given the file system another number.
+/// Remembers the file system of handles, in the same way as [`Types`]. A handle on another file system counts
+/// as nonsense only once, because an administrator may have renumbered the file system.
 #[derive(Debug)]
 pub(crate) struct Fsids {
     slots: Box<[AtomicU64]>,
@@ -115,23 +115,24 @@ impl Default for Fsids {
 }
 
 impl Fsids {
-    /// False if the handle was on another one when it was seen last.
+    /// Returns false if the handle was last seen on another file system.
     pub(crate) fn agree(&self, handle: &Handle, fsid: Fsid) -> bool {
         let hash = self.hasher.hash_one(handle);
-        // Half of a slot is of the handle, half of the file system; never zero, which is an empty slot.
+        // Half of a slot is for the handle and half for the file system. A slot in use is never zero, which
+        // means empty.
         let (of_handle, of_fsid) = (hash & !0xffff_ffff, self.hasher.hash_one(fsid) & 0xffff_ffff | 1);
         let Some(slot) = self.slots.get(hash as usize & (SLOTS - 1)) else { return true };
         let seen = slot.swap(of_handle | of_fsid, Ordering::Relaxed);
         seen == 0 || seen & !0xffff_ffff != of_handle || seen & 0xffff_ffff == of_fsid
     }
 
-    /// Another life of the server may number its file systems anew.
+    /// Forgets everything: a restarted server may renumber its file systems.
     pub(crate) fn forget(&self) {
         self.slots.iter().for_each(|slot| slot.store(0, Ordering::Relaxed));
     }
 }
 
-/// Never zero, which is an empty slot.
+/// The code of a type. It is never zero, which means an empty slot.
 fn code(file_type: FileType) -> u64 {
     match file_type {
         FileType::Regular => 1,
@@ -156,7 +157,7 @@ mod tests {
         assert!(types.agree(&handle(1), FileType::Regular));
         assert!(!types.agree(&handle(1), FileType::Directory));
         assert!(types.agree(&handle(1), FileType::Regular));
-        // Many more handles than slots: none is taken for another.
+        // With many more handles than slots, no handle is mistaken for another.
         for n in 0..500_000 {
             assert!(types.agree(&handle(n), if n % 2 == 1 { FileType::Regular } else { FileType::Fifo }));
         }

@@ -1,11 +1,13 @@
-//! NQNFS as a file system: v2's procedures with 64-bit sizes, and leases with terms (Macklem 1994).
+//! NQNFS as a file system: the procedures of version 2 with 64-bit sizes, and leases with terms (Macklem
+//! 1994).
 //!
-//! What may be believed, and until when, is kept by [`leases`], a machine without I/O; this is its shell. A lease is asked
-//! for with an open of the layer above and renewed here, so that to the layer above it lasts until it is recalled: by an
-//! EVICTED, or because it was not renewed in time. Without a layer above that can be called back there are none.
+//! [`leases`], a state machine without I/O, tracks what the client may rely on and until when. This module is
+//! its shell. A lease is asked for with an open of the layer above and renewed here. So to the layer above, a
+//! lease lasts until it is recalled: by an EVICTED, or because it could not be renewed in time. Without a
+//! layer above that listens for callbacks, there are no leases.
 //!
-//! The protocol has no opens, locks or commits: an open is a LOOKUP and an ACCESS that asks for the lease, what is denied to others and locked is
-//! between the layers above, and every WRITE is stable.
+//! The protocol has no opens, locks or commits. An open is a LOOKUP, and an ACCESS that asks for the lease.
+//! The layers above enforce share reservations and locks among themselves, and every WRITE is stable.
 
 mod calls;
 mod convert;
@@ -26,19 +28,23 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::nqnfs::{self, LeaseRequest, Leased, call};
 use rpc::Link;
+use std::time::Duration;
+use tokio::sync::watch;
 use tokio::sync::{Notify, mpsc};
 use tokio::task::JoinHandle;
 use vfs::{
-    AccessMask, Accessed, Attributes, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
-    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, Listing, Lock,
-    LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed,
-    Result, SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Adopted, Attributes, Callback, Callbacks, Caller, Commit, CreateHow, Created, Data,
+    Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind, Listing,
+    Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Opens, Owner, Read, ReadDir,
+    Renamed, Result, SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want,
+    Wcc, Written,
 };
 use xdr::{Bulk, Opaque};
 
 use crate::connect::ConnectError;
 use crate::counts::{Counting, Counts};
 use crate::nonsense::Nonsense;
+use crate::pulse::Pulse;
 use crate::url::Url;
 use leases::Leases;
 use seen::Seen;
@@ -49,11 +55,11 @@ pub struct Nqnfs {
     url: Url,
     inner: Arc<NqnfsClient>,
     callbacks: Mutex<Option<Callbacks>>,
-    /// Renews leases and tells of those that end; ends with this.
+    /// Renews leases and reports those that end. Dropping this mount ends the task.
     keeper: JoinHandle<()>,
 }
 
-/// What calls, callbacks and the keeper share.
+/// The state that calls, callbacks and the keeper share.
 #[derive(Debug)]
 struct NqnfsClient {
     server: SocketAddr,
@@ -66,15 +72,17 @@ struct NqnfsClient {
     transfer_max: u32,
     counting: Counting<nqnfs::Procedure>,
     nonsense: Nonsense,
+    /// Whether the server answers.
+    pulse: Pulse,
     leases: Mutex<Leases>,
     seen: Mutex<Seen>,
     up: mpsc::Sender<Callback>,
-    /// Somebody above can be called back.
+    /// The layer above listens for callbacks.
     listening: AtomicBool,
     next_open: AtomicU64,
-    /// There is an earlier alarm than the one that is waited for.
+    /// Wakes the keeper when an earlier alarm is set.
     changed: Notify,
-    /// A VACATED was answered.
+    /// Notifies waiters that a VACATED was answered.
     vacated: Notify,
 }
 
@@ -88,12 +96,12 @@ impl Nqnfs {
     /// Mounts the export of a URL. Needs a Tokio runtime, on which the connection lives.
     ///
     /// # Errors
-    /// One line that says what did not answer or would not, and what to do.
+    /// One line for the user: what failed, and what to do.
     pub async fn connect(url: &Url) -> std::result::Result<Nqnfs, ConnectError> {
         mounting::connect(url).await
     }
 
-    /// What was mounted; its options tell a cache above how long to believe what.
+    /// The mounted URL. Its options tell a cache above its attribute timeouts.
     pub fn url(&self) -> &Url {
         &self.url
     }
@@ -103,12 +111,12 @@ impl Nqnfs {
         self.inner.server
     }
 
-    /// The handle that MOUNT gave.
+    /// The root handle from MOUNT.
     pub fn root_handle(&self) -> Handle {
         self.inner.root
     }
 
-    /// What has been asked of the server so far.
+    /// The calls made so far.
     pub fn counts(&self) -> Counts<nqnfs::Procedure> {
         self.inner.counting.snapshot()
     }
@@ -156,13 +164,13 @@ impl FileSystem for Nqnfs {
         self.inner.ask_access(caller, handle, asked).await
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, _want: Want) -> Result<Looked> {
         self.inner.look_up(caller, directory, name.as_bytes()).await
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
         if *directory == self.inner.root {
-            return Ok(Looked { node: self.root(caller).await?, directory: None });
+            return Ok(Looked { node: self.root(caller).await?, directory: None, directory_lease: None });
         }
         self.inner.look_up(caller, directory, b"..").await
     }
@@ -217,7 +225,7 @@ impl FileSystem for Nqnfs {
         Ok(Written { count, stability: Stability::FileSync, verifier: [0; 8], wcc })
     }
 
-    /// All that was written is stable.
+    /// Everything written is stable, so this only fetches attributes.
     async fn commit(&self, caller: &Caller, handle: &Handle, _offset: u64, _count: u32) -> Result<Commit> {
         let after = Some(self.getattr(caller, handle).await?);
         Ok(Commit { verifier: [0; 8], wcc: Wcc::seen(after) })
@@ -240,21 +248,12 @@ impl FileSystem for Nqnfs {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        want: Want,
     ) -> Result<Created> {
-        self.inner.make_directory(caller, directory, name, set).await
-    }
-
-    async fn mkdir_and_delegate(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        name: &Name,
-        set: &SetAttributes,
-    ) -> Result<(Created, Option<Lease>)> {
-        if !self.inner.is_listening() {
-            return Ok((self.inner.make_directory(caller, directory, name, set).await?, None));
+        if want == Want::None || !self.inner.is_listening() {
+            return self.inner.make_directory(caller, directory, name, set).await;
         }
-        // To its end even if the asker goes away: a lease must not come to nobody.
+        // Run to completion even if the requester goes away: a granted lease must reach the layer above.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
         let (name, set) = (name.clone(), *set);
         vfs::run_to_completion(
@@ -314,7 +313,7 @@ impl FileSystem for Nqnfs {
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
         let args = nqnfs::LinkArgs { from: convert::to_wire(file)?, to: convert::place(directory, name)? };
         self.inner.call::<call::Link, _, _>(caller, &plain(args)).await?;
-        Ok(Created { node: Node { handle: *file, attributes: None }, directory: Wcc::default() })
+        Ok(Created { node: Node { handle: *file, attributes: None }, directory: Wcc::default(), lease: None })
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
@@ -331,8 +330,23 @@ impl FileSystem for Nqnfs {
         Ok(convert::limits(self.inner.transfer_max))
     }
 
+    fn prepare_shutdown(&self) {
+        self.inner.leases.lock().leave();
+    }
+
+    async fn shutdown(&self) {
+        self.inner.return_all().await;
+    }
+
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
+        Some(self.inner.pulse.watch())
+    }
+}
+
+#[async_trait]
+impl Opens for Nqnfs {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        // To its end even if the asker goes away: a lease must not come to nobody.
+        // Run to completion even if the requester goes away: a granted lease must reach the layer above.
         let (inner, caller, request) = (self.inner.clone(), caller.clone(), request.clone());
         vfs::run_to_completion(async move { inner.open(&caller, &request).await }).await
     }
@@ -345,7 +359,7 @@ impl FileSystem for Nqnfs {
         Ok(())
     }
 
-    /// The protocol has no locks: those above keep their clients apart among themselves.
+    /// The protocol has no locks. The layers above enforce them among their own clients.
     async fn lock(&self, _caller: &Caller, _open: OpenId, _request: &LockRequest) -> Result<Locked> {
         Ok(Locked::Granted)
     }
@@ -364,6 +378,21 @@ impl FileSystem for Nqnfs {
         Ok(None)
     }
 
+    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    fn holds_locks(&self, _: OpenId, _: &Owner) -> bool {
+        false
+    }
+
+    async fn free_capacity(&self, _: &Caller) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl vfs::Leases for Nqnfs {
     fn callbacks(&self) -> Option<Callbacks> {
         let callbacks = self.callbacks.lock().take()?;
         self.inner.listening.store(true, std::sync::atomic::Ordering::Release);
@@ -375,7 +404,7 @@ impl FileSystem for Nqnfs {
             let accessed = self.inner.ask_access(caller, directory, asked).await?;
             return Ok(Delegated { accessed, lease: None });
         }
-        // To its end even if the asker goes away: a lease must not come to nobody.
+        // Run to completion even if the requester goes away: a granted lease must reach the layer above.
         let (inner, caller, directory) = (self.inner.clone(), caller.clone(), *directory);
         vfs::run_to_completion(async move { inner.delegate(&caller, &directory, asked).await }).await
     }
@@ -385,11 +414,15 @@ impl FileSystem for Nqnfs {
         Ok(())
     }
 
-    fn prepare_shutdown(&self) {
-        self.inner.leases.lock().leave();
+    fn adopted(&self) -> Adopted {
+        Adopted::default()
     }
 
-    async fn shutdown(&self) {
-        self.inner.return_all().await;
+    async fn end_reclaim(&self) {}
+
+    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
+        Ok(None)
     }
 }
+
+vfs::lacks!(Nqnfs: Extended, LocalView);

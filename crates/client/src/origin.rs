@@ -1,4 +1,4 @@
-//! A mounted export, whichever version of NFS it is spoken to in.
+//! A mounted export over any version of NFS.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,15 +23,16 @@ pub enum Origin {
     Nqnfs(Arc<Nqnfs>),
 }
 
-/// Mounts the export of a URL with the highest version that its `vers` allows and the server speaks: 4.2, 4.1, 3.
+/// Mounts the export of a URL with the highest version that its `vers` allows and the server supports: 4.2,
+/// 4.1, 3.
 ///
 /// # Errors
-/// One line that says what did not answer or would not, and what to do.
+/// One line for the user: what failed, and what to do.
 pub async fn connect(url: &Url) -> Result<Origin, ConnectError> {
     connect_as(url, Incarnation::volatile(url)).await
 }
 
-/// Mounts as this client, where the version has such a thing, and takes over what its last life held.
+/// Mounts as this client, if the version has client ids, and takes over what its last incarnation held.
 pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Origin, ConnectError> {
     let vers = url.options.vers;
     if vers == Version::Nqnfs {
@@ -49,15 +50,15 @@ pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Origin, C
         decided => return decided,
     };
     match Nfs3::connect(url).await {
-        // A server that was only just starting may speak version 4 by now, and whoever has chosen stays with it.
+        // A server that was just starting may support version 4 by now, and the choice is permanent.
         Ok(mounted) if refused.is_no_answer() => match version4().await {
             Ok(mounted) => Ok(mounted),
             Err(_) => Ok(Origin::V3(Arc::new(mounted))),
         },
         Ok(mounted) => Ok(Origin::V3(Arc::new(mounted))),
-        // What speaks version 4 is what there is.
+        // The server supports version 4, so report its answer.
         Err(_) if matches!(refused, ConnectError::Refused4 { .. }) => Err(refused),
-        // Of a server that is away, the port of MOUNT is not what is to be told.
+        // If the server is away, do not report the port of MOUNT.
         Err(failed) if refused.is_no_answer() && failed.is_no_answer() => Err(refused),
         Err(failed) => Err(failed),
     }
@@ -73,8 +74,8 @@ impl Origin {
         }
     }
 
-    /// From now on, what is held at the server is recorded in the file `path`, for the next life to take over. Where the
-    /// version keeps no state, there is nothing to record.
+    /// Records the state held at the server in the file `path` from now on, for the next incarnation. A
+    /// version without state records nothing.
     ///
     /// # Errors
     /// If the file cannot be written.
@@ -85,21 +86,21 @@ impl Origin {
         }
     }
 
-    /// See [`Nfs4::holds_for_others`]. Other versions hold nothing for anybody.
+    /// See [`Nfs4::holds_for_others`]. Other versions hold no state for others.
     pub fn holds_for_others(&self) {
         if let Origin::V4(origin) = self {
             origin.holds_for_others();
         }
     }
 
-    /// There is no next life that would want what this one holds: the end gives it back, whether it is recorded or not.
+    /// Says that there will be no next incarnation. Shutting down then gives back all state, recorded or not.
     pub fn leave_nothing(&self) {
         if let Origin::V4(origin) = self {
             origin.leave_nothing();
         }
     }
 
-    /// What was mounted; its options tell a cache above how long to believe what.
+    /// The mounted URL. Its options tell a cache above its attribute timeouts.
     pub fn url(&self) -> &Url {
         match self {
             Origin::V3(origin) => origin.url(),
@@ -136,7 +137,7 @@ impl Origin {
         }
     }
 
-    /// What has been asked of the server so far, by name: procedures, or the operations that compounds were for.
+    /// The calls made to the server so far, by name: procedures, or the main operations of compounds.
     pub fn calls(&self) -> Vec<(&'static str, ProcedureCounts)> {
         match self {
             Origin::V3(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),

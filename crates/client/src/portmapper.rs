@@ -1,4 +1,4 @@
-//! Calls to programs that are asked once: the port mapper, MOUNT, and NFS while it is not known to be there.
+//! Single calls: to the port mapper, to MOUNT, and to NFS before it is known to be there.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,12 +13,12 @@ use xdr::{Decode, Encode, Encoder};
 
 use crate::transport::{credential, machine_name};
 
-/// How long a TCP connection may take to come about.
+/// How long a TCP connection may take to be established.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long a port mapper may take. A machine without one may drop what is sent to it.
+/// How long a port mapper may take. A machine without one may drop the packets.
 const PORTMAPPER: Duration = Duration::from_secs(2);
 
-/// Where and how to ask.
+/// The server to ask, and how.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
     pub(crate) server: SocketAddr,
@@ -29,13 +29,13 @@ pub(crate) struct Way {
 /// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum AskError {
-    /// No connection.
+    /// The connection could not be made.
     #[error("cannot connect: {0}")]
     Connect(#[from] io::Error),
-    /// A connection, or datagrams sent, and silence.
+    /// The connection was made, or datagrams were sent, but no answer came.
     #[error("no answer")]
     UnansweredSince,
-    /// The server says no.
+    /// The server refused the call.
     #[error("{0}")]
     Refused(Refusal),
     /// The answer makes no sense.
@@ -43,7 +43,7 @@ pub enum AskError {
     Malformed(#[from] xdr::Error),
 }
 
-/// Calls once, as the machine. A connection that is refused is not tried again.
+/// Makes one call as the machine. Does not retry a connection that is refused.
 pub(crate) async fn ask<C: Call>(
     way: Way,
     args: &C::Args,
@@ -85,7 +85,7 @@ pub(crate) async fn port_of<C: Call>(portmapper: SocketAddr, transport: Transpor
         Transport::Udp => portmap::UDP,
     };
     let wanted = portmap::Mapping { prog: C::PROGRAM, vers: C::VERSION, prot, port: 0 };
-    // The port mapper is asked over the transport that is wanted of the program: it is the one that firewalls pass.
+    // Ask the port mapper over the same transport as the program: firewalls let that one pass.
     let way = Way { server: portmapper, transport, source: SourcePort::Any };
     let port = ask::<portmap::call::Getport>(way, &wanted, PORTMAPPER).await.ok()?;
     u16::try_from(port).ok().filter(|&port| port != 0)

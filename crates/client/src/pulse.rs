@@ -1,8 +1,8 @@
-//! Does the server answer? Told by the calls that wait: [`vfs::FileSystem::silence`].
+//! Whether the server answers, as seen by waiting calls: [`vfs::FileSystem::unanswered_since`].
 //!
-//! A server is silent since the moment from which on a call has waited and nothing at all has come from it, neither to
-//! this call nor to another one. A single call that takes long is no silence, as long as others are answered. What a
-//! mount does about it (`hard`, `soft`) is not decided here.
+//! A server is silent from the moment at which a call is waiting and nothing more comes from it, to this call
+//! or any other. One slow call is no silence as long as others are answered. The reaction of a mount (`hard`,
+//! `soft`) is not decided here.
 
 use std::future::Future;
 use std::pin::pin;
@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, timeout_at};
 use vfs::UnansweredSince;
 
-/// Shorter silences are not told of.
+/// Shorter silences are not reported.
 const NOTICE_AFTER: Duration = Duration::from_secs(1);
 
 /// Whether one server answers, over all links to it.
@@ -31,12 +31,12 @@ impl Default for Pulse {
 }
 
 impl Pulse {
-    /// Since when there is silence, as it begins and ends.
+    /// Watches since when the server is silent, as silences begin and end.
     pub(crate) fn watch(&self) -> watch::Receiver<UnansweredSince> {
         self.silence.subscribe()
     }
 
-    /// Waits for a call, and takes note of whether anything comes.
+    /// Waits for a call, and notes whether anything comes.
     pub(crate) async fn follow<T>(
         &self,
         call: impl Future<Output = Result<T, CallError>>,

@@ -1,5 +1,5 @@
-//! Calls to the origin: over several links, under the caller's name, for as long as the mount options and the caller's
-//! deadline say, and again while the origin answers JUKEBOX.
+//! Calls to the origin: over several links, with the caller's credential, within the mount options and the
+//! caller's deadline. A call is repeated while the origin answers JUKEBOX.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,28 +16,28 @@ use crate::counts::Counting;
 use crate::nonsense::Nonsense;
 use crate::pulse::Pulse;
 
-/// The first pause after a JUKEBOX; each further one is twice as long.
+/// The first pause after JUKEBOX. Each further one is twice as long.
 const JUKEBOX_MIN: Duration = Duration::from_millis(100);
-/// The longest.
+/// The longest pause.
 const JUKEBOX_MAX: Duration = Duration::from_secs(5);
-/// AUTH_SYS has room for no more groups.
+/// Most groups in an AUTH_SYS credential.
 const GROUPS_MAX: usize = 16;
 
-/// The way to one origin.
+/// The connections to one origin.
 #[derive(Debug)]
 pub(crate) struct Transport {
     /// At least one.
     links: Vec<Link>,
     next: AtomicUsize,
     machine: Opaque<255>,
-    /// `soft`: how long a call may take.
+    /// How long a call may take on a `soft` mount.
     soft: Option<Duration>,
     pub(crate) counting: Counting,
     pub(crate) pulse: Pulse,
     pub(crate) nonsense: Nonsense,
 }
 
-/// Results, and whether the call may have been carried out before the time that they tell of.
+/// Results, and whether the call may have been executed before the execution that they describe.
 pub(crate) struct Answered<T> {
     pub(crate) results: T,
     pub(crate) again: bool,
@@ -50,11 +50,11 @@ impl Transport {
         Transport { links, next, machine: machine_name(), soft, counting, pulse, nonsense }
     }
 
-    /// Makes a call and decodes its results, which may be a failure that the origin reports, but never JUKEBOX.
+    /// Makes a call and decodes its results, which may be any failure that the origin reports except JUKEBOX.
     ///
     /// # Errors
-    /// `Delay` when the caller's deadline passes; `Io` when a `soft` mount's patience ends, or the origin refuses the
-    /// call or answers what cannot be decoded; `Access` if it does not take the credential.
+    /// `Delay` if the caller's deadline passes. `Io` if the patience of a `soft` mount ends, if the origin
+    /// refuses the call, or if its answer does not decode. `Access` if the origin rejects the credential.
     pub(crate) async fn call<C: Call>(
         &self,
         caller: &Caller,
@@ -91,7 +91,7 @@ impl Transport {
         }
     }
 
-    /// One call, whatever its answer.
+    /// Makes one call, and returns any answer.
     async fn once(&self, caller: &Caller, outgoing: Outgoing, name: &'static str) -> Result<rpc::Answer> {
         let number = outgoing.procedure;
         let started = Instant::now();
@@ -116,7 +116,7 @@ impl Transport {
         }
     }
 
-    /// The one place where failures of RPC are mapped.
+    /// Converts failures of RPC. They are mapped only here.
     fn failure(&self, error: &CallError, by_deadline: bool, name: &'static str) -> vfs::Error {
         match error {
             CallError::TimedOut if by_deadline => Status::Delay.into(),
@@ -136,7 +136,7 @@ impl Transport {
     }
 }
 
-/// All results of version 3 begin with the status.
+/// Is the status JUKEBOX? All results of version 3 begin with the status.
 fn is_jukebox(results: &Decoder) -> bool {
     results.clone().u32().is_ok_and(|status| nfs3::Status::from(status) == nfs3::Status::Jukebox)
 }
@@ -147,7 +147,7 @@ fn encode<T: Encode>(args: &T) -> Message {
     encoder.finish()
 }
 
-/// AUTH_SYS for a principal. Groups beyond the sixteenth have no room, as for every NFS client.
+/// The AUTH_SYS credential of a principal. As for every NFS client, groups beyond the sixteenth are dropped.
 pub(crate) fn credential(principal: &Principal, machine: Opaque<255>) -> AuthSys {
     match principal {
         Principal::Machine => AuthSys { machine, ..AuthSys::default() },
@@ -159,7 +159,7 @@ pub(crate) fn credential(principal: &Principal, machine: Opaque<255>) -> AuthSys
     }
 }
 
-/// What this machine calls itself.
+/// The name of this machine.
 pub(crate) fn machine_name() -> Opaque<255> {
     let name = std::fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
     Opaque::new(Bytes::copy_from_slice(name.trim_ascii())).unwrap_or_default()

@@ -7,32 +7,32 @@ use std::str::FromStr;
 
 pub use options::{CacheOptions, LookupCache, Options, Proto, Version};
 
-/// Where a remote file system is and how to use it.
+/// The location of a remote file system, and how to use it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Url {
     /// Name or address of the server; IPv6 without brackets.
     pub host: String,
-    /// Port of NFS, if given.
+    /// The NFS port, if given.
     pub port: Option<u16>,
-    /// Path of the export: any bytes, beginning with `/`.
+    /// Path of the export: any bytes, starting with `/`.
     pub export: Vec<u8>,
-    /// What stands behind the `?`.
+    /// The options after `?`.
     pub options: Options,
 }
 
-/// Why a URL is none of ours.
+/// Why a URL is not accepted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// It does not begin with `nfs://`.
     #[error("`{0}` is not an NFS URL: write nfs://HOST[:PORT]/EXPORT")]
     Scheme(String),
-    /// No host, or one that cannot be.
+    /// No host, or an invalid one.
     #[error("`{0}` is not a host: write a name, an IPv4 address, or an IPv6 address in brackets")]
     Host(String),
-    /// A port that is none.
+    /// An invalid port.
     #[error("`{0}` is not a port: write a number from 1 to 65535, or leave it out")]
     Port(String),
-    /// A path with `%` and no two hexadecimal digits, with NUL, or too long.
+    /// An invalid path: a `%` without two hexadecimal digits, a NUL, or too many bytes.
     #[error(
         "`{0}` is not an export path: at most 1024 bytes, `%` only before two hexadecimal digits, and no NUL"
     )]
@@ -40,15 +40,15 @@ pub enum UrlError {
     /// An option that does not exist.
     #[error("unknown option `{word}`: known are {known}", known = options::KNOWN)]
     UnknownOption {
-        /// As written.
+        /// The option as written.
         word: String,
     },
-    /// An option without the value that it needs, or with one that it cannot have.
+    /// An option with a missing or invalid value.
     #[error("option `{word}`: {wanted}")]
     OptionValue {
-        /// As written.
+        /// The option as written.
         word: String,
-        /// What can stand there.
+        /// The values that are allowed.
         wanted: &'static str,
     },
 }
@@ -57,10 +57,10 @@ pub enum UrlError {
 const EXPORT_MAX_BYTES: usize = 1024;
 
 impl Url {
-    /// Reads a URL.
+    /// Parses a URL.
     ///
     /// # Errors
-    /// Names the word that is wrong and what could stand there.
+    /// The error names the wrong word and what is allowed there.
     pub fn parse(text: &str) -> Result<Url, UrlError> {
         let rest = text.strip_prefix("nfs://").ok_or_else(|| UrlError::Scheme(text.to_owned()))?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
@@ -76,7 +76,7 @@ impl Url {
         Ok(Url { host, port, export: parse_path(path)?, options })
     }
 
-    /// The export's path for people to read.
+    /// The export's path as text for users.
     pub fn export_text(&self) -> String {
         String::from_utf8_lossy(&self.export).into_owned()
     }
@@ -155,7 +155,7 @@ fn parse_path(text: &str) -> Result<Vec<u8>, UrlError> {
         let (Some(high), Some(low)) = (digit(), digit()) else { return Err(bad()) };
         path.push((high * 16 + low) as u8);
     }
-    // `/srv/` is what people write and `/srv` what is exported.
+    // Users write `/srv/`, and servers export `/srv`.
     while path.len() > 1 && path.ends_with(b"/") {
         path.pop();
     }

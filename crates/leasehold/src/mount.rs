@@ -24,7 +24,7 @@ use cache::{Cache, Lost, WriteBehind};
 use client::{Origin, Url};
 use mount::{LookupCache, Mount, MountError};
 use serde_json::{Value, json};
-use vfs::FileSystem;
+use vfs::{FileSystem, Leases};
 
 pub use places::cache_of;
 

@@ -13,8 +13,8 @@ use cache::{Cache, WriteBehind};
 use client::{Origin, Url};
 use server::{ExportOptions, Squash};
 use vfs::{
-    Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenRequest, Opened, Owner, Share,
-    Stability, StateidBasis, Want,
+    Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenRequest, Opened, Opens, Owner,
+    Share, Stability, StateidBasis, Want,
 };
 
 use crate::cli::{Network, Version4};
@@ -87,6 +87,8 @@ impl Bed {
             )),
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         self.cache.open(&Bed::caller(), &request).await.unwrap()
     }

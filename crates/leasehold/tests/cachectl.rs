@@ -62,7 +62,12 @@ async fn read(origin: &Nfs3, path: &str) -> Option<Vec<u8>> {
         let caller = Caller::unix(0, 0, &[]);
         let mut at = origin.root(&caller).await.unwrap().handle;
         for name in path.split('/').filter(|name| !name.is_empty()) {
-            at = origin.lookup(&caller, &at, &Name::new(name.as_bytes()).unwrap()).await.unwrap().node.handle;
+            at = origin
+                .lookup(&caller, &at, &Name::new(name.as_bytes()).unwrap(), vfs::Want::None)
+                .await
+                .unwrap()
+                .node
+                .handle;
         }
         let mut bytes = Vec::new();
         loop {

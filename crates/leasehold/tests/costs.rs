@@ -68,6 +68,8 @@ fn request(root: &Handle, owner: Owner, access: Share) -> OpenRequest {
         create: None,
         want: Want::None,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     }
 }
 
@@ -249,7 +251,10 @@ async fn rows(bench: &Bench) {
     let (v3, v3_root) = (&bench.v3, bench.v3_root().await);
     v3.access(&user(), &file, AccessMask::READ).await.unwrap();
     bench.costs("GETATTR of v3", v3.getattr(&user(), &file), [("GETATTR", 1)], [], []).await.unwrap();
-    bench.costs("LOOKUP of v3", v3.lookup(&user(), &v3_root, &name), [("GETATTR", 1)], [], []).await.unwrap();
+    bench
+        .costs("LOOKUP of v3", v3.lookup(&user(), &v3_root, &name, vfs::Want::None), [("GETATTR", 1)], [], [])
+        .await
+        .unwrap();
     let user = user();
     let access = v3.access(&user, &file, AccessMask::READ);
     bench.costs("ACCESS of v3", access, [("GETATTR", 1)], [], []).await.unwrap();
@@ -302,19 +307,19 @@ async fn names(bench: &Bench) {
     let absent = Name::new(b"absent").unwrap();
     bench.age().await;
     one.access(&user(), &root, AccessMask::LOOKUP).await.unwrap();
-    assert_eq!(one.lookup(&user(), &root, &absent).await.unwrap_err().status, Status::NoEnt);
+    assert_eq!(one.lookup(&user(), &root, &absent, vfs::Want::None).await.unwrap_err().status, Status::NoEnt);
     let held = &bench.status("serve-state")["held"]["/export"]["directory_leases"];
     assert_eq!(held, &Value::from(u64::from(bench.column != Column::None)));
 
     let getattr = [("GETATTR", 1)];
     let caller = user();
-    let look = v3.lookup(&caller, &v3_root, &absent);
+    let look = v3.lookup(&caller, &v3_root, &absent, vfs::Want::None);
     assert!(bench.costs("LOOKUP of v3, absent", look, getattr, [], []).await.is_err());
     let look = v3.getattr(&caller, &v3_root);
     bench.costs("GETATTR of v3, a directory", look, getattr, [], []).await.unwrap();
     let look = two.getattr(&caller, &root);
     bench.costs("GETATTR of v4, a directory", look, getattr, [], []).await.unwrap();
-    let look = two.lookup(&caller, &root, &absent);
+    let look = two.lookup(&caller, &root, &absent, vfs::Want::None);
     assert!(bench.costs("LOOKUP of v4, absent", look, [], [], []).await.is_err());
     let asked = OpenRequest { name: Some(absent.clone()), ..request(&root, owner("opener"), Share::READ) };
     let opening = two.open(&caller, &asked);
@@ -331,7 +336,7 @@ async fn names(bench: &Bench) {
     let made = bench.costs("OPEN that creates", two.open(&caller, &new), asked, open, open).await.unwrap();
     assert!(made.created);
     two.close(&caller, made.id).await.unwrap();
-    let look = v3.lookup(&caller, &v3_root, &absent);
+    let look = v3.lookup(&caller, &v3_root, &absent, vfs::Want::None);
     assert!(bench.costs("and absent still", look, getattr, [], []).await.is_err());
 
     // A client of the origin makes the name: it is there for everybody from then on.
@@ -343,9 +348,9 @@ async fn names(bench: &Bench) {
     let making = making.create(&caller, &directory, &name, CreateHow::Guarded, &set);
     tokio::time::timeout(Duration::from_secs(4), making).await.expect("the recall is answered").unwrap();
     assert!(held.exists());
-    v3.lookup(&caller, &v3_root, &absent).await.unwrap();
+    v3.lookup(&caller, &v3_root, &absent, vfs::Want::None).await.unwrap();
     if bench.column != Column::None {
-        two.lookup(&caller, &root, &absent).await.unwrap();
+        two.lookup(&caller, &root, &absent, vfs::Want::None).await.unwrap();
     }
 }
 
@@ -360,17 +365,20 @@ async fn a_lease_on_a_directory_needs_no_access() {
     assert_eq!(leases(), Value::from(0));
     // Of an origin that may not know them, one is asked for behind a name that is there.
     let name = Name::new(b"file").unwrap();
-    let (looked, asked) = bench.cost(one.lookup(&caller, &root, &name)).await;
+    let (looked, asked) = bench.cost(one.lookup(&caller, &root, &name, vfs::Want::None)).await;
     assert_eq!((looked.is_ok(), asked), (true, calls([("LOOKUP", 1)])));
     assert_eq!(leases(), Value::from(1));
     let name = Name::new(b"c").unwrap();
-    let first = bench.cost(one.lookup(&caller, &root, &name)).await;
+    let first = bench.cost(one.lookup(&caller, &root, &name, vfs::Want::None)).await;
     assert_eq!(first.1, calls([("LOOKUP", 1)]));
     for fs in [one, two] {
         let request =
             OpenRequest { name: Some(name.clone()), ..request(&root, owner("opener"), Share::READ) };
         let again = async {
-            assert_eq!(fs.lookup(&caller, &root, &name).await.unwrap_err().status, Status::NoEnt);
+            assert_eq!(
+                fs.lookup(&caller, &root, &name, vfs::Want::None).await.unwrap_err().status,
+                Status::NoEnt
+            );
             assert_eq!(fs.open(&caller, &request).await.unwrap_err().status, Status::NoEnt);
         };
         assert_eq!(bench.cost(again).await.1, calls([]));
@@ -400,7 +408,10 @@ async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
     let names = ["a", "b", "c", "d"].map(name);
     bench.age().await;
     for name in &names {
-        assert_eq!(one.lookup(&caller, &root, name).await.unwrap_err().status, Status::NoEnt);
+        assert_eq!(
+            one.lookup(&caller, &root, name, vfs::Want::None).await.unwrap_err().status,
+            Status::NoEnt
+        );
     }
     let make = async |name: &Name| {
         let set = SetAttributes::default();
@@ -417,11 +428,11 @@ async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
     assert_eq!(accessed.attributes.unwrap().change, now, "ACCESS and GET_DIR_DELEGATION");
     // A name that counts as an open, and the directory along with it.
     let now = make(&names[2]).await;
-    let looked = one.lookup(&opens, &root, &names[2]).await.unwrap();
+    let looked = one.lookup(&opens, &root, &names[2], vfs::Want::None).await.unwrap();
     assert_eq!(looked.directory.unwrap().change, now, "LOOKUP");
     // A file that the client has not open.
-    let file = one.lookup(&caller, &root, &name("file")).await.unwrap().node.handle;
-    let there = elsewhere.lookup(&machine, &above, &name("file")).await.unwrap().node.handle;
+    let file = one.lookup(&caller, &root, &name("file"), vfs::Want::None).await.unwrap().node.handle;
+    let there = elsewhere.lookup(&machine, &above, &name("file"), vfs::Want::None).await.unwrap().node.handle;
     let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
     elsewhere.setattr(&machine, &there, &set, None).await.unwrap();
     assert_eq!(one.getattr(&opens, &file).await.unwrap().mode, 0o640, "GETATTR that counts as an open");
@@ -453,7 +464,12 @@ async fn a_cold_read_costs_one_call() {
         bench.age().await;
         bench.warm().await;
         let (v3, v3_root, caller) = (&bench.v3, bench.v3_root().await, user());
-        let found = v3.lookup(&caller, &v3_root, &Name::new(b"large").unwrap()).await.unwrap().node.handle;
+        let found = v3
+            .lookup(&caller, &v3_root, &Name::new(b"large").unwrap(), vfs::Want::None)
+            .await
+            .unwrap()
+            .node
+            .handle;
         let one = [("OPEN", 1)];
         let before = bench.reads();
         let reading = v3.read(&caller, &found, StateidBasis::Anonymous, 0, 200_000);

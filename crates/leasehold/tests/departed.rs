@@ -12,8 +12,8 @@ use client::{Incarnation, Nfs4, Url};
 use program::{Running, Tree, run};
 use serde_json::Value;
 use vfs::{
-    Caller, CreateHow, FileSystem, Handle, Name, OpenRequest, Opened, Owner, Result, SetAttributes, Share,
-    Want,
+    Caller, CreateHow, FileSystem, Handle, Leases, Name, OpenRequest, Opened, Opens, Owner, Result,
+    SetAttributes, Share, Want,
 };
 
 /// Descriptors of `serve`: too few for one client to have more than 60 files open, each of which may take three.
@@ -63,6 +63,8 @@ async fn create(fs: &Nfs4, root: &Handle, name: &str) -> Result<Opened> {
         create: Some((CreateHow::Guarded, set)),
         want: Want::Any,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     };
     fs.open(&Caller::machine(), &request).await
 }

@@ -22,7 +22,7 @@ use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 use tokio::time::timeout;
 use vfs::{
-    Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenId, OpenRequest, Owner,
+    Caller, CreateHow, FileSystem, Freshness, Handle, HolderId, Name, OpenId, OpenRequest, Opens, Owner,
     SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, Want,
 };
 
@@ -58,12 +58,17 @@ impl Served {
     }
 
     async fn client(&self, proto: &str) -> Client {
+        self.client_with(proto, |_| {}).await
+    }
+
+    async fn client_with(&self, proto: &str, set: impl FnOnce(&mut cache::Options)) -> Client {
         let url = format!("nfs://{}/export?vers=nqnfs&proto={proto}", self.server.local_addr());
         let nqnfs = Arc::new(Nqnfs::connect(&Url::parse(&url).unwrap()).await.unwrap());
         let directory = tempfile::tempdir().unwrap();
         let mut options = cache::Options::new(directory.path(), url);
         options.min_free_bytes = 0;
         options.write_behind = Some(WriteBehind::default());
+        set(&mut options);
         let cache = Cache::open(nqnfs.clone(), options).await.unwrap();
         let root = cache.root(&me()).await.unwrap().handle;
         Client { nqnfs, cache, root, _directory: directory }
@@ -104,6 +109,8 @@ impl Client {
             create: make.then_some((CreateHow::Unchecked, empty)),
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         let opened = timeout(PATIENCE, self.cache.open(&me(), &request)).await.expect("an answer")?;
         Ok((opened.id, opened.handle))
@@ -121,6 +128,8 @@ impl Client {
             create: Some((CreateHow::Unchecked, empty)),
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         let opened = timeout(PATIENCE, self.cache.open(&me(), &request)).await.expect("an answer").unwrap();
         assert!(opened.created);
@@ -191,6 +200,28 @@ async fn a_delayed_write_waits_for_the_next_reader(proto: &str) {
     writer.write("file", &[77; 1000], false).await;
     assert_eq!(reader.read("file").await.unwrap(), [77; 1000]);
     assert_eq!(served.tree.path().join("file").metadata().unwrap().len(), 1000);
+}
+
+/// With `offline=read`, a complete file is read although its server is away and the lease on it has ended.
+#[tokio::test(flavor = "multi_thread")]
+async fn complete_files_are_read_while_the_server_is_away() {
+    let served = Served::start().await;
+    let set = |options: &mut cache::Options| {
+        options.offline = cache::Offline::Read;
+        options.offline_after = Duration::ZERO;
+    };
+    let client = served.client_with("tcp", set).await;
+    std::fs::write(served.tree.path().join("file"), "content").unwrap();
+    assert_eq!(client.read("file").await.unwrap(), b"content");
+    drop(served);
+    // The leases end at the client within their term; from then on each open asks the server, in vain.
+    let begun = std::time::Instant::now();
+    while client.cache.stats().offline == 0 {
+        assert!(begun.elapsed() < PATIENCE, "the server's absence is never noticed");
+        assert_eq!(client.read("file").await.unwrap(), b"content");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(client.cache.stats().is_away);
 }
 
 #[tokio::test]
@@ -293,6 +324,8 @@ async fn nobody_opens_what_he_may_not() {
                 create: None,
                 want: Want::Any,
                 reclaim: false,
+                read_first: None,
+                want_directory_lease: false,
             };
             let refused = client.cache.open(&other, &request).await.unwrap_err();
             assert_eq!(refused.status, Status::Access);
@@ -315,7 +348,7 @@ async fn names_cost_nothing_until_somebody_else_makes_one(proto: &str) {
     let look = |text: String| {
         let (cache, caller, root) = (reader.cache.clone(), caller.clone(), reader.root);
         async move {
-            match cache.lookup(&caller, &root, &name(&text)).await {
+            match cache.lookup(&caller, &root, &name(&text), vfs::Want::None).await {
                 Ok(looked) => Some(looked.node.handle),
                 Err(error) if error.status == Status::NoEnt => None,
                 Err(error) => panic!("{text}: {error}"),
@@ -395,21 +428,28 @@ async fn a_new_tree_is_one_call_for_each_name() {
     let client = served.client("tcp").await;
     let (cache, stat) = (&client.cache, me().with_freshness(Freshness::Timeout));
     let mode = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
-    let made = cache.mkdir(&me(), &client.root, &name("tree"), &mode).await.unwrap().node;
+    let made = cache.mkdir(&me(), &client.root, &name("tree"), &mode, vfs::Want::None).await.unwrap().node;
     let before = client.all_calls();
     let mut shown = made.attributes.unwrap();
     for number in 0..20u8 {
         for absent in ["a", "b"] {
-            let missing = cache.lookup(&stat, &made.handle, &name(absent)).await.unwrap_err();
+            let missing =
+                cache.lookup(&stat, &made.handle, &name(absent), vfs::Want::None).await.unwrap_err();
             assert_eq!(missing.status, Status::NoEnt);
         }
         let file = client.make_in(&made.handle, &format!("file-{number}")).await;
-        let inner = cache.mkdir(&me(), &made.handle, &name(&format!("inner-{number}")), &mode).await.unwrap();
+        let inner = cache
+            .mkdir(&me(), &made.handle, &name(&format!("inner-{number}")), &mode, vfs::Want::None)
+            .await
+            .unwrap();
         let now = cache.getattr(&stat, &made.handle).await.unwrap();
         assert!(now.mtime >= file.ctime.max(shown.mtime) && now.mode == shown.mode && now.uid == shown.uid);
         assert_eq!(now.mtime, inner.node.attributes.unwrap().ctime);
         assert!(now.change != shown.change && now.nlink == shown.nlink + 1);
-        let looked = cache.lookup(&stat, &made.handle, &name(&format!("file-{number}"))).await.unwrap();
+        let looked = cache
+            .lookup(&stat, &made.handle, &name(&format!("file-{number}")), vfs::Want::None)
+            .await
+            .unwrap();
         assert_eq!(looked.node.handle, file.handle);
         let may = cache.access(&stat, &inner.node.handle, vfs::AccessMask::all()).await.unwrap();
         assert!(may.granted.contains(vfs::AccessMask::LOOKUP | vfs::AccessMask::MODIFY));
@@ -443,19 +483,20 @@ async fn a_new_directory_is_its_makers_until_somebody_else_comes() {
     let stat = me().with_freshness(Freshness::Timeout);
     for round in 0..5 {
         let made = name(&format!("made-{round}"));
-        let made = maker.cache.mkdir(&me(), &maker.root, &made, &mode).await.unwrap().node.handle;
-        let absent = maker.cache.lookup(&stat, &made, &name("theirs")).await;
+        let made =
+            maker.cache.mkdir(&me(), &maker.root, &made, &mode, vfs::Want::None).await.unwrap().node.handle;
+        let absent = maker.cache.lookup(&stat, &made, &name("theirs"), vfs::Want::None).await;
         assert_eq!(absent.unwrap_err().status, Status::NoEnt);
         maker.make_in(&made, "mine").await;
         let before = maker.cache.getattr(&stat, &made).await.unwrap();
         let theirs = other.make_in(&made, "theirs").await;
         assert_eq!(maker.calls(Procedure::Vacated), round + 1, "it was evicted first");
-        let found = maker.cache.lookup(&stat, &made, &name("theirs")).await.unwrap();
+        let found = maker.cache.lookup(&stat, &made, &name("theirs"), vfs::Want::None).await.unwrap();
         assert_eq!(found.node.handle, theirs.handle);
         let after = maker.cache.getattr(&me(), &made).await.unwrap();
         assert!(after.mtime >= before.mtime.max(theirs.ctime), "no time goes back");
         let stranger = Caller { holder: Some(HolderId(1)), ..Caller::unix(12_345, 12_345, &[]) };
-        let refused = maker.cache.lookup(&stranger, &made, &name("mine")).await;
+        let refused = maker.cache.lookup(&stranger, &made, &name("mine"), vfs::Want::None).await;
         assert_eq!(refused.unwrap_err().status, Status::Access);
     }
 }
@@ -516,6 +557,8 @@ async fn who_makes_a_file_may_open_it_and_who_finds_one_may_not() {
         create: Some((how, SetAttributes { mode: Some(0o444), ..SetAttributes::default() })),
         want: Want::Any,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     };
     let found = client.cache.open(&other, &request("there", CreateHow::Unchecked)).await;
     assert_eq!(found.unwrap_err().status, Status::Access);

@@ -56,13 +56,14 @@ async fn run(directory: &std::path::Path, state: &std::path::Path, caller: &Call
     let open = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
     fs.setattr(machine, &root, &open, None).await.unwrap();
     let file_name = &name("file");
-    let file = &fs.lookup(caller, &root, file_name).await.unwrap().node.handle;
-    let big = &fs.lookup(caller, &root, &name("big")).await.unwrap().node.handle;
+    let file = &fs.lookup(caller, &root, file_name, vfs::Want::None).await.unwrap().node.handle;
+    let big = &fs.lookup(caller, &root, &name("big"), vfs::Want::None).await.unwrap().node.handle;
     fs.setattr(machine, file, set, None).await.unwrap();
     tokio::time::sleep(Duration::from_millis(50)).await;
     measure("GETATTR", |_| async { fs.getattr(caller, file).await.unwrap() }).await;
     measure("ACCESS", |_| async { fs.access(caller, file, AccessMask::all()).await.unwrap() }).await;
-    measure("LOOKUP", |_| async { fs.lookup(caller, &root, file_name).await.unwrap() }).await;
+    measure("LOOKUP", |_| async { fs.lookup(caller, &root, file_name, vfs::Want::None).await.unwrap() })
+        .await;
     let at = |number: u64| number * 7919 % 1024 * 4096;
     measure("READ 4 KiB", |number| async move {
         fs.read(caller, big, StateidBasis::Anonymous, at(number), 4096).await.unwrap()
@@ -87,7 +88,7 @@ async fn run(directory: &std::path::Path, state: &std::path::Path, caller: &Call
     .await;
     for plus in [false, true] {
         let what = if plus { "READDIRPLUS of 1002" } else { "READDIR of 1002" };
-        let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 20, plus };
+        let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 20, plus, want_directory_lease: false };
         measure(what, |_| async move { fs.readdir(caller, &root, part).await.unwrap() }).await;
     }
 }

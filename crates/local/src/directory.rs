@@ -40,6 +40,7 @@ pub(crate) fn read(tree: &Tree, directory: &Node, part: ReadDir) -> Result<Listi
         eof,
         // Taken before the entries: whoever compares it later sees any change since.
         directory: Some(stat.attributes(directory.mount.fsid)),
+        directory_lease: None,
     })
 }
 

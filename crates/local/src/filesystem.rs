@@ -8,13 +8,16 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rustix::fs::AtFlags;
 use rustix::time::ClockId;
+use std::time::Duration;
+use tokio::sync::watch;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Accessed, Acl, Attributes, Callbacks, Caller, Commit, Copied, CreateHow, Created, Data,
-    Delegated, Device, Error, Extent, Features, FileSystem, FileType, FsLimits, FsStat, Handle, Lease,
-    LeaseId, ListedXattrs, Listing, Lock, LockRequest, Locked, Looked, Name, OpenId, OpenRequest, Opened,
-    Owner, Place, Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Sought, Stability,
-    StateidBasis, Status, Timestamp, Wcc, Written, XattrHow, XattrName,
+    AccessMask, Accessed, Acl, Adopted, Attributes, Callbacks, Caller, Commit, Copied, CreateHow, Created,
+    Data, Delegated, Device, Error, Extended, Extent, Features, FileSystem, FileType, FsLimits, FsStat,
+    Handle, Lease, LeaseId, LeaseKind, Leases, ListedXattrs, Listing, Lock, LockRequest, Locked, Looked,
+    Name, OpenId, OpenRequest, Opened, Opens, Owner, Place, Principal, Read, ReadDir, Renamed, Result,
+    SetAttributes, Share, Sought, Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc,
+    Written, XattrHow, XattrName,
 };
 
 use crate::change::{self, End, Stop};
@@ -252,7 +255,7 @@ impl FileSystem for LocalFs {
         Ok(Accessed { granted: rights & asked, attributes: Some(stat.attributes(node.mount.fsid)) })
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, _: Want) -> Result<Looked> {
         let node = self.node(directory).await?;
         let found = match lookup::lookup_cached(&self.tree, &caller.principal, &node, name) {
             Ok(Some(looked)) => Ok(looked),
@@ -364,6 +367,7 @@ impl FileSystem for LocalFs {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        _: Want,
     ) -> Result<Created> {
         let made = Made::Node { file_type: FileType::Directory, set };
         let set = *set;
@@ -456,17 +460,6 @@ impl FileSystem for LocalFs {
         done.map_err(|status| self.failed(&node, status))
     }
 
-    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
-        let accessed = self.access(caller, directory, asked).await?;
-        let node = self.node(directory).await?;
-        let lease = if node.is_dir() { self.tree.leases.grant_directory(&node) } else { None };
-        let Some(lease) = lease else { return Ok(Delegated { accessed, lease }) };
-        // As it is since it is watched.
-        let attributes = self.tree.stat(&node)?.attributes(node.mount.fsid);
-        let lease = Some(Lease { change: attributes.change, ..lease });
-        Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
-    }
-
     /// What is available is so without what is set aside for the superuser, whoever asks: as statfs(2) and Linux's server
     /// have it.
     async fn fsstat(&self, _caller: &Caller, handle: &Handle) -> Result<FsStat> {
@@ -506,6 +499,21 @@ impl FileSystem for LocalFs {
         })
     }
 
+    async fn shutdown(&self) {
+        self.tree.sync_table();
+        self.tree.leases.end_all();
+        self.tree.descriptors.clear();
+    }
+
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
+        None
+    }
+
+    fn prepare_shutdown(&self) {}
+}
+
+#[async_trait]
+impl Opens for LocalFs {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let node = self.node(&request.handle).await?;
         match self.try_open(caller, &node, request).await {
@@ -543,6 +551,28 @@ impl FileSystem for LocalFs {
         self.tree.opens.capacity(&self.tree.descriptors, caller.holder, None).is_ok()
     }
 
+    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    fn holds_locks(&self, _: OpenId, _: &Owner) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl Leases for LocalFs {
+    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
+        let accessed = self.access(caller, directory, asked).await?;
+        let node = self.node(directory).await?;
+        let lease = if node.is_dir() { self.tree.leases.grant_directory(&node) } else { None };
+        let Some(lease) = lease else { return Ok(Delegated { accessed, lease }) };
+        // As it is since it is watched.
+        let attributes = self.tree.stat(&node)?.attributes(node.mount.fsid);
+        let lease = Some(Lease { change: attributes.change, ..lease });
+        Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
+    }
+
     fn callbacks(&self) -> Option<Callbacks> {
         self.tree.leases.callbacks()
     }
@@ -556,6 +586,19 @@ impl FileSystem for LocalFs {
         Ok(done.await?)
     }
 
+    fn adopted(&self) -> Adopted {
+        Adopted::default()
+    }
+
+    async fn end_reclaim(&self) {}
+
+    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
+        Ok(None)
+    }
+}
+
+#[async_trait]
+impl Extended for LocalFs {
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
         let node = self.node(handle).await?;
         let file = node.clone();
@@ -658,10 +701,6 @@ impl FileSystem for LocalFs {
         })
         .await
     }
-
-    async fn shutdown(&self) {
-        self.tree.sync_table();
-        self.tree.leases.end_all();
-        self.tree.descriptors.clear();
-    }
 }
+
+vfs::lacks!(LocalFs: LocalView);

@@ -67,7 +67,7 @@ fn lookup_with(
     let found = tree.describe(directory, Some(name), &path)?;
     let node = vfs::Node { handle: found.handle, attributes: Some(found.attributes()) };
     tree.keep(&found, path);
-    Ok(Some(Looked { node, directory: Some(stat.attributes(directory.mount.fsid)) }))
+    Ok(Some(Looked { node, directory: Some(stat.attributes(directory.mount.fsid)), directory_lease: None }))
 }
 
 /// What a name in a directory leads to, for operations that are about to change it. It gets no handle by this.
@@ -86,7 +86,7 @@ pub(crate) fn parent(tree: &Tree, principal: &Principal, directory: &Arc<Node>) 
     let attributes = Some(stat.attributes(directory.mount.fsid));
     if same(&stat, &root) {
         let node = vfs::Node { handle: tree.root.handle, attributes };
-        return Ok(Looked { node, directory: attributes });
+        return Ok(Looked { node, directory: attributes, directory_lease: None });
     }
     let _worn = identity::wear(principal)?;
     let path = open_parent(&directory.path).map_err(errno::status)?;
@@ -96,7 +96,7 @@ pub(crate) fn parent(tree: &Tree, principal: &Principal, directory: &Arc<Node>) 
     let found = tree.describe(directory, None, &path)?;
     let node = vfs::Node { handle: found.handle, attributes: Some(found.attributes()) };
     tree.keep(&found, path);
-    Ok(Looked { node, directory: attributes })
+    Ok(Looked { node, directory: attributes, directory_lease: None })
 }
 
 /// Does the way up from `directory` come by the exported directory?

@@ -181,7 +181,7 @@ impl Making<'_> {
         }
         let attributes = self.tree.attributes(&node);
         let directory = Wcc::around(before.wcc(), self.tree.attributes(self.directory));
-        Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory })
+        Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory, lease: None })
     }
 
     /// Could an earlier request of the caller have made this file? A verifier proves little: it is in the times of the file,
@@ -287,7 +287,7 @@ impl Making<'_> {
             tree.persist_if_sync(touched)?;
         }
         tree.persist_if_sync(directory)?;
-        Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory: wcc })
+        Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory: wcc, lease: None })
     }
 }
 

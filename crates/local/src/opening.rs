@@ -144,6 +144,8 @@ fn finish(
         directory: found.directory,
         created: found.created,
         granted: Some(granted & asked),
+        directory_lease: None,
+        read: None,
     })
 }
 

@@ -8,8 +8,8 @@ use std::os::unix::fs::MetadataExt;
 use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, user};
 use vfs::{
-    AccessMask, Ace, Acl, Caller, Device, Extent, Features, FileSystem, FileType, Handle, OpenId,
-    OpenRequest, Owner, Place, SetAttributes, Share, StateidBasis, Status, Want, XattrHow, XattrName,
+    AccessMask, Ace, Acl, Caller, Device, Extended, Extent, Features, FileSystem, FileType, Handle, OpenId,
+    OpenRequest, Opens, Owner, Place, SetAttributes, Share, StateidBasis, Status, Want, XattrHow, XattrName,
 };
 
 fn xattr(name: &str) -> XattrName {
@@ -203,6 +203,8 @@ async fn open(served: &Served, caller: &Caller, handle: Handle, access: Share) -
         create: None,
         want: Want::None,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     };
     served.fs.open(caller, &request).await.unwrap().id
 }
@@ -261,7 +263,10 @@ async fn ranges_are_cloned_where_blocks_can_be_shared() {
     } else {
         assert_eq!(status(done).unwrap_err(), Status::NotSupp);
     }
-    assert_eq!(served.fs.lookup(&machine(), &root, &name("to")).await.unwrap().node.handle, to);
+    assert_eq!(
+        served.fs.lookup(&machine(), &root, &name("to"), vfs::Want::None).await.unwrap().node.handle,
+        to
+    );
 }
 
 fn ace(kind: u32, who: &'static str, mask: u32, flags: u32) -> Ace {
@@ -308,7 +313,7 @@ async fn access_control_lists_are_kept_and_obeyed() {
     // What a directory hands down.
     let directory = served
         .fs
-        .mkdir(&machine(), &root, &name("dir"), &SetAttributes::default())
+        .mkdir(&machine(), &root, &name("dir"), &SetAttributes::default(), vfs::Want::None)
         .await
         .unwrap()
         .node

@@ -33,13 +33,18 @@ async fn a_handle_survives_renames_and_restarts() {
         let root = served.root().await;
         let a = served
             .fs
-            .mkdir(&machine(), &root, &name("a"), &SetAttributes::default())
+            .mkdir(&machine(), &root, &name("a"), &SetAttributes::default(), vfs::Want::None)
             .await
             .unwrap()
             .node
             .handle;
-        let b =
-            served.fs.mkdir(&machine(), &a, &name("b"), &SetAttributes::default()).await.unwrap().node.handle;
+        let b = served
+            .fs
+            .mkdir(&machine(), &a, &name("b"), &SetAttributes::default(), vfs::Want::None)
+            .await
+            .unwrap()
+            .node
+            .handle;
         let file = served.create(&machine(), &b, "file").await.unwrap();
         served.write(&machine(), &file, 0, b"same").await.unwrap();
         let served = served.restarted();
@@ -155,8 +160,13 @@ async fn a_directory_moved_out_has_no_parent() {
     std::fs::create_dir(&outside).unwrap();
     let served = common::serve_in(home, |_| ());
     let root = served.root().await;
-    let a =
-        served.fs.mkdir(&machine(), &root, &name("a"), &SetAttributes::default()).await.unwrap().node.handle;
+    let a = served
+        .fs
+        .mkdir(&machine(), &root, &name("a"), &SetAttributes::default(), vfs::Want::None)
+        .await
+        .unwrap()
+        .node
+        .handle;
     std::fs::rename(served.path("a"), outside.join("a")).unwrap();
     assert_eq!(served.fs.parent(&machine(), &a).await.unwrap_err().status, Status::Access);
 }

@@ -130,7 +130,8 @@ async fn directories_are_searched_listed_and_changed_by_right() {
     assert_eq!(served.find(&user(1001), "dir/inner").await, Err(Status::Access));
     assert!(served.find(&user(1000), "dir/inner").await.is_ok());
     let directory = served.handle("dir").await;
-    let part = vfs::ReadDir { cookie: 0, verifier: [0; 8], bytes: 1000, plus: true };
+    let part =
+        vfs::ReadDir { cookie: 0, verifier: [0; 8], bytes: 1000, plus: true, want_directory_lease: false };
     assert_eq!(served.fs.readdir(&user(1001), &directory, part).await.unwrap_err().status, Status::Access);
     assert_eq!(served.create(&user(1001), &directory, "new").await, Err(Status::Access));
     let removed = served.fs.remove(&user(1001), &directory, &name("inner")).await;
@@ -172,7 +173,7 @@ async fn what_is_made_belongs_to_its_maker() {
         (1001, 1002, 0o4755),
         "nobody gives files away"
     );
-    let made = served.fs.mkdir(&caller, &root, &name("dir"), &set).await.unwrap();
+    let made = served.fs.mkdir(&caller, &root, &name("dir"), &set, vfs::Want::None).await.unwrap();
     assert_eq!(made.node.attributes.unwrap().uid, 1001);
     let made = served.fs.symlink(&caller, &root, &name("link"), b"x", &set).await.unwrap();
     assert_eq!(made.node.attributes.unwrap().gid, 1002);
@@ -186,7 +187,7 @@ async fn what_is_made_belongs_to_its_maker() {
     own(&served, "dir", 1001, 1234, 0o2777);
     let directory = served.handle("dir").await;
     let set = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
-    let made = served.fs.mkdir(&caller, &directory, &name("below"), &set).await.unwrap();
+    let made = served.fs.mkdir(&caller, &directory, &name("below"), &set, vfs::Want::None).await.unwrap();
     let attributes = made.node.attributes.unwrap();
     assert_eq!((attributes.gid, attributes.mode), (1234, 0o2755), "the set-gid bit is inherited");
 }
@@ -250,7 +251,7 @@ async fn no_identity_leaks_between_calls() {
                 let file = served.create(&caller, &root, &format!("{uid}-{round}")).await.unwrap();
                 let attributes = served.fs.getattr(&machine(), &file).await.unwrap();
                 assert_eq!((attributes.uid, attributes.gid), (uid, uid + 1));
-                served.fs.lookup(&caller, &root, &name("file")).await.unwrap();
+                served.fs.lookup(&caller, &root, &name("file"), vfs::Want::None).await.unwrap();
                 assert_eq!(rustix::process::geteuid().as_raw(), 0);
                 let own = format!("{uid}-{round}-own");
                 std::fs::write(served.path(&own), "").unwrap();

@@ -11,8 +11,8 @@ use common::{Served, machine, name, serve, serve_with};
 use tokio::process::{Child, Command};
 use tokio::sync::Mutex;
 use vfs::{
-    AccessMask, Callback, Callbacks, FileSystem, Handle, Lease, LeaseKind, OpenRequest, Opened, Owner,
-    Recall, SetAttributes, Share, Want,
+    AccessMask, Callback, Callbacks, FileSystem, Handle, Lease, LeaseKind, Leases, OpenRequest, Opened,
+    Opens, Owner, Recall, SetAttributes, Share, Want,
 };
 
 /// One test at a time: between fork and exec, a process that another one starts has copies of our descriptors, and the
@@ -32,6 +32,8 @@ async fn open_as(served: &Served, who: &str, file: &Handle, access: Share, want:
         create: None,
         want,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     };
     served.fs.open(&machine(), &request).await.unwrap()
 }
@@ -277,7 +279,7 @@ async fn a_process_that_changes_names_in_a_leased_directory_is_noticed_and_we_ou
     assert_eq!(delegate(&directory).await.unwrap().id, lease.id, "it is one");
     let kept = delegate(&quiet).await.unwrap();
     let set = SetAttributes::default();
-    served.fs.mkdir(&machine(), &directory, &name("ours"), &set).await.unwrap();
+    served.fs.mkdir(&machine(), &directory, &name("ours"), &set, vfs::Want::None).await.unwrap();
     served.fs.rmdir(&machine(), &directory, &name("ours")).await.unwrap();
     assert!(run(&served, "touch dir/theirs").wait().await.unwrap().success());
     let Callback::Recall(recall) = next(&mut callbacks).await else { panic!("a recall") };

@@ -218,7 +218,7 @@ async fn apply(served: &Served, model: &mut Model, step: &Step) {
         }
         Step::Mkdir(at, new) => {
             let at = model.choose(*at);
-            let done = fs.mkdir(&caller, &handle(at), &called(*new), &set).await;
+            let done = fs.mkdir(&caller, &handle(at), &called(*new), &set, vfs::Want::None).await;
             let expected = model.may_make(at, *new);
             assert_eq!(done.as_ref().map(drop).map_err(|error| error.status), expected, "{step:?}");
             if let Ok(made) = done {
@@ -310,7 +310,7 @@ async fn apply(served: &Served, model: &mut Model, step: &Step) {
         }
         Step::Lookup(at, old) => {
             let at = model.choose(*at);
-            let done = fs.lookup(&caller, &handle(at), &called(*old)).await;
+            let done = fs.lookup(&caller, &handle(at), &called(*old), vfs::Want::None).await;
             let done = done.map(|looked| looked.node.handle).map_err(|error| error.status);
             assert_eq!(done, model.find(at, *old).map(handle), "{step:?}");
         }
@@ -350,7 +350,11 @@ async fn check_handles(served: &Served, model: &Model) {
 async fn check_tree(served: &Served, model: &Model, directory: Id) {
     for (&old, &id) in model.entries(directory).unwrap() {
         let file = &model.files[id];
-        let found = served.fs.lookup(&machine(), &model.files[directory].handle, &called(old)).await.unwrap();
+        let found = served
+            .fs
+            .lookup(&machine(), &model.files[directory].handle, &called(old), vfs::Want::None)
+            .await
+            .unwrap();
         assert_eq!(found.node.handle, file.handle);
         match &file.kind {
             Kind::File(data) => {

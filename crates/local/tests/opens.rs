@@ -9,7 +9,7 @@ use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, serve_by_table, serve_with, user};
 use vfs::{
     AccessMask, Caller, CreateHow, FileSystem, Handle, HolderId, Lock, LockKind, LockRequest, Locked, OpenId,
-    OpenRequest, Opened, Owner, SetAttributes, Share, Stability, StateidBasis, Status, Want,
+    OpenRequest, Opened, Opens, Owner, SetAttributes, Share, Stability, StateidBasis, Status, Want,
 };
 
 fn owner(owner: &str) -> Owner {
@@ -26,6 +26,8 @@ fn request(handle: &Handle, file: Option<&str>, access: Share) -> OpenRequest {
         create: None,
         want: Want::None,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     }
 }
 
@@ -315,7 +317,12 @@ async fn a_name_whose_file_is_replaced_is_never_missing() {
     while !replacing.is_finished() {
         let opened = open(&served, &machine(), &request(&root, Some("file"), Share::READ)).await.unwrap();
         served.fs.close(&machine(), opened.id).await.unwrap();
-        served.fs.lookup(&machine(), &root, &name("file")).await.map_err(|error| error.status).unwrap();
+        served
+            .fs
+            .lookup(&machine(), &root, &name("file"), vfs::Want::None)
+            .await
+            .map_err(|error| error.status)
+            .unwrap();
     }
 }
 

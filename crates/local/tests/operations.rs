@@ -237,7 +237,7 @@ async fn the_mode_is_the_clients_whatever_our_umask() {
         assert_eq!(std::fs::metadata(served.path(&file)).unwrap().mode() & 0o7777, mode);
     }
     let set = SetAttributes { mode: Some(0o1777), ..SetAttributes::default() };
-    let made = served.fs.mkdir(&machine(), &root, &name("directory"), &set).await.unwrap();
+    let made = served.fs.mkdir(&machine(), &root, &name("directory"), &set, vfs::Want::None).await.unwrap();
     assert_eq!(made.node.attributes.unwrap().mode, 0o1777);
 }
 
@@ -316,7 +316,7 @@ async fn symbolic_links() {
         let (read, attributes) = served.fs.readlink(&machine(), &made.node.handle).await.unwrap();
         assert_eq!(read, target);
         assert_eq!(attributes.unwrap().size, target.len() as u64);
-        let looked = served.fs.lookup(&machine(), &root, &link).await.unwrap();
+        let looked = served.fs.lookup(&machine(), &root, &link, vfs::Want::None).await.unwrap();
         assert_eq!(looked.node.handle, made.node.handle, "a lookup does not follow");
     }
     let bad = served.fs.symlink(&machine(), &root, &name("bad"), b"a\0b", &SetAttributes::default()).await;
@@ -396,14 +396,21 @@ async fn hard_links_and_removal() {
 async fn directories_are_made_and_removed() {
     let served = serve();
     let root = served.root().await;
-    let made = served.fs.mkdir(&machine(), &root, &name("a"), &SetAttributes::default()).await.unwrap();
+    let made = served
+        .fs
+        .mkdir(&machine(), &root, &name("a"), &SetAttributes::default(), vfs::Want::None)
+        .await
+        .unwrap();
     let a = made.node.handle;
     assert_eq!(made.node.attributes.unwrap().mode, 0o700, "for the owner alone, if nothing is said");
     assert_eq!(served.fs.parent(&machine(), &a).await.unwrap().node.handle, root);
     assert_eq!(served.fs.parent(&machine(), &root).await.unwrap().node.handle, root, "never above");
     let file = served.create(&machine(), &a, "file").await.unwrap();
     assert_eq!(served.fs.parent(&machine(), &file).await.unwrap_err().status, Status::NotDir);
-    assert_eq!(served.fs.lookup(&machine(), &file, &name("x")).await.unwrap_err().status, Status::NotDir);
+    assert_eq!(
+        served.fs.lookup(&machine(), &file, &name("x"), vfs::Want::None).await.unwrap_err().status,
+        Status::NotDir
+    );
     assert_eq!(served.fs.rmdir(&machine(), &root, &name("a")).await.unwrap_err().status, Status::NotEmpty);
     assert_eq!(served.fs.remove(&machine(), &root, &name("a")).await.unwrap_err().status, Status::IsDir);
     assert_eq!(served.fs.rmdir(&machine(), &a, &name("file")).await.unwrap_err().status, Status::NotDir);
@@ -417,10 +424,20 @@ async fn directories_are_made_and_removed() {
 async fn renames() {
     let served = serve();
     let root = served.root().await;
-    let a =
-        served.fs.mkdir(&machine(), &root, &name("a"), &SetAttributes::default()).await.unwrap().node.handle;
-    let b =
-        served.fs.mkdir(&machine(), &root, &name("b"), &SetAttributes::default()).await.unwrap().node.handle;
+    let a = served
+        .fs
+        .mkdir(&machine(), &root, &name("a"), &SetAttributes::default(), vfs::Want::None)
+        .await
+        .unwrap()
+        .node
+        .handle;
+    let b = served
+        .fs
+        .mkdir(&machine(), &root, &name("b"), &SetAttributes::default(), vfs::Want::None)
+        .await
+        .unwrap()
+        .node
+        .handle;
     let file = served.create(&machine(), &a, "file").await.unwrap();
     let victim = served.create(&machine(), &b, "victim").await.unwrap();
     let renamed = served.fs.rename(&machine(), &a, &name("file"), &b, &name("victim")).await.unwrap();
@@ -447,7 +464,7 @@ async fn names_are_any_bytes() {
     for bytes in [&long[..], b"caf\xe9", b"\\040 \n", b"..."] {
         let set = SetAttributes::default();
         let made = served.fs.create(&machine(), &root, &name(bytes), CreateHow::Guarded, &set).await.unwrap();
-        let looked = served.fs.lookup(&machine(), &root, &name(bytes)).await.unwrap();
+        let looked = served.fs.lookup(&machine(), &root, &name(bytes), vfs::Want::None).await.unwrap();
         assert_eq!(looked.node.handle, made.node.handle);
         assert!(served.path(std::ffi::OsStr::from_bytes(bytes)).exists());
     }
@@ -473,12 +490,12 @@ async fn listings_come_in_parts_and_survive_changes() {
         assert!(listed.iter().all(|entry| entry.node.is_some() == plus));
     }
     let plus = served.list(&root, 1 << 20, true).await;
-    let looked = served.fs.lookup(&machine(), &root, &plus[7].name).await.unwrap().node;
+    let looked = served.fs.lookup(&machine(), &root, &plus[7].name, vfs::Want::None).await.unwrap().node;
     assert_eq!(plus[7].node, Some(looked));
     assert_eq!(plus[7].fileid, looked.attributes.unwrap().fileid);
 
     // A listing goes on behind the same entry although what it saw was removed, others came, and the server restarted.
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8000, plus: false };
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8000, plus: false, want_directory_lease: false };
     let first = served.fs.readdir(&machine(), &root, part).await.unwrap();
     assert!(!first.eof);
     for entry in &first.entries {
@@ -487,7 +504,13 @@ async fn listings_come_in_parts_and_survive_changes() {
     served.create(&machine(), &root, "new").await.unwrap();
     let served = served.restarted();
     let cookie = first.entries.last().unwrap().cookie;
-    let part = ReadDir { cookie, verifier: first.verifier, bytes: 1 << 20, plus: false };
+    let part = ReadDir {
+        cookie,
+        verifier: first.verifier,
+        bytes: 1 << 20,
+        plus: false,
+        want_directory_lease: false,
+    };
     let rest = served.fs.readdir(&machine(), &root, part).await.unwrap();
     assert!(rest.eof);
     let old = rest.entries.iter().filter(|entry| entry.name != name("new")).count();
@@ -500,7 +523,7 @@ async fn a_listing_of_nothing() {
     let root = served.root().await;
     assert!(served.list(&root, 4096, true).await.is_empty());
     let file = served.create(&machine(), &root, "file").await.unwrap();
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 100, plus: false };
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 100, plus: false, want_directory_lease: false };
     assert_eq!(served.fs.readdir(&machine(), &file, part).await.unwrap_err().status, Status::NotDir);
 }
 
@@ -536,8 +559,8 @@ async fn a_call_that_took_effect_before_succeeds_when_resent() {
     assert_eq!(again.node.handle, file);
     served.fs.link(&machine(), &file, &root, &name("l")).await.unwrap();
     served.fs.link(&resent, &file, &root, &name("l")).await.unwrap();
-    served.fs.mkdir(&machine(), &root, &name("d"), &set).await.unwrap();
-    served.fs.mkdir(&resent, &root, &name("d"), &set).await.unwrap();
+    served.fs.mkdir(&machine(), &root, &name("d"), &set, vfs::Want::None).await.unwrap();
+    served.fs.mkdir(&resent, &root, &name("d"), &set, vfs::Want::None).await.unwrap();
     served.fs.symlink(&machine(), &root, &name("s"), b"t", &set).await.unwrap();
     served.fs.symlink(&resent, &root, &name("s"), b"t", &set).await.unwrap();
     let other = served.fs.symlink(&resent, &root, &name("s"), b"other", &set).await.unwrap_err();

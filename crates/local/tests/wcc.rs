@@ -65,8 +65,11 @@ async fn parallel_changes_of_directories_form_chains() {
     let root = served.root().await;
     let mut directories = Vec::new();
     for directory in ["a", "b"] {
-        let made =
-            served.fs.mkdir(&machine(), &root, &name(directory), &SetAttributes::default()).await.unwrap();
+        let made = served
+            .fs
+            .mkdir(&machine(), &root, &name(directory), &SetAttributes::default(), vfs::Want::None)
+            .await
+            .unwrap();
         directories.push(made.node.handle);
     }
     let mut starts = Vec::new();

@@ -225,7 +225,13 @@ mod tests {
         let part = |cookies: std::ops::Range<u64>, eof| {
             let entry =
                 |cookie| Entry { name: Name::new(b"name").unwrap(), fileid: cookie, cookie, node: None };
-            Listing { entries: cookies.map(entry).collect(), verifier: [1; 8], eof, directory: None }
+            Listing {
+                entries: cookies.map(entry).collect(),
+                verifier: [1; 8],
+                eof,
+                directory: None,
+                directory_lease: None,
+            }
         };
         let mut position = Position::behind(2, false, [0; 8]);
         position.take(part(3..10, false)).unwrap();
@@ -253,7 +259,13 @@ mod tests {
         let part = |cookies: std::ops::Range<u64>| {
             let entry =
                 |cookie| Entry { name: Name::new(b"name").unwrap(), fileid: cookie, cookie, node: None };
-            Listing { entries: cookies.map(entry).collect(), verifier: [1; 8], eof: false, directory: None }
+            Listing {
+                entries: cookies.map(entry).collect(),
+                verifier: [1; 8],
+                eof: false,
+                directory: None,
+                directory_lease: None,
+            }
         };
         position.take(part(3..10)).unwrap();
         position.take(part(10..200)).unwrap();

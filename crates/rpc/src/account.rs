@@ -1,18 +1,20 @@
-//! The account of bytes in flight: what requests and replies of all peers may take up in memory.
+//! The account of bytes in flight: the memory that requests and replies of all peers may use.
 //!
-//! A peer (an address) is charged for the records that are read from it, for its calls that are being answered, and for
-//! replies that it has not taken. Each charge is a [`Lease`], given back when it is dropped. More is leased to a peer for
-//! as long as it holds less than what is left of the limit. So one peer alone gets half of the limit, two get a third each,
-//! and a peer that holds nothing is served as long as anything is left. Bytes above [`SMALL_BYTES`] in one piece are
-//! leased up to seven eighths of the limit only: small requests go on while large ones fill the rest.
+//! A peer is an address. The account charges a peer for records being read from it, for its calls in
+//! progress, and for replies that it has not taken. Each charge is a [`Lease`]; dropping the lease gives the
+//! bytes back. A peer gets more bytes as long as it holds less than what is left of the limit. So one peer
+//! alone gets half of the limit, and two peers get a third each. A peer that holds nothing is served as long
+//! as anything is left. A piece above [`SMALL_BYTES`] is leased only up to seven eighths of the limit, so
+//! small requests proceed while large ones fill the rest.
 //!
-//! If a peer holds its share already, [`Share::lease`] waits. Waiting is the back pressure: a connection that waits
-//! is not read from. Waiters of one peer are served in order, the small ones and the large ones each among themselves: a
-//! peer whose WRITEs wait can return its delegations. What exists already is charged without waiting
-//! ([`Share::charge`]): a reply whose size was not known before. So the total is at most the limit, one piece, and what was charged.
+//! If a peer already holds its share, [`Share::lease`] waits. The wait is the back pressure: a connection
+//! that waits is not read from. Waiters of one peer are served in order, with one queue for small pieces and
+//! one for large ones. So a peer whose WRITEs wait can still return its delegations. [`Share::charge`]
+//! charges bytes that exist already without waiting, for example a reply whose size was not known before. So
+//! the total is at most the limit, plus one piece, plus the bytes charged without waiting.
 //!
-//! Sans-I/O: it has no clock and no runtime, only wakers. A charge costs two atomic operations; the lock is taken where
-//! somebody waits.
+//! The module is sans-I/O: it has no clock and no runtime, only wakers. A charge costs two atomic operations;
+//! only waiting takes the lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
@@ -23,12 +25,13 @@ use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
 
-/// A piece of no more than this may use the whole limit.
+/// A piece up to this size may use the whole limit.
 pub const SMALL_BYTES: usize = 64 << 10;
-/// No limit is smaller: some records of the largest size.
+/// The smallest limit: a few records of the largest size.
 pub const LIMIT_MIN_BYTES: usize = 16 << 20;
 
-/// Whom bytes are charged to: an IPv4 address, or the /64 network of an IPv6 address, of which a host has all addresses.
+/// The unit that is charged: an IPv4 address, or the /64 network of an IPv6 address, because one host has all
+/// its addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Peer(IpAddr);
 
@@ -41,7 +44,7 @@ impl From<IpAddr> for Peer {
     }
 }
 
-/// Pieces are small or large: each kind has its own ceiling, and its own queues.
+/// Size class of a piece. Each class has its own ceiling and its own queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Size {
     Small,
@@ -61,13 +64,13 @@ pub struct Account {
     total: AtomicUsize,
     /// The highest total since [`Account::fallen_by`] was asked.
     peak: AtomicUsize,
-    /// Pieces that are waited for.
+    /// Number of waiting pieces.
     waiting: AtomicUsize,
     queues: Mutex<Vec<Queue>>,
     shares: Mutex<HashMap<Peer, Weak<Share>>>,
 }
 
-/// Those of one peer and size that wait, in order.
+/// The waiters of one peer and one size class, in order.
 #[derive(Debug)]
 struct Queue {
     share: Arc<Share>,
@@ -81,7 +84,7 @@ pub struct Share {
     account: Arc<Account>,
     peer: Peer,
     used: AtomicUsize,
-    /// How many wait, of each size.
+    /// Number of waiters in each size class.
     waiting: [AtomicUsize; 2],
 }
 
@@ -95,7 +98,7 @@ pub struct Lease {
 #[derive(Debug)]
 struct Waiter {
     bytes: usize,
-    /// The waker to call, until the bytes are charged.
+    /// The waker to call. `None` once the bytes are charged.
     waker: Mutex<Option<Waker>>,
 }
 
@@ -109,7 +112,7 @@ pub struct Leasing<'s> {
 }
 
 impl Account {
-    /// An account of so many bytes, of [`LIMIT_MIN_BYTES`] at least.
+    /// An account with a limit of `limit` bytes, but at least [`LIMIT_MIN_BYTES`].
     pub fn new(limit: usize) -> Arc<Account> {
         Arc::new(Account {
             limit: limit.max(LIMIT_MIN_BYTES),
@@ -147,7 +150,8 @@ impl Account {
         self.limit
     }
 
-    /// How far the total has fallen from its highest value since this was true of `bytes` last. Zero if it is less.
+    /// How far the total has fallen from its peak, or zero if that is less than `bytes`. A nonzero answer
+    /// resets the peak.
     pub fn fallen_by(&self, bytes: usize) -> usize {
         let total = self.bytes();
         let fallen = self.peak.load(SeqCst).saturating_sub(total);
@@ -158,7 +162,8 @@ impl Account {
         fallen
     }
 
-    /// If a peer waits that holds less than an equal part of the limit: the peer that holds most.
+    /// The peer that holds the most, if it holds more than an equal part of the limit while a peer below that
+    /// part waits.
     pub fn starving_others(&self) -> Option<Peer> {
         if self.waiting.load(SeqCst) == 0 {
             return None;
@@ -177,7 +182,7 @@ impl Account {
         starved.then_some(greatest.1)
     }
 
-    /// The most that a piece of this size may bring the total to.
+    /// The part of the limit that pieces of this size class may use.
     fn ceiling(&self, bytes: usize) -> usize {
         match Size::of(bytes) {
             Size::Small => self.limit,
@@ -186,13 +191,13 @@ impl Account {
     }
 
     fn note_peak(&self, total: usize) {
-        // A value that is lost in a race is lost to a later trim of memory, and to nothing else.
+        // A race may lose a peak. The only effect is that memory is trimmed later.
         if total > self.peak.load(SeqCst) {
             self.peak.store(total, SeqCst);
         }
     }
 
-    /// Serves the first waiters of all peers that are below their share, of each size.
+    /// Serves waiters, in each queue from the front, as long as their peer is below its share.
     fn serve(&self) {
         let mut woken = Vec::new();
         let mut emptied = Vec::new();
@@ -216,12 +221,12 @@ impl Account {
                 }
             }
         }
-        // Without the lock: a waker may do anything, and the end of a share gives its entry back.
+        // Run these without the lock: a waker may do anything, and dropping a share removes its entry.
         drop(emptied);
         woken.into_iter().for_each(Waker::wake);
     }
 
-    /// One less waits.
+    /// Removes one waiter from the counters.
     fn leave(&self, share: &Share, size: Size) {
         share.waiting[size as usize].fetch_sub(1, SeqCst);
         self.waiting.fetch_sub(1, SeqCst);
@@ -241,7 +246,7 @@ impl Share {
             && self.used.load(SeqCst) < self.account.limit.saturating_sub(self.account.bytes())
     }
 
-    /// Charges bytes if the peer is below its share and none of its own of that size wait.
+    /// Charges bytes if the peer is below its share and has no waiters in that size class.
     pub fn try_lease(self: &Arc<Share>, bytes: usize) -> Option<Lease> {
         (!self.has_waiters(Size::of(bytes)) && self.take(bytes)).then(|| Lease { share: self.clone(), bytes })
     }
@@ -255,7 +260,7 @@ impl Share {
         Leasing { share: self, bytes, waiter: None }
     }
 
-    /// Charges bytes that are there already.
+    /// Charges bytes that exist already, without waiting.
     pub fn charge(self: &Arc<Share>, bytes: usize) -> Lease {
         self.add(bytes);
         Lease { share: self.clone(), bytes }
@@ -288,7 +293,8 @@ impl Share {
     fn give_back(&self, bytes: usize) {
         self.used.fetch_sub(bytes, SeqCst);
         self.account.total.fetch_sub(bytes, SeqCst);
-        // Who waits has said so before it looked at the total for the last time: either it saw this, or we see it.
+        // A waiter increments `waiting` before its last look at the total. So either the waiter sees these
+        // bytes, or we see the waiter.
         if self.account.waiting.load(SeqCst) > 0 {
             self.account.serve();
         }
@@ -298,7 +304,7 @@ impl Share {
 impl Drop for Share {
     fn drop(&mut self) {
         let mut shares = self.account.shares.lock();
-        // Another may have been made for the peer since.
+        // A new share may have been made for the peer meanwhile.
         if shares.get(&self.peer).is_some_and(|share| share.strong_count() == 0) {
             shares.remove(&self.peer);
         }
@@ -306,7 +312,7 @@ impl Drop for Share {
 }
 
 impl Lease {
-    /// From now on it is for so many bytes, which are there.
+    /// Changes the charge to `bytes`, which exist already.
     pub fn resize(&mut self, bytes: usize) {
         let before = std::mem::replace(&mut self.bytes, bytes);
         match bytes.checked_sub(before) {
@@ -315,7 +321,7 @@ impl Lease {
         }
     }
 
-    /// For how many bytes it is.
+    /// The bytes of this lease.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -362,7 +368,8 @@ impl Future for Leasing<'_> {
             }
         }
         self.waiter = Some(waiter);
-        // Bytes may have come back between the attempt and the entry; the waker is called if this serves us.
+        // Bytes may have come back between the attempt and the entry. If `serve` finds us, it calls the
+        // waker.
         share.account.serve();
         Poll::Pending
     }
@@ -374,7 +381,7 @@ impl Drop for Leasing<'_> {
         let mut queues = self.share.account.queues.lock();
         if waiter.waker.lock().is_none() {
             drop(queues);
-            self.share.give_back(self.bytes); // served, and not wanted any more
+            self.share.give_back(self.bytes); // served, but not wanted any more
             return;
         }
         let size = Size::of(self.bytes);
@@ -383,7 +390,7 @@ impl Drop for Leasing<'_> {
         }
         self.share.account.leave(self.share, size);
         drop(queues);
-        // The next of the peer may want less.
+        // The next waiter of the peer may want fewer bytes.
         self.share.account.serve();
     }
 }

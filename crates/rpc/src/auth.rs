@@ -12,26 +12,26 @@ const BODY_MAX_BYTES: usize = 400;
 /// `authsys_parms`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct AuthSys {
-    /// Arbitrary.
+    /// An arbitrary number.
     pub stamp: u32,
     /// The client's name for itself.
     pub machine: Opaque<255>,
-    /// User.
+    /// User ID.
     pub uid: u32,
-    /// Group.
+    /// Group ID.
     pub gid: u32,
-    /// Supplementary groups.
+    /// Supplementary group IDs.
     pub gids: List<u32, 16>,
 }
 
-/// Who a call says it is from.
+/// The identity that a call claims.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Credential {
-    /// Nobody.
+    /// No identity.
     None,
-    /// A Unix user, unproven.
+    /// A Unix user, not proven.
     Sys(AuthSys),
-    /// A flavor we do not speak.
+    /// A flavor that we do not implement.
     Other(u32),
 }
 

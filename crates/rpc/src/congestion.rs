@@ -1,15 +1,20 @@
-//! What is sent when over datagrams: a timer for each kind of call that adapts, and a window that congestion makes smaller.
+//! When to send datagrams: an adaptive timer for each kind of call, and a window that shrinks under
+//! congestion.
 //!
-//! Macklem (1994, section 3): fixed timers and as many calls as anybody likes make NFS over UDP fail on long, slow and lossy
-//! paths, because what is sent again too early fills the queue that it was lost in. Here, as in his implementation:
-//! - each kind of call has Jacobson's estimate of its own ([`crate::rtt`]): a WRITE that is stored takes longer than a
-//!   GETATTR. Of a call that was sent twice nothing is learnt (Karn), and as long as nothing is, timers stay long;
-//! - the calls in the network are counted against a window. It grows by one for each answer up to a threshold, and by one for
-//!   each window of answers beyond. A timer that runs out halves it, once for all calls that were sent before that;
-//! - a call whose timer ran out is lost, as far as can be told: it waits for room in the window like any other, and before
-//!   those that were never sent.
+//! Macklem (1994, section 3): with fixed timers and unlimited calls, NFS over UDP fails on long, slow and
+//! lossy paths. A datagram that is resent too early fills the queue in which the first copy was lost. This
+//! module does what his implementation does:
+//! - Each kind of call has its own round-trip estimate after Jacobson ([`crate::rtt`]): a WRITE to stable
+//!   storage takes longer than a GETATTR. A call that was sent twice gives no sample (Karn). As long as there
+//!   is no sample, timers stay long.
+//! - Calls in the network count against a window. The window grows by one for each answer up to a threshold,
+//!   and beyond it by one for each window of answers. A timer that expires halves the window, once for all
+//!   calls that were sent before the cut.
+//! - A call whose timer expired counts as lost. It waits for space in the window like any other call, but
+//!   before calls that were never sent.
 //!
-//! A pure state machine: [`Congestion::poll`] tells what to send now, [`Congestion::next_due`] when to ask again.
+//! The module is a pure state machine: [`Congestion::poll`] returns what to send now, and
+//! [`Congestion::next_due`] when to poll again.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -18,36 +23,36 @@ use tokio::time::Instant;
 
 use crate::rtt::Estimator;
 
-/// The window is counted in these parts of a call.
+/// The window is counted in fractions of a call: this many make one call.
 const PART: u32 = 256;
 /// The first window, in calls.
 const FIRST: u32 = 4;
 /// The first threshold.
 const FIRST_THRESHOLD: u32 = 16;
-/// The largest window: as many transfers of 32 KiB fill the socket buffer of a server.
+/// The largest window: this many transfers of 32 KiB fill the socket buffer of a server.
 pub const WINDOW_MAX: u32 = 32;
-/// Kinds with an estimate of their own; the others share one.
+/// Most kinds with an estimate of their own. The others share one.
 const KINDS_MAX: usize = 64;
 
-/// Calls of one kind take about as long: program and procedure.
+/// Program and procedure. Calls of one kind take about the same time.
 pub type Kind = (u32, u32);
 
-/// Something to send.
+/// A call to send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Due {
-    /// The call.
+    /// The call's xid.
     pub xid: u32,
-    /// For how many times, with this one.
+    /// How many times the call was sent, this one included.
     pub sends: u32,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Outstanding {
     kind: Kind,
-    /// In the order of entering.
+    /// Position in the order of entry.
     order: u64,
     sends: u32,
-    /// In the network since then, and until when it is waited for.
+    /// When it was sent, and when its timer expires. `None` if it is not in the network.
     sent: Option<(Instant, Instant)>,
 }
 
@@ -58,27 +63,27 @@ pub struct Congestion {
     kinds: HashMap<Kind, Timer>,
     others: Timer,
     calls: HashMap<u32, Outstanding>,
-    /// Calls that are not in the network, those sent before first, by order.
+    /// Calls that are not in the network: resends first, then by order of entry.
     waiting: BTreeSet<(bool, u64, u32)>,
-    /// When timers run out.
+    /// When timers expire.
     due: BTreeSet<(Instant, u32)>,
     window: u32,
     threshold: u32,
-    /// It was made smaller then.
+    /// When the window was last halved.
     cut: Option<Instant>,
     entered: u64,
 }
 
-/// What is known of a kind.
+/// The timer state of one kind of call.
 #[derive(Clone, Copy, Debug)]
 struct Timer {
     estimator: Estimator,
-    /// So often timers have run out since something was learnt.
+    /// How often timers have expired since the last sample.
     backoff: u32,
 }
 
 impl Congestion {
-    /// Nothing is known; timers begin with `first_timer`.
+    /// A state without samples. Timers begin with `first_timer`.
     pub fn new(first_timer: Duration) -> Congestion {
         Congestion {
             first_timer,
@@ -94,7 +99,7 @@ impl Congestion {
         }
     }
 
-    /// A call is to be sent when there is room.
+    /// Enters a call, to be sent when the window has space.
     pub fn enter(&mut self, xid: u32, kind: Kind) {
         self.entered += 1;
         let call = Outstanding { kind, order: self.entered, sends: 0, sent: None };
@@ -102,7 +107,7 @@ impl Congestion {
         self.waiting.insert((true, call.order, xid));
     }
 
-    /// It was answered. False if nobody had asked, or it was answered before.
+    /// Notes that a call was answered. Returns false if the call is unknown or was answered before.
     pub fn answered(&mut self, now: Instant, xid: u32) -> bool {
         let Some(call) = self.remove(xid) else { return false };
         let Some((sent, _)) = call.sent.filter(|_| call.sends == 1) else {
@@ -116,12 +121,12 @@ impl Congestion {
         true
     }
 
-    /// Nobody waits for it any more.
+    /// Forgets a call: its caller does not wait any more.
     pub fn forget(&mut self, xid: u32) {
         self.remove(xid);
     }
 
-    /// What to send now. It counts as sent.
+    /// Returns the calls to send now, and counts them as sent.
     pub fn poll(&mut self, now: Instant) -> Vec<Due> {
         while let Some(&(at, xid)) = self.due.first() {
             if at > now {
@@ -148,22 +153,22 @@ impl Congestion {
         sent
     }
 
-    /// When [`Congestion::poll`] has something to do, if nothing else happens.
+    /// When [`Congestion::poll`] must run next if nothing else happens.
     pub fn next_due(&self) -> Option<Instant> {
         self.due.first().map(|(at, _)| *at)
     }
 
-    /// Calls that may be in the network at a time.
+    /// Most calls in the network at a time.
     pub fn window(&self) -> u32 {
         self.window / PART
     }
 
-    /// Calls that are.
+    /// Calls in the network now.
     pub fn in_network(&self) -> usize {
         self.due.len()
     }
 
-    /// A timer ran out.
+    /// Handles an expired timer.
     fn lost(&mut self, now: Instant, xid: u32) {
         let Some(call) = self.calls.get_mut(&xid) else { return };
         let Some((sent, _)) = call.sent.take() else { return };
@@ -171,7 +176,7 @@ impl Congestion {
         self.waiting.insert((false, call.order, xid));
         let timer = self.timer_of(kind);
         timer.backoff = timer.backoff.max(sends);
-        // What was sent before the last cut tells of the same congestion.
+        // A call sent before the last cut reports the same congestion.
         if self.cut.is_none_or(|cut| sent >= cut) {
             self.window = (self.window / 2).max(PART);
             self.threshold = self.window;

@@ -1,13 +1,15 @@
 //! One TCP connection, on which both ends may call.
 //!
-//! A reader task takes records off the stream. A call is polled once on the spot: what can be answered without waiting
-//! is, and the answers to everything that one read brought leave together. What has to wait becomes a task. A writer
-//! task sends what the reader could not, and what the tasks bring. A message that has no company to wait for is sent on
-//! the spot: handing it to a task that has to be woken first takes longer than sending it.
+//! A reader task takes records off the stream. It polls each call once on the spot. If the answer needs no
+//! waiting, it is queued at once, and all answers to one read of the socket leave together. A call that has
+//! to wait becomes a task. A writer task sends what the reader could not send, and the replies of those
+//! tasks. A message that no other is likely to follow is sent on the spot: waking a task to send it takes
+//! longer than sending it.
 //!
-//! The peer of a connection that was accepted is charged for what is under way ([`crate::account`]): for a call once it has to wait,
-//! for a large record before it is read, for a reply that is large or that the socket does not take. If the peer holds its
-//! share, its calls wait where they are, and nothing more is read.
+//! On an accepted connection, the peer is charged for work in flight ([`crate::account`]). A call is charged
+//! once it has to wait, and a large record before it is read. A reply is charged if it is large or if the
+//! socket does not take it. If the peer already holds its share, its calls wait where they are, and the
+//! connection reads nothing more.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,9 +39,9 @@ use crate::sys;
 pub struct Limits {
     /// Largest message taken, in bytes.
     pub record_bytes: usize,
-    /// Calls that may wait for their answer at once; beyond it nothing more is read.
+    /// Calls that may wait for their answer at once. At this limit the connection reads nothing more.
     pub calls_in_flight: usize,
-    /// Bytes of unsent replies beyond which nothing more is read.
+    /// Bytes of unsent replies. Above this limit the connection reads nothing more.
     pub outbox_bytes: usize,
 }
 
@@ -49,38 +51,39 @@ impl Default for Limits {
     }
 }
 
-/// Of a peer that is not admitted: what a call that gets an error can need, one at a time.
+/// The limits of a peer that is not admitted: enough for one call at a time that gets an error.
 const STRANGER: Limits = Limits { record_bytes: 4 << 10, calls_in_flight: 1, outbox_bytes: 4 << 10 };
 
-/// The send buffer of a connection within this machine; the kernel doubles it. Left alone, the kernel lets it grow to
-/// megabytes, and two cores fight over the queue: sending and receiving 1 MiB each take twice as long. Over a network the
-/// buffer must follow bandwidth and delay, as the kernel sees to.
+/// The send buffer of a connection within this machine, in bytes; the kernel doubles it. By itself the kernel
+/// grows it to megabytes, and two cores fight over the queue: sending and receiving 1 MiB each take twice as
+/// long. Over a network, the kernel must size the buffer by bandwidth and delay.
 const LOCAL_SEND_BUFFER_BYTES: usize = 128 << 10;
 
-/// What a call that has to wait takes up beside its record and its reply: its task, with what the layers keep in it.
+/// Memory of a call that has to wait, besides its record and its reply: its task, with the state of every
+/// layer.
 const CALL_BYTES: usize = 8 << 10;
-/// A reply that is larger is charged by itself.
+/// A reply larger than this is charged separately.
 const LARGE_REPLY_BYTES: usize = 8 << 10;
-/// So much of replies is gathered before they are sent, although more calls are there.
+/// Replies are gathered up to this size before they are sent, even if more calls are at hand.
 const GATHERED_BYTES: usize = 256 << 10;
-/// Calls of one connection are answered for so long before those of others are.
+/// How long one connection may have its calls answered before other connections get their turn.
 const SLICE: Duration = Duration::from_micros(500);
-/// So many calls are answered before the clock is looked at.
+/// Number of calls answered between two looks at the clock.
 const CALLS_PER_LOOK: usize = 8;
 
-/// A peer that is silent is asked whether it is there after so long, and then so often.
+/// The kernel probes a silent peer after this time, and then at the interval below.
 const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 const KEEPALIVE_PROBES: u32 = 6;
-/// A peer that acknowledges nothing of what was sent, or has no space for it, for so long is gone.
+/// A peer is considered gone if for this long it acknowledges no data, or has no buffer space for it.
 const USER_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What a server knows of a connection that it has accepted.
+/// What a server knows about an accepted connection.
 #[derive(Debug)]
 pub(crate) struct Accepted {
-    /// What [`crate::Service::admits`] says of the peer.
+    /// The answer of [`crate::Service::admits`] for the peer.
     pub(crate) admitted: bool,
-    /// Who is charged for what is under way.
+    /// The share that is charged for work in flight.
     pub(crate) share: Arc<Share>,
 }
 
@@ -98,27 +101,27 @@ pub struct Connection {
     started: Instant,
     last_received_ms: AtomicU64,
     received: AtomicBool,
-    /// No other connection of the process has it.
+    /// Unique in the process.
     number: u64,
-    /// Replies to calls on it are in the reply cache.
+    /// The reply cache holds replies to calls that came on this connection.
     remembers: AtomicBool,
-    /// What the service says of the peer, asked once: [`crate::Service::admits`].
+    /// The answer of [`crate::Service::admits`] for the peer, asked once.
     admitted: bool,
     limits: Limits,
-    /// A place for each call that may be under way.
+    /// One permit for each call that may be in flight.
     in_flight: Arc<Semaphore>,
     share: Option<Arc<Share>>,
-    /// A record is being received that was charged.
+    /// The record being received has been charged.
     charged_record: AtomicBool,
 }
 
-/// The number of the last connection.
+/// The number of the newest connection.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
 impl Connection {
-    /// Takes over a stream. Replies go to `pending`; calls to `dispatcher`, and without one they are refused. A peer that
-    /// the service does not admit gets bounds of its own instead of `limits`. Of a connection that we have made, nothing is
-    /// `accepted`.
+    /// Takes over a stream. Replies go to `pending` and calls to `dispatcher`; without a dispatcher, calls
+    /// are refused. A peer that the service does not admit gets the limits of `STRANGER` instead of `limits`.
+    /// For a connection that we made, `accepted` is `None`.
     pub(crate) fn start(
         stream: TcpStream,
         pending: Arc<Pending>,
@@ -167,20 +170,21 @@ impl Connection {
         self.peer
     }
 
-    /// Queues a message; it leaves with whatever else is queued by the tasks that are ready now.
+    /// Queues a message. It leaves together with the messages that other ready tasks queue.
     pub fn send(&self, message: Message) {
         self.queue(message, None);
         self.writer.notify_one();
     }
 
-    /// Queues a message with what was charged for it; to one that has ended, nothing is sent.
+    /// Queues a message with its lease. Does nothing if the connection has ended.
     fn queue(&self, message: Message, lease: Option<Lease>) {
         if !self.is_closed() {
             self.outbox.push(message, lease);
         }
     }
 
-    /// Sends a message, as far as the socket takes it. For one that no other is likely to follow at once.
+    /// Sends a message as far as the socket takes it. Meant for a message that no other is likely to follow
+    /// at once.
     pub(crate) fn send_alone(&self, message: Message) {
         self.send_leased_alone(message, None);
     }
@@ -188,15 +192,16 @@ impl Connection {
     fn send_leased_alone(&self, message: Message, lease: Option<Lease>) {
         self.queue(message, lease);
         if matches!(self.outbox.flush(&self.stream), Ok(Flushed::All)) {
-            // The reader may have found us sending, and left what it waits for to us.
+            // The reader may have found us sending and wait for us: wake it.
             self.drained.notify_one();
         } else {
-            // The writer waits until the socket takes the rest, or meets the error as well and ends the connection.
+            // The writer waits until the socket takes the rest, or meets the same error and ends the
+            // connection.
             self.writer.notify_one();
         }
     }
 
-    /// Calls the other end. Fails when the connection ends; the caller puts a bound on the wait.
+    /// Calls the other end. Fails when the connection ends. The caller must bound the wait.
     pub async fn call(&self, header: CallHeader, arguments: Message) -> io::Result<Result<Decoder, Refusal>> {
         let message = encode_call(&header, arguments);
         let mut ticket = self.pending.enter(header.xid, message);
@@ -216,15 +221,16 @@ impl Connection {
         self.pending.xid()
     }
 
-    /// Ends the connection; what is queued may be lost.
+    /// Ends the connection. Queued messages may be lost.
     pub fn close(&self) {
         if !self.closing.swap(true, Ordering::AcqRel) {
-            // Makes both tasks fail at their next system call; an error means that the stream is gone already.
+            // This makes both tasks fail at their next system call. An error means that the stream is gone
+            // already.
             let _ = rustix::net::shutdown(&self.stream, rustix::net::Shutdown::Both);
             self.writer.notify_one();
             self.drained.notify_one();
             self.closed.notify_waiters();
-            // Calls that are under way may keep the connection for long.
+            // Free the queue now: calls in flight may hold the connection for long.
             self.outbox.clear();
         }
     }
@@ -240,18 +246,18 @@ impl Connection {
         }
     }
 
-    /// Has it ended?
+    /// Has the connection ended?
     pub fn is_closed(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
 
-    /// The number of the connection, on which a call came whose reply is remembered.
+    /// The number of the connection. Notes that a call came on it whose reply the cache remembers.
     pub(crate) fn number_of_one_that_remembers(&self) -> u64 {
         self.remembers.store(true, Ordering::Relaxed);
         self.number
     }
 
-    /// Has the client, which has closed its end, got all replies?
+    /// Has the client, which closed its end, acknowledged all replies?
     fn is_heard(&self) -> bool {
         self.remembers.load(Ordering::Relaxed)
             && self.calls() == 0
@@ -259,7 +265,7 @@ impl Connection {
             && sys::unacknowledged_bytes(&self.stream).is_ok_and(|bytes| bytes == 0)
     }
 
-    /// Calls under way.
+    /// Calls in flight.
     fn calls(&self) -> usize {
         self.limits.calls_in_flight - self.in_flight.available_permits()
     }
@@ -269,7 +275,7 @@ impl Connection {
         self.received.load(Ordering::Relaxed)
     }
 
-    /// When something was received last.
+    /// When bytes were received last.
     pub fn last_received(&self) -> Instant {
         self.started + std::time::Duration::from_millis(self.last_received_ms.load(Ordering::Relaxed))
     }
@@ -277,7 +283,7 @@ impl Connection {
     async fn write_all(self: Arc<Connection>) {
         loop {
             self.writer.notified().await;
-            // Let the tasks that are ready bring theirs first: then all leave in one system call.
+            // Let the tasks that are ready queue their replies first, so that all leave in one system call.
             tokio::task::yield_now().await;
             loop {
                 match self.outbox.flush(&self.stream) {
@@ -338,7 +344,7 @@ impl Connection {
                 let is_over = records.is_multiple_of(CALLS_PER_LOOK) && slice.elapsed() >= SLICE;
                 if is_over || self.outbox.queued_bytes() > GATHERED_BYTES {
                     self.send_gathered().await?;
-                    // One read may have brought hundreds of calls: other connections need not wait for all of them.
+                    // One read may have brought hundreds of calls: let other connections run in between.
                     tokio::task::yield_now().await;
                     slice = std::time::Instant::now();
                 }
@@ -372,19 +378,19 @@ impl Connection {
         }
     }
 
-    /// Sends what was queued so far, and waits while there is too much of it.
+    /// Sends the queued messages, then waits while more than the limit remains.
     async fn send_gathered(&self) -> io::Result<()> {
         if self.outbox.queued_bytes() > 0 && self.outbox.flush(&self.stream)? == Flushed::Blocked {
             self.writer.notify_one();
         }
-        // Whoever sends now, or has sent since we looked, tells when it is done.
+        // The task that is sending, or that has sent since our check, notifies `drained` when it is done.
         while self.outbox.queued_bytes() > self.limits.outbox_bytes && !self.is_closed() {
             self.drained.notified().await;
         }
         Ok(())
     }
 
-    /// Waits, for no longer than the connection lasts.
+    /// Waits until the future completes or the connection ends.
     async fn unless_closed<T>(&self, wait: impl Future<Output = T>) -> io::Result<T> {
         tokio::select! {
             biased;
@@ -393,12 +399,12 @@ impl Connection {
         }
     }
 
-    /// Waits until a call may begin: there is a place for it, and its peer holds less than its share, or has been charged
-    /// for the call.
+    /// Waits until a call may begin. It needs a permit, and its peer must hold less than its share or have
+    /// been charged for the call.
     async fn may_begin(&self, lease: &mut Option<Lease>) -> io::Result<tokio::sync::OwnedSemaphorePermit> {
         let share = self.share.as_ref().filter(|share| lease.is_none() && !share.is_open());
         if self.in_flight.available_permits() == 0 || share.is_some() {
-            self.writer.notify_one(); // what was answered so far need not wait with us
+            self.writer.notify_one(); // send the answers so far; they need not wait with us
         }
         if let Some(share) = share {
             *lease = Some(self.unless_closed(share.lease(CALL_BYTES)).await?);
@@ -418,7 +424,8 @@ impl Connection {
         let asked = Asked::new(&header, &arguments);
         let connection = Some(self.clone());
         let call = Call { header, arguments, peer: self.peer, connection, datagrams: None, resent: false };
-        // Before the first poll: a future that has begun must be polled on, or what it holds is held for ever.
+        // Acquire the permit before the first poll. Once a future has begun it must be polled on; otherwise
+        // it keeps its resources for ever.
         let permit = self.may_begin(&mut lease).await?;
         let mut answering = dispatcher.answer(call, self.admitted);
         if let Poll::Ready(outcome) = poll_once(&mut answering) {
@@ -477,7 +484,7 @@ impl Occupant for Connection {
     }
 }
 
-/// A peer that is gone, or takes nothing, does not keep its connection.
+/// Makes the kernel end the connection of a peer that is gone or takes no data.
 fn watch_over(stream: &TcpStream) -> io::Result<()> {
     use rustix::net::sockopt;
     sockopt::set_socket_keepalive(stream, true)?;
@@ -487,12 +494,12 @@ fn watch_over(stream: &TcpStream) -> io::Result<()> {
     Ok(sockopt::set_tcp_user_timeout(stream, USER_TIMEOUT.as_millis() as u32)?)
 }
 
-/// Polls with a waker that wakes nobody: whoever goes on with the future polls it again with one that does.
+/// Polls with a no-op waker. The task that continues with the future polls it again with a real one.
 fn poll_once(answering: &mut Answering) -> Poll<Outcome> {
     Pin::new(answering).poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// What goes out for an outcome, if anything does.
+/// The message to send for an outcome, if any.
 pub(crate) fn reply_message(xid: u32, outcome: Outcome) -> Option<Message> {
     match outcome {
         Outcome::Reply(message) => Some(message),
@@ -501,7 +508,7 @@ pub(crate) fn reply_message(xid: u32, outcome: Outcome) -> Option<Message> {
     }
 }
 
-/// A whole call.
+/// Encodes a call: header and arguments.
 pub(crate) fn encode_call(header: &CallHeader, arguments: Message) -> Message {
     let mut encoder = Encoder::with_capacity(128 + arguments.first.len());
     header.encode(&mut encoder);
@@ -523,7 +530,7 @@ mod tests {
 
     const REPLY_BYTES: usize = 16 << 10;
 
-    /// Answers on the spot, and with much.
+    /// Answers at once, with a large reply.
     struct Talkative;
 
     impl Service for Talkative {
@@ -562,7 +569,7 @@ mod tests {
 
         let sending = server.outbox.as_if_sending();
         let first = tokio::spawn(ask(client.clone()));
-        // On this one thread, the reader has then found that another sends, and waits.
+        // The test has one thread, so by now the reader has found another sender and waits.
         while server.outbox.queued_bytes() <= limits.outbox_bytes {
             tokio::task::yield_now().await;
         }

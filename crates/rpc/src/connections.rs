@@ -1,15 +1,17 @@
-//! Which connections a server keeps, and which one gives way when there are too many.
+//! The table of a server's connections: which ones it keeps, and which one gives way when there are too many.
 //!
-//! A pure table of what is connected: time comes from outside, and the end of a connection is an order to it. Peers are
-//! counted as the account counts them ([`Peer`]).
+//! The table is pure: the caller passes the time, and the table ends a connection by calling it. It counts
+//! peers as the account does ([`Peer`]).
 //!
-//! - There are at most [`Bounds::all`] connections, and at most half of them are of one peer.
-//! - Above that the peer with the most connections gives way: of those on which nothing is under way, the one that
-//!   has been silent for longest ends. A client connects again. A connection with calls or replies under way ends only if nothing
-//!   has moved on it for [`STALLED`].
-//! - A peer with fewer connections than the new one's loses none. If no connection can give way, the new one ends.
-//! - A record that has begun is there within [`RECORD_TIME`] of its last byte, or its connection ends.
-//! - Peers that are not admitted have [`Bounds::strangers`] among them, for [`STRANGER_IDLE`] each. A new one always gets in.
+//! - There are at most [`Bounds::all`] connections, and at most half of them belong to one peer.
+//! - Above that limit, the peer with the most connections gives way. Of its connections with nothing in
+//!   flight, the table ends the one that has been silent longest; a client connects again. A connection with
+//!   calls or replies in flight ends only if nothing has moved on it for [`STALLED`].
+//! - A peer with fewer connections than the peer of the new one loses none. If no connection can give way,
+//!   the new one ends.
+//! - If a record has begun and no further byte arrives within [`RECORD_TIME`], its connection ends.
+//! - Peers that are not admitted share [`Bounds::strangers`] connections, each for at most [`STRANGER_IDLE`]
+//!   without input. A new one always gets in.
 
 use std::collections::HashMap;
 use std::sync::Weak;
@@ -19,26 +21,26 @@ use tokio::time::Instant;
 
 use crate::account::Peer;
 
-/// A connection on which nothing moves for so long, although something is under way, may give way.
+/// A connection may give way if work is in flight on it and nothing has moved for this long.
 pub(crate) const STALLED: Duration = Duration::from_secs(10);
-/// A peer that holds more than its share of memory loses connections that do not take their replies for so long.
+/// If a peer holds more than its share of memory, its connections end after not taking replies for this long.
 const NOT_TAKEN: Duration = Duration::from_secs(2);
-/// A peer that is not admitted asks within so long, or its connection ends.
+/// The connection of a peer that is not admitted ends after this long without input.
 const STRANGER_IDLE: Duration = Duration::from_secs(10);
-/// A connection of a peer that is not admitted ends after so long, whatever it asks.
+/// The connection of a peer that is not admitted ends at this age, whatever it sends.
 const STRANGER_AGE: Duration = Duration::from_secs(60);
 
-/// A record of which no more has come for so long is not finished any more.
+/// A record that has not grown for this long is considered abandoned.
 const RECORD_TIME: Duration = Duration::from_secs(30);
 
-/// Connections of peers that are not admitted.
+/// Most connections of peers that are not admitted.
 const STRANGERS_MAX: usize = 64;
-/// Connections, if there are descriptors enough.
+/// Most connections, if the process has enough descriptors.
 const CONNECTIONS_MAX: usize = 4096;
-/// However few descriptors there are.
+/// Least limit of connections, however few descriptors there are.
 const CONNECTIONS_MIN: usize = 16;
 
-/// How many connections there may be.
+/// Limits on the number of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Bounds {
     pub(crate) all: usize,
@@ -51,12 +53,12 @@ impl Bounds {
     }
 }
 
-/// Connections for which a process of so many descriptors has enough: an eighth, the rest is for work.
+/// The number of connections for a process with `limit` descriptors: an eighth. The rest is for other work.
 pub(crate) fn for_descriptors(limit: usize) -> usize {
     (limit / 8).clamp(CONNECTIONS_MIN, CONNECTIONS_MAX)
 }
 
-/// Raises the limit of open files as far as allowed, and says what it is.
+/// Raises the limit of open files to the maximum allowed, and returns the limit.
 pub(crate) fn descriptors() -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -67,26 +69,26 @@ pub(crate) fn descriptors() -> usize {
     limit.current.and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX)
 }
 
-/// What the table needs to know of a connection.
+/// The table's view of a connection.
 pub(crate) trait Occupant {
-    /// What goes on.
+    /// The current activity.
     fn activity(&self) -> Activity;
-    /// Ends it.
+    /// Ends the connection.
     fn end(&self);
 }
 
-/// What goes on on a connection.
+/// The activity of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Activity {
-    /// When bytes were received last; when it began, if none were.
+    /// When bytes were received last, or when the connection began if none were.
     pub(crate) received: Instant,
     /// Bytes sent so far.
     pub(crate) sent: u64,
-    /// Bytes of replies that are not sent.
+    /// Bytes of replies that are not sent yet.
     pub(crate) unsent: usize,
     /// Calls being answered.
     pub(crate) calls: usize,
-    /// A record has begun, and is large enough to have been charged.
+    /// A record has begun, and it is large enough to have been charged.
     pub(crate) charged_record: bool,
 }
 
@@ -102,16 +104,16 @@ struct Entry<C> {
     connection: Weak<C>,
     admitted: bool,
     since: Instant,
-    /// What was seen when it was looked at last.
+    /// `Activity::sent` at the last look.
     sent: u64,
-    /// When bytes were seen to leave last.
+    /// When `sent` was last seen to change.
     moved: Instant,
-    /// It has been told to end.
+    /// The table has told it to end.
     ended: bool,
 }
 
 impl<C: Occupant> Entry<C> {
-    /// What goes on, unless it is over.
+    /// The current activity, or `None` if the connection is gone.
     fn look(&mut self, now: Instant) -> Option<Activity> {
         let activity = self.connection.upgrade()?.activity();
         if activity.sent != self.sent {
@@ -127,7 +129,7 @@ impl<C: Occupant> Entry<C> {
         self.ended = true;
     }
 
-    /// How readily it gives way: the smallest does first. `None` if it does not.
+    /// The order of giving way, smallest first. `None` if the connection does not give way.
     fn order(&mut self, now: Instant) -> Option<(bool, Instant)> {
         let activity = self.look(now).filter(|_| !self.ended)?;
         let moved = activity.received.max(self.moved);
@@ -153,7 +155,7 @@ impl<C: Occupant> Connections<C> {
         Connections { bounds, of: HashMap::new(), all: 0, strangers: 0 }
     }
 
-    /// May a connection of this peer begin? Another may have to end for it.
+    /// May a connection of this peer begin? The call may end another connection for it.
     pub(crate) fn admit(&mut self, peer: Peer, admitted: bool, now: Instant) -> bool {
         let own_max = (self.bounds.all / 2).max(1);
         let is_full = |table: &Connections<C>| {
@@ -177,15 +179,17 @@ impl<C: Occupant> Connections<C> {
             || self.replace(|holder, count| holder == peer || count > own, true, now)
     }
 
-    /// Enters a connection that was admitted.
+    /// Enters a connection that [`Connections::admit`] let in.
     pub(crate) fn enter(&mut self, peer: Peer, admitted: bool, connection: Weak<C>, now: Instant) {
         let entry = Entry { connection, admitted, since: now, sent: 0, moved: now, ended: false };
         self.of.entry(peer).or_default().push(entry);
         self.count();
     }
 
-    /// Ends the connection that gives way first, of the peer with the most that `gives`, knowing how many it has. Peers that
-    /// are admitted and those that are not are apart. False if none gives way.
+    /// Ends one connection. `gives` selects peers by address and by their number of connections. Of those,
+    /// the peer with the most connections comes first, and its connection that gives way first ends.
+    /// `admitted` says whether to choose among admitted peers or among the others. Returns false if none
+    /// gives way.
     fn replace(&mut self, gives: impl Fn(Peer, usize) -> bool, admitted: bool, now: Instant) -> bool {
         let count = |entries: &Vec<Entry<C>>| {
             entries.iter().filter(|entry| entry.admitted == admitted && !entry.ended).count()
@@ -205,7 +209,7 @@ impl<C: Occupant> Connections<C> {
                 .min_by_key(|(order, _)| *order);
             if let Some((_, entry)) = first {
                 entry.end();
-                // Its descriptor is in use for a moment longer, which the reserve has room for.
+                // Its descriptor stays in use for a moment. The descriptors kept in reserve cover that.
                 self.forget_ended();
                 return true;
             }
@@ -213,7 +217,7 @@ impl<C: Occupant> Connections<C> {
         false
     }
 
-    /// To be called every second or so.
+    /// The caller runs this about once a second.
     pub(crate) fn tick(&mut self, now: Instant) {
         for entry in self.of.values_mut().flatten() {
             let Some(activity) = entry.look(now) else { continue };
@@ -227,7 +231,8 @@ impl<C: Occupant> Connections<C> {
         self.forget_ended();
     }
 
-    /// Ends the connections of a peer that hold memory on which nothing moves: replies not taken, records not finished.
+    /// Ends connections of a peer that hold memory without progress: replies not taken, records not finished.
+    /// Returns their number.
     pub(crate) fn end_stalled(&mut self, peer: Peer, now: Instant) -> usize {
         let mut ended = 0;
         for entry in self.of.get_mut(&peer).into_iter().flatten() {
@@ -243,30 +248,31 @@ impl<C: Occupant> Connections<C> {
         ended
     }
 
-    /// Descriptors have run out: the longest silent of the greatest holder ends.
+    /// Descriptors have run out: ends the connection that has been silent longest, of the peer with the most.
     pub(crate) fn relieve(&mut self, now: Instant) -> bool {
         self.replace(|_, _| true, false, now) || self.replace(|_, _| true, true, now)
     }
 
-    /// Ends all.
+    /// Ends all connections.
     pub(crate) fn end_all(&mut self) {
         self.of.values_mut().flatten().for_each(Entry::end);
         self.of.clear();
         self.count();
     }
 
-    /// Connections that are kept.
+    /// The number of connections in the table.
     pub(crate) fn len(&self) -> usize {
         self.all
     }
 
-    /// How many may be kept.
+    /// The limit on connections.
     pub(crate) fn most(&self) -> usize {
         self.bounds.all
     }
 
-    /// A connection that has ended counts for as long as calls that came on it are answered: it has its descriptor. One that
-    /// gave way for another has been counted for it.
+    /// Removes entries of ended connections. A connection that ended by itself counts as long as calls that
+    /// came on it are in progress, because it still has its descriptor. One that gave way to another does not
+    /// count any more.
     fn forget_ended(&mut self) {
         self.of.retain(|_, entries| {
             entries.retain(|entry| entry.connection.strong_count() > 0 && !entry.ended);

@@ -1,5 +1,5 @@
-//! The bodies of the fuzz targets of RPC: any bytes as a stream of records and as one datagram, and as a sequence of calls
-//! before the reply cache.
+//! The bodies of the fuzz targets of RPC. One takes any bytes as a stream of records and as one datagram; the
+//! other runs a sequence of calls against the reply cache.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -13,10 +13,10 @@ use crate::message::{CallHeader, Incoming, parse_reply};
 use crate::record::Assembler;
 use crate::replay::{Admission, ReplyLifetime, Sender, Slot};
 
-/// The bound on records: small, so that the fuzzer finds it.
+/// The bound on records. It is small, so that the fuzzer reaches it.
 const BOUND: usize = 1 << 16;
 
-/// Takes any bytes apart, as a connection and a socket would.
+/// Decodes any bytes as a connection and a socket would.
 pub fn rpc(input: &[u8]) {
     message(Bytes::copy_from_slice(input));
     let mut assembler = Assembler::new(BOUND);
@@ -35,13 +35,13 @@ fn message(record: Bytes) {
     }
 }
 
-/// A call, as far as the reply cache may tell calls apart: host, xid, user and arguments.
+/// The parts of a call by which the reply cache may tell calls apart: host, xid, user and arguments.
 type Same = (u8, u8, u8, u8);
 
-/// What must be known of a call.
+/// The model's state of a call.
 enum Known {
     Running(Slot, Sender, ReplyLifetime),
-    /// Given up: it may have taken effect.
+    /// The call was dropped, and may have taken effect.
     Unanswered,
     Answered {
         reply: Bytes,
@@ -51,8 +51,9 @@ enum Known {
     },
 }
 
-/// Two bytes are one step: a call of one of two hosts over one of four connections, the end of one that is under way, or
-/// that of a connection. Each call is carried out once as long as its reply is owed, and nobody gets the reply to another.
+/// Two bytes are one step. A step is a call of one of two hosts over one of four connections, the end of a
+/// running call, or the end of a connection. Each call is executed once as long as the cache owes its reply,
+/// and no caller gets the reply to another call.
 pub fn replies(input: &[u8]) {
     let cache = ReplyCache::volatile();
     let mut model: BTreeMap<Same, Known> = BTreeMap::new();
@@ -94,7 +95,7 @@ pub fn replies(input: &[u8]) {
     }
 }
 
-/// A call came: what is known of it afterwards.
+/// Admits a call, and returns the model's state of it afterwards.
 fn called(
     cache: &std::sync::Arc<ReplyCache>,
     known: Option<Known>,
@@ -133,13 +134,13 @@ fn called(
     }
 }
 
-/// One of four connections of a host, each from a port of its own.
+/// One of four connections of a host, each from its own port.
 fn sender((host, ..): Same, connection: u8) -> Sender {
     let address = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, host)), 700 + u16::from(connection));
     Sender { address, connection: Some(u64::from(host) * 4 + u64::from(connection)) }
 }
 
-/// Another reply each time, of success or failure.
+/// A reply that differs at each step, of success or failure.
 fn reply(same: Same, step: usize, failed: u8) -> Bytes {
     let mut bytes = vec![0; 24];
     bytes.extend([0, 0, 0, failed, same.0, same.1, same.2, same.3]);

@@ -1,15 +1,18 @@
 //! ONC RPC (RFC 5531): calls and replies over TCP and UDP, in both roles on one connection.
 //!
-//! A [`Service`] answers calls. A [`Server`] listens for it on TCP and UDP; a [`Link`] calls one, reconnects when the
-//! connection is lost and resends with the same xid. Both stand on the symmetric [`Connection`], so that a server can
-//! call its client back on the connection that the client made.
+//! A [`Service`] answers calls. A [`Server`] listens on TCP and UDP and hands calls to a service. A [`Link`]
+//! calls a server; when the connection is lost, the link reconnects and resends with the same xid. Both use
+//! the symmetric [`Connection`], so a server can call its client back on the connection that the client made.
 //!
-//! The [`ReplyCache`] makes calls that must not happen twice happen once, across a `kill -9`: see [`replay`].
+//! The [`ReplyCache`] executes each non-idempotent call only once, even across a `kill -9` of the server: see
+//! [`replay`].
 //!
-//! A [`Server`] keeps within bounds for the whole process: [`account`] for memory, the table of connections for descriptors.
+//! A [`Server`] bounds the resources of the whole process: [`account`] bounds memory, and the table of
+//! connections bounds descriptors.
 //!
-//! Assumed everywhere: messages are bounded by [`RECORD_MAX_BYTES`], the calls in flight of a connection by
-//! [`connection::Limits`]; a message that cannot be decoded ends its connection and nothing else.
+//! Every module relies on two bounds: [`RECORD_MAX_BYTES`] limits a message, and [`connection::Limits`]
+//! limits the calls in flight of a connection. A message that cannot be decoded ends its connection and
+//! nothing else.
 
 pub mod account;
 pub mod auth;
@@ -40,5 +43,6 @@ pub use server::{Load, Server, ServerOptions};
 pub use service::{Call, Outcome, Remember, Service};
 pub use udp::Datagrams;
 
-/// The largest message: our largest transfer of 1 MiB (2 MiB asked of us by others) with room for headers.
+/// The largest message: 2 MiB of data plus headers. Our own transfers are 1 MiB; other clients may ask us for
+/// 2 MiB.
 pub const RECORD_MAX_BYTES: usize = (2 << 20) + (64 << 10);

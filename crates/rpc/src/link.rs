@@ -1,8 +1,12 @@
-//! A lasting way to call one server: over one connection at a time, made anew when it is lost, or over datagrams.
+//! A link: calls one server, and survives the loss of connections.
 //!
-//! A call is sent until it is answered or its caller's patience ends, always with the same xid, so that a server with
-//! a reply cache carries it out once. Over TCP it is sent again only on a new connection; one that has answered nothing
-//! for `timeo` while calls wait is given up. Over UDP [`crate::congestion`] says when it is sent, and sent again.
+//! Over TCP, a link has one connection at a time and makes a new one when the old one is lost. Over UDP, it
+//! sends datagrams.
+//!
+//! The link sends a call until the server answers it or the caller's patience ends. Every copy has the same
+//! xid, so a server with a reply cache executes the call once. Over TCP, the link resends a call only on a
+//! new connection. It closes a connection that has delivered nothing for `timeo` while calls wait. Over UDP,
+//! [`crate::congestion`] decides when to send a call and when to resend it.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,25 +41,26 @@ pub enum Transport {
     Udp,
 }
 
-/// From which port to call.
+/// The local port of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SourcePort {
-    /// Any.
+    /// Any free port.
     Any,
-    /// Below 1024, if this process may and one is free: nfs(5) `resvport`. Otherwise any.
+    /// A free port below 1024 if the process may bind one, otherwise any port: nfs(5) `resvport`.
     Reserved,
 }
 
 /// How to reach a server.
 #[derive(Clone, Copy, Debug)]
 pub struct LinkOptions {
-    /// Where it listens.
+    /// The server's address and port.
     pub server: SocketAddr,
-    /// Over what.
+    /// TCP or UDP.
     pub transport: Transport,
-    /// From where.
+    /// The local port to use.
     pub source: SourcePort,
-    /// nfs(5) `timeo`: over TCP, how long a silent connection is waited for; over UDP, the first timer.
+    /// nfs(5) `timeo`. Over TCP, how long a connection may be silent while calls wait. Over UDP, the first
+    /// retransmission timer.
     pub timeo: Duration,
     /// The longest pause between two attempts to connect.
     pub backoff_max: Duration,
@@ -64,7 +69,7 @@ pub struct LinkOptions {
 }
 
 impl LinkOptions {
-    /// TCP from any port, a `timeo` of 60 s as nfs(5) has it.
+    /// TCP from any port, with the `timeo` of 60 s that nfs(5) documents.
     pub fn new(server: SocketAddr) -> LinkOptions {
         LinkOptions {
             server,
@@ -86,7 +91,7 @@ pub struct Outgoing {
     pub version: u32,
     /// Procedure of the version.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's credential.
     pub credential: Credential,
     /// Encoded arguments.
     pub arguments: Message,
@@ -95,9 +100,9 @@ pub struct Outgoing {
 /// How long a caller waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// For ever: nfs(5) `hard`.
+    /// Without limit: nfs(5) `hard`.
     Hard,
-    /// This long: nfs(5) `soft`, or a caller's deadline.
+    /// Until this time: nfs(5) `soft`, or the caller's deadline.
     Until(Instant),
 }
 
@@ -106,29 +111,29 @@ pub enum Patience {
 pub struct Answer {
     /// The results, not yet decoded.
     pub results: Decoder,
-    /// The call was sent more than once: it may have been carried out more than once.
+    /// The link sent the call more than once, so the server may have executed it more than once.
     pub retransmitted: bool,
 }
 
-/// Which connection a link has.
+/// The state of a link's connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Connected {
-    /// How many connections it has made so far: a new number is a new connection.
+    /// Number of connections made so far. A new number means a new connection.
     pub generation: u64,
-    /// The last of them has not been lost.
+    /// The latest connection is still up.
     pub up: bool,
 }
 
-/// Why a call brought no results.
+/// Why a call has no results.
 #[derive(Debug, thiserror::Error)]
 pub enum CallError {
-    /// Patience ended.
+    /// The caller's patience ended.
     #[error("no answer in time")]
     TimedOut,
-    /// The server would not.
+    /// The server refused the call.
     #[error("refused: {0}")]
     Refused(#[from] Refusal),
-    /// The reply is not one.
+    /// The reply does not decode.
     #[error("malformed reply: {0}")]
     Malformed(#[from] xdr::Error),
     /// The call does not fit into a datagram.
@@ -139,7 +144,7 @@ pub enum CallError {
     Closed,
 }
 
-/// See the module. Cheap to share behind an `Arc`; dropping it ends its tasks.
+/// See the module. A link is cheap to share behind an `Arc`. Dropping it ends its tasks.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -163,7 +168,7 @@ impl std::fmt::Debug for Shared {
     }
 }
 
-/// The present way to the server.
+/// The connection or socket in use now.
 #[derive(Clone)]
 enum Way {
     Stream(Arc<Connection>),
@@ -181,12 +186,13 @@ impl Drop for Link {
 }
 
 impl Link {
-    /// A link that connects when it is first called. Calls of the server on the connection are refused.
+    /// Creates a link that connects at its first call. It refuses calls that the server makes on the
+    /// connection.
     pub fn new(options: LinkOptions) -> Link {
         Link::start(options, None)
     }
 
-    /// A link whose connections also answer calls of the server: a back channel.
+    /// Creates a link whose connections also answer calls of the server: a back channel.
     pub fn with_service(options: LinkOptions, service: Arc<dyn Service>, replies: Arc<ReplyCache>) -> Link {
         Link::start(options, Some(Arc::new(Dispatcher { service, replies })))
     }
@@ -209,23 +215,24 @@ impl Link {
         Link { shared, task }
     }
 
-    /// Where it leads.
+    /// The server's address and port.
     pub fn server(&self) -> SocketAddr {
         self.shared.options.server
     }
 
-    /// Which connection it has, as it changes: what is tied to a connection must be tied to the next one. Over datagrams
-    /// it never has one.
+    /// Watches the link's connection. State that is bound to a connection must be bound again to the next
+    /// one. A link over datagrams never reports a connection.
     pub fn watch(&self) -> watch::Receiver<Connected> {
         self.shared.connected.subscribe()
     }
 
-    /// Which connection it has now.
+    /// The state of the connection now.
     pub fn connected(&self) -> Connected {
         *self.shared.connected.borrow()
     }
 
-    /// Makes a call and waits for its results. Dropping the future forgets the call, which may be carried out still.
+    /// Makes a call and waits for its results. Dropping the future forgets the call, which the server may
+    /// still execute.
     pub async fn call(&self, call: Outgoing, patience: Patience) -> Result<Answer, CallError> {
         let shared = &self.shared;
         let (program, version, procedure) = (call.program, call.version, call.procedure);
@@ -277,7 +284,7 @@ impl Link {
     }
 }
 
-/// A call in datagrams: who sends it again is the task of the link.
+/// Waits for the reply to a call over datagrams. The link's task resends the call meanwhile.
 async fn wait_for_reply(ticket: &mut Ticket, patience: Patience) -> Result<Reply, CallError> {
     let reply = match patience {
         Patience::Hard => (&mut ticket.reply).await,
@@ -288,7 +295,7 @@ async fn wait_for_reply(ticket: &mut Ticket, patience: Patience) -> Result<Reply
     reply.map_err(|_| CallError::Closed)
 }
 
-/// A call counted against the window, for as long as somebody waits for it.
+/// Counts a call against the congestion window for as long as its caller waits.
 struct Entered<'s> {
     shared: &'s Shared,
     xid: u32,
@@ -298,7 +305,7 @@ impl<'s> Entered<'s> {
     fn new(shared: &'s Shared, xid: u32, kind: crate::congestion::Kind) -> Entered<'s> {
         shared.congestion.lock().enter(xid, kind);
         shared.pump();
-        // Its timer may be the next.
+        // Wake the receiving task: the timer of this call may now be the earliest.
         shared.wanted.notify_one();
         Entered { shared, xid }
     }
@@ -312,10 +319,10 @@ impl Drop for Entered<'_> {
 }
 
 impl Shared {
-    /// Sends a call the present way; without one, the task that makes ways will.
+    /// Sends a call over the current connection or socket. If there is none, wakes the task that connects.
     fn send(&self, xid: u32) {
-        // Not under the lock: sending a large message takes a while. Over a way that ends meanwhile it is lost, and sent again
-        // by whoever adopts the next one.
+        // Do not hold the lock while sending: a large message takes a while. If the connection ends
+        // meanwhile, the call is lost, and `adopt` sends it again over the next connection.
         let way = self.way.lock().clone();
         match way {
             None => self.wanted.notify_one(),
@@ -328,14 +335,14 @@ impl Shared {
                 if let Some(Sending { message, .. }) = self.pending.sending(xid)
                     && let Ok(bytes) = message.to_bytes()
                 {
-                    // A full buffer or an unreachable host is a lost datagram: the timer sends the next.
+                    // A full buffer or an unreachable host counts as a lost datagram: the timer resends it.
                     let _ = socket.try_send(&bytes);
                 }
             }
         }
     }
 
-    /// Sends in datagrams what is due.
+    /// Sends the datagrams that are due.
     fn pump(&self) {
         if self.way.lock().is_none() {
             return;
@@ -349,7 +356,7 @@ impl Shared {
         }
     }
 
-    /// Makes this the way, and sends everything that waits.
+    /// Installs a new connection, and sends every waiting call over it.
     fn adopt(&self, way: Way) {
         *self.way.lock() = Some(way);
         for xid in self.pending.xids() {
@@ -364,11 +371,11 @@ impl Shared {
     }
 }
 
-/// One attempt to connect takes no longer: when a network that was cut is whole again, a new attempt gets through sooner
-/// than the kernel repeats an old one.
+/// Limit of one attempt to connect. After a network outage, a new attempt gets through sooner than the
+/// kernel's next SYN of an old one.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 
-/// Connects whenever there is something to send, and gives up connections that have fallen silent.
+/// Connects whenever a call waits, and gives up silent connections.
 async fn keep_connected(shared: Arc<Shared>) {
     let mut backoff = Duration::from_millis(50);
     loop {
@@ -389,7 +396,8 @@ async fn keep_connected(shared: Arc<Shared>) {
         };
         match started {
             Ok(connection) => {
-                // Before anything is sent: a call that was answered under a generation was sent under it, or earlier.
+                // Raise the generation before sending anything. If a caller gets an answer at generation G,
+                // then its call was sent on connection G or an earlier one.
                 shared.connected.send_modify(|connected| {
                     *connected = Connected { generation: connected.generation + 1, up: true };
                 });
@@ -397,7 +405,8 @@ async fn keep_connected(shared: Arc<Shared>) {
                 watch(&shared, &connection).await;
                 *shared.way.lock() = None;
                 shared.connected.send_modify(|connected| connected.up = false);
-                // One that takes connections and says nothing is not there sooner for being asked more often.
+                // A server that accepts connections and stays silent does not recover sooner if it is asked
+                // more often. Reset the backoff only if the server has sent something within the last second.
                 let spoke = connection.has_received();
                 if spoke && connection.last_received() > Instant::now() - Duration::from_secs(1) {
                     backoff = Duration::from_millis(50);
@@ -415,7 +424,7 @@ async fn keep_connected(shared: Arc<Shared>) {
     }
 }
 
-/// Returns when the connection has ended, or has been silent for `timeo` with calls waiting.
+/// Returns when the connection has ended, or when it has been silent for `timeo` while calls wait.
 async fn watch(shared: &Shared, connection: &Connection) {
     let timeo = shared.options.timeo;
     loop {
@@ -432,10 +441,11 @@ async fn watch(shared: &Shared, connection: &Connection) {
     }
 }
 
-/// Connects to a server over TCP, from a port as asked for.
+/// Connects to a server over TCP, from the kind of port that `source` asks for.
 ///
 /// # Errors
-/// What `connect` says. A reserved port that cannot be had is no error: the server decides whether it minds.
+/// The error of `connect`. If no reserved port can be bound, the call uses any port: the server decides
+/// whether to accept it.
 pub async fn dial(server: SocketAddr, source: SourcePort) -> io::Result<TcpStream> {
     if source == SourcePort::Reserved {
         for port in reserved_ports() {
@@ -446,7 +456,7 @@ pub async fn dial(server: SocketAddr, source: SourcePort) -> io::Result<TcpStrea
                 Err(_) => continue,
             }
             match socket.connect(server).await {
-                // The same pair of ports may linger from an earlier connection.
+                // An earlier connection may linger on the same pair of ports.
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
                 other => return other,
             }
@@ -466,7 +476,7 @@ fn unspecified(server: SocketAddr) -> std::net::IpAddr {
     }
 }
 
-/// Linux's range for RPC clients, 665 to 1023, starting anywhere in it.
+/// The ports that Linux's RPC client uses, 665 to 1023, from a random start.
 fn reserved_ports() -> impl Iterator<Item = u16> {
     const RANGE: std::ops::Range<u16> = 665..1024;
     let mut start = [0; 2];
@@ -488,10 +498,10 @@ async fn receive_datagrams(shared: Arc<Shared>) {
         let received = tokio::select! {
             received = socket.recv(&mut buffer) => received,
             () = until(due) => continue,
-            // A timer that runs out before that.
+            // A new call may have an earlier timer.
             () = shared.wanted.notified() => continue,
         };
-        // An error is an ICMP message about an earlier datagram: its call's timer takes care.
+        // An error is an ICMP message about an earlier datagram; the timer of that call handles the loss.
         let Ok(length) = received else { continue };
         let datagram = buffer.split_to(length).freeze();
         match (Incoming::parse(datagram), &shared.dispatcher) {
@@ -500,7 +510,7 @@ async fn receive_datagrams(shared: Arc<Shared>) {
                 shared.pending.complete(xid, rest);
             }
             (Ok(Incoming::Call(header, arguments)), Some(dispatcher)) => {
-                // More than these at once are lost, as datagrams are: the server sends again.
+                // Drop calls above the limit, as a network drops datagrams: the server sends them again.
                 let Ok(place) = places.clone().try_acquire_owned() else { continue };
                 let peer = shared.options.server;
                 let call = Call { header, arguments, peer, connection: None, datagrams: None, resent: false };

@@ -1,16 +1,16 @@
-//! How much memory this machine, or the control group that we run in, has; and giving back what the allocator keeps.
+//! The memory of this machine or of our control group, and returning what the allocator keeps.
 
 use std::path::Path;
 
 use crate::account::LIMIT_MIN_BYTES;
 use crate::sys;
 
-/// The part of memory that is used for bytes in flight unless told otherwise.
+/// The default limit of bytes in flight is this fraction of memory.
 const PART: u64 = 16;
-/// More is not used unless told.
+/// Largest default limit of bytes in flight.
 const DEFAULT_MAX_BYTES: u64 = 2 << 30;
 
-/// Bytes in flight for the whole process unless told otherwise: a sixteenth of what memory there is, up to 2 GiB.
+/// Default limit of bytes in flight for the whole process: a sixteenth of the memory, up to 2 GiB.
 pub fn default_in_flight() -> usize {
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total(&text));
     let groups = std::fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -24,7 +24,7 @@ fn total(text: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The smallest limit of our control group and those above it.
+/// The smallest limit of our control group and its ancestors.
 fn of_group(groups: &str) -> Option<u64> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::/"))?;
     let root = Path::new("/sys/fs/cgroup");
@@ -34,7 +34,7 @@ fn of_group(groups: &str) -> Option<u64> {
     root.join(path).ancestors().take_while(|directory| directory.starts_with(root)).filter_map(limit).min()
 }
 
-/// Has the allocator give back what it keeps for later. It may take milliseconds.
+/// Makes the allocator return freed memory to the system. It may take milliseconds.
 pub fn give_back() {
     sys::trim();
 }

@@ -11,7 +11,7 @@ const RPC_VERSION: u32 = 2;
 /// Longest body of a verifier.
 const VERIFIER_MAX_BYTES: usize = 400;
 
-/// What a record is, told from its first words.
+/// A record, classified by its header.
 #[derive(Clone, Debug)]
 pub enum Incoming {
     /// A call to be answered.
@@ -26,7 +26,7 @@ pub enum Incoming {
         /// Of the call.
         xid: u32,
     },
-    /// A reply to a call of ours; the rest is decoded by who waits for it.
+    /// A reply to a call of ours. The waiter decodes the rest.
     Reply {
         /// Of the call.
         xid: u32,
@@ -38,7 +38,7 @@ pub enum Incoming {
 /// The header of a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CallHeader {
-    /// The caller's name for the call.
+    /// The caller's identifier of the call.
     pub xid: u32,
     /// Program number.
     pub program: u32,
@@ -46,7 +46,7 @@ pub struct CallHeader {
     pub version: u32,
     /// Procedure of the version.
     pub procedure: u32,
-    /// Who calls.
+    /// The caller's credential.
     pub credential: Credential,
 }
 
@@ -86,13 +86,13 @@ impl Encode for CallHeader {
     }
 }
 
-/// Why a call was not carried out: `accept_stat` and `reject_stat`.
+/// Why the server did not execute a call: `accept_stat` and `reject_stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// The program is not served here.
+    /// The server does not serve the program.
     #[error("program unavailable")]
     ProgramUnavailable,
-    /// The program is, this version is not.
+    /// The server serves the program, but not this version.
     #[error("program version not between {low} and {high}")]
     ProgramMismatch {
         /// Lowest version served.
@@ -106,13 +106,13 @@ pub enum Refusal {
     /// The arguments do not decode.
     #[error("garbage arguments")]
     GarbageArguments,
-    /// Something failed that no reply of the procedure can say.
+    /// A failure that the procedure's reply cannot express.
     #[error("system error")]
     SystemError,
-    /// RPC itself is of another version.
+    /// The call uses another version of RPC.
     #[error("RPC version mismatch")]
     RpcMismatch,
-    /// `auth_stat`: the caller is not who may ask.
+    /// `auth_stat`: the server does not accept the caller's credential.
     #[error("authentication error {0}")]
     Auth(u32),
 }
@@ -122,7 +122,7 @@ pub const AUTH_BADCRED: u32 = 1;
 /// `AUTH_TOOWEAK`: rejected for security reasons.
 pub const AUTH_TOOWEAK: u32 = 5;
 
-/// A reply with its header written, to which the results are appended.
+/// Begins a successful reply: writes its header, and the caller appends the results.
 pub fn success(xid: u32) -> Encoder {
     let mut encoder = Encoder::with_capacity(256);
     encoder.u32(xid);
@@ -133,7 +133,7 @@ pub fn success(xid: u32) -> Encoder {
     encoder
 }
 
-/// A reply that refuses.
+/// Encodes a refusal.
 pub fn refuse(xid: u32, refusal: Refusal) -> Message {
     let mut encoder = Encoder::new();
     encoder.u32(xid);
@@ -159,7 +159,7 @@ pub fn refuse(xid: u32, refusal: Refusal) -> Message {
     encoder.finish()
 }
 
-/// Reads a reply from its status on; what is left in the decoder are the results.
+/// Parses a reply from its status on. The returned decoder holds the results.
 pub fn parse_reply(mut rest: Decoder) -> Result<Result<Decoder, Refusal>, xdr::Error> {
     match rest.u32()? {
         0 => {}

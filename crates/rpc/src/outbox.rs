@@ -1,9 +1,10 @@
-//! What a connection has yet to send, and the sending.
+//! The send queue of a connection.
 //!
-//! Messages are queued whole, in any number of segments, and leave in order. Small ones are gathered into one `writev`;
-//! ranges of files leave by `sendfile`, behind headers that were sent with `MSG_MORE`. Sending never waits: it goes as
-//! far as the socket takes it, under a lock that is held across non-blocking system calls only, and whoever owns the
-//! connection goes on when the socket is writable again.
+//! The outbox queues complete messages of any number of segments, and sends them in order. One `writev`
+//! gathers small messages. A range of a file leaves by `sendfile`, after headers that were sent with
+//! `MSG_MORE`. Sending never waits: it goes as far as the socket takes it, under a lock that is held only
+//! across non-blocking system calls. When the socket is writable again, the owner of the connection
+//! continues.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -19,27 +20,27 @@ use xdr::{Message, Segment};
 use crate::account::{Lease, Share};
 use crate::record;
 
-/// Segments given to one `writev`: well under IOV_MAX.
+/// Most segments in one `writev`; well under IOV_MAX.
 const GATHER_MAX: usize = 64;
-/// `sendfile` in one call at most, so that one large reply does not keep a worker too long.
+/// Most bytes in one `sendfile` call, so that one large reply does not occupy a worker thread too long.
 const SENDFILE_MAX_BYTES: usize = 1 << 20;
 
-/// One queued message: its mark, then its segments.
+/// One queued message: its record mark, then its segments.
 #[derive(Debug)]
 struct Queued {
     mark: [u8; 4],
     message: Message,
-    /// Held until the message is sent whole.
+    /// Held until the complete message is sent.
     lease: Option<Lease>,
 }
 
 impl Queued {
-    /// Bytes that nobody has been charged for.
+    /// Bytes that are charged to no lease.
     fn unleased_bytes(&self) -> usize {
         if self.lease.is_some() { 0 } else { memory_bytes(&self.message) }
     }
 
-    /// Segment `index`, the mark being segment zero. `Err` is a range of a file.
+    /// Returns segment `index`; the mark is segment zero. `Err` is a range of a file.
     fn segment(&self, index: usize) -> Option<Result<&[u8], &xdr::FileRange>> {
         match index {
             0 => Some(Ok(&self.mark)),
@@ -52,29 +53,29 @@ impl Queued {
     }
 }
 
-/// Where sending stands: so many bytes of this segment of the first message are gone.
+/// Progress of sending: this many bytes of this segment of the first message are sent.
 #[derive(Debug, Default)]
 struct Progress {
     current: VecDeque<Queued>,
     segment: usize,
     sent: usize,
-    /// For the messages without a lease of their own, while the socket takes no more.
+    /// Charge for the messages without a lease of their own, while the socket takes no more.
     backlog: Option<Lease>,
 }
 
-/// How far a flush came.
+/// The result of a flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Flushed {
-    /// Everything is with the kernel, or another task is sending and will see to it.
+    /// The kernel has everything, or another task is sending and takes over what is left.
     All,
     /// The socket takes no more now.
     Blocked,
 }
 
-/// What a queued message takes up beside its bytes.
+/// Memory of a queued message besides its bytes.
 const QUEUED_BYTES: usize = 128;
 
-/// Memory that a queued message takes up. Ranges of files are not in memory.
+/// Memory of a queued message. Ranges of files are not in memory.
 pub(crate) fn memory_bytes(message: &Message) -> usize {
     let in_memory = |segment: &Segment| match segment {
         Segment::Bytes(bytes) => bytes.len(),
@@ -89,20 +90,20 @@ pub(crate) struct Outbox {
     queue: Mutex<Vec<Queued>>,
     progress: Mutex<Progress>,
     bytes: AtomicUsize,
-    /// Memory of the messages that came without a lease.
+    /// Memory of the messages without a lease.
     unleased: AtomicUsize,
     sent: AtomicU64,
-    /// Who is charged for what the socket does not take.
+    /// The share charged for bytes that the socket does not take.
     share: Option<Arc<Share>>,
 }
 
 impl Outbox {
-    /// An empty queue; what it cannot send is charged to `share`.
+    /// An empty queue. Bytes that it cannot send are charged to `share`.
     pub(crate) fn new(share: Option<Arc<Share>>) -> Outbox {
         Outbox { share, ..Outbox::default() }
     }
 
-    /// Appends a message, and what was charged for it.
+    /// Appends a message and its lease.
     pub(crate) fn push(&self, message: Message, lease: Option<Lease>) {
         let length = message.len();
         let queued = Queued { mark: record::mark(length), message, lease };
@@ -111,22 +112,22 @@ impl Outbox {
         self.queue.lock().push(queued);
     }
 
-    /// Memory of queued messages that came without a lease.
+    /// Memory of queued messages without a lease.
     pub(crate) fn unleased_bytes(&self) -> usize {
         self.unleased.load(Ordering::Relaxed)
     }
 
-    /// Bytes sent since the beginning.
+    /// Bytes sent since the connection began.
     pub(crate) fn sent_bytes(&self) -> u64 {
         self.sent.load(Ordering::Relaxed)
     }
 
-    /// Bytes queued and not yet sent, roughly.
+    /// Bytes queued and not sent yet, approximately.
     pub(crate) fn queued_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Forgets what is queued: nobody will get it.
+    /// Drops the queue: no peer will receive it.
     pub(crate) fn clear(&self) {
         let queued = std::mem::take(&mut *self.queue.lock());
         let mut progress = self.progress.lock();
@@ -137,7 +138,7 @@ impl Outbox {
         self.bytes.store(0, Ordering::Relaxed);
     }
 
-    /// As if another task were sending.
+    /// Takes the lock of sending, as if another task were sending.
     #[cfg(test)]
     pub(crate) fn as_if_sending(&self) -> impl Sized + '_ {
         self.progress.lock()
@@ -164,14 +165,15 @@ impl Outbox {
                 }
             }
             drop(progress);
-            // A message pushed while we held the lock, by somebody who then found it taken, is ours to send.
+            // A task may have pushed a message while we held the lock, and then failed to take it. We send
+            // that message.
             if self.queue.lock().is_empty() {
                 return Ok(Flushed::All);
             }
         }
     }
 
-    /// What the socket has not taken is charged from now on.
+    /// Charges the bytes that the socket has not taken.
     fn charge_backlog(&self, progress: &mut Progress) {
         let (Some(share), bytes) = (&self.share, self.unleased_bytes()) else { return };
         match &mut progress.backlog {
@@ -180,7 +182,7 @@ impl Outbox {
         }
     }
 
-    /// One system call's worth of sending.
+    /// Sends with one system call.
     fn step(&self, progress: &mut Progress, stream: &TcpStream) -> io::Result<()> {
         let Some(Err(range)) = progress.current.front().and_then(|first| first.segment(progress.segment))
         else {
@@ -192,7 +194,7 @@ impl Outbox {
             Ok(rustix::fs::sendfile(stream, &*range.file, Some(&mut offset), left.min(SENDFILE_MAX_BYTES))?)
         })?;
         if sent == 0 && left > 0 {
-            // The file is shorter than when the header was written: nothing true can follow.
+            // The file is shorter than the header says, so no correct data can follow.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         self.advance(progress, sent);
@@ -232,10 +234,10 @@ impl Outbox {
         Ok(())
     }
 
-    /// Notes that so many more bytes are gone, and lets go of what is sent whole.
+    /// Counts `sent` more bytes as sent, and drops the messages that are complete.
     fn advance(&self, progress: &mut Progress, mut sent: usize) {
         self.bytes.fetch_sub(sent, Ordering::Relaxed);
-        // Only who sends writes it, under the lock.
+        // Only the sender writes this counter, under the lock.
         self.sent.store(self.sent_bytes() + sent as u64, Ordering::Relaxed);
         while let Some(first) = progress.current.front() {
             let Some(segment) = first.segment(progress.segment) else {

@@ -1,7 +1,7 @@
 //! Calls that wait for a reply.
 //!
-//! The table outlives connections: a call that was sent over one that broke is sent again, with the same xid, over the
-//! next. Who waits holds a [`Ticket`]; dropping it forgets the call.
+//! The table outlives connections: if a connection breaks, its calls are sent again over the next one, with
+//! the same xid. The waiter of a call holds a [`Ticket`]; dropping the ticket forgets the call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,20 +24,20 @@ struct Waiting {
 /// A reply, from its status on.
 #[derive(Debug)]
 pub struct Reply {
-    /// What follows the xid and the message type.
+    /// The reply after the xid and the message type.
     pub rest: Decoder,
     /// How often the call was sent.
     pub sends: u32,
-    /// When it was sent last.
+    /// When the call was last sent.
     pub last_sent: Instant,
 }
 
 /// A call to be sent now.
 #[derive(Debug)]
 pub struct Sending {
-    /// All of it.
+    /// The complete message.
     pub message: Message,
-    /// No other call waits: this one need not wait to leave in company.
+    /// No other call is in the table, so this one need not wait to leave together with others.
     pub alone: bool,
 }
 
@@ -48,12 +48,12 @@ pub struct Pending {
     next: AtomicU32,
 }
 
-/// A place in the table.
+/// A call's entry in the table.
 #[derive(Debug)]
 pub struct Ticket {
     /// The xid of the call.
     pub xid: u32,
-    /// Where the reply comes.
+    /// Receives the reply.
     pub reply: oneshot::Receiver<Reply>,
     table: Arc<Pending>,
 }
@@ -65,10 +65,11 @@ impl Drop for Ticket {
 }
 
 impl Default for Pending {
-    /// An empty table; xids start anywhere, so that a restarted client does not meet its old ones in a reply cache.
+    /// An empty table. Xids start at random, so that a restarted client does not find its old calls in a
+    /// reply cache.
     fn default() -> Pending {
         let mut start = [0; 4];
-        // Without randomness xids start at the process id: distinct enough between restarts.
+        // Without randomness, start at the process id: it differs enough between restarts.
         if getrandom::fill(&mut start).is_err() {
             start = std::process::id().to_ne_bytes();
         }
@@ -77,7 +78,7 @@ impl Default for Pending {
 }
 
 impl Pending {
-    /// An xid that no call in the table has.
+    /// Returns an xid that no call in the table has.
     pub fn xid(&self) -> u32 {
         loop {
             let xid = self.next.fetch_add(1, Ordering::Relaxed);
@@ -87,7 +88,7 @@ impl Pending {
         }
     }
 
-    /// Enters a call that has not been sent yet.
+    /// Enters a call that is not sent yet.
     pub fn enter(self: &Arc<Pending>, xid: u32, message: Message) -> Ticket {
         let (sender, reply) = oneshot::channel();
         let waiting = Waiting { message, reply: sender, sends: 0, last_sent: Instant::now() };
@@ -95,7 +96,8 @@ impl Pending {
         Ticket { xid, reply, table: self.clone() }
     }
 
-    /// The message to send now, counted as sent; `None` if nobody waits for it any more.
+    /// Returns the message to send now and counts it as sent. `None` if no caller waits for the call any
+    /// more.
     pub fn sending(&self, xid: u32) -> Option<Sending> {
         let mut calls = self.calls.lock();
         let alone = calls.len() == 1;
@@ -105,29 +107,29 @@ impl Pending {
         Some(Sending { message: waiting.message.clone(), alone })
     }
 
-    /// Every xid in the table, in the order of the calls (but for the one wrap of the counter).
+    /// Every xid in the table, in the order of the calls (except when the counter wraps around).
     pub fn xids(&self) -> Vec<u32> {
         self.calls.lock().keys().copied().collect()
     }
 
-    /// When the call that has waited longest since it was sent was sent.
+    /// The earliest `last_sent` of all calls in the table.
     pub fn oldest_sent(&self) -> Option<Instant> {
         self.calls.lock().values().map(|waiting| waiting.last_sent).min()
     }
 
-    /// None waits?
+    /// Is no call waiting?
     pub fn is_empty(&self) -> bool {
         self.calls.lock().is_empty()
     }
 
-    /// Gives a reply to who waits for it; one that nobody waits for is dropped.
+    /// Gives a reply to its waiter, or drops it if there is none.
     pub fn complete(&self, xid: u32, rest: Decoder) {
         if let Some(waiting) = self.calls.lock().remove(&xid) {
             let _ = waiting.reply.send(Reply { rest, sends: waiting.sends, last_sent: waiting.last_sent });
         }
     }
 
-    /// Forgets every call: their waiters see the channel close.
+    /// Forgets every call. The waiters see their channel close.
     pub fn abandon(&self) {
         self.calls.lock().clear();
     }

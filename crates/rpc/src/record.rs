@@ -1,17 +1,18 @@
 //! Record marking (RFC 5531, section 11): messages in a byte stream, each in one or more fragments.
 //!
-//! Sans-I/O: bytes are read into [`Assembler::buffer`], whole messages come out. A message in one fragment (as everybody
-//! sends them) shares the receive buffer; one in many is copied together once.
+//! Sans-I/O: the transport reads bytes into [`Assembler::buffer`] and takes complete messages out. A message
+//! in one fragment, which is what every known peer sends, shares the receive buffer. A message in several
+//! fragments is copied together once.
 
 use bytes::{Bytes, BytesMut};
 
 const LAST_FRAGMENT: u32 = 1 << 31;
-/// More fragments than this in one message is somebody playing.
+/// Most fragments in one message. Only an abusive peer sends more.
 const FRAGMENTS_MAX: u32 = 4096;
-/// With less free space than this, the buffer is enlarged before the next read.
+/// If less space than this is free, the next read enlarges the buffer.
 const FREE_MIN_BYTES: usize = 4 << 10;
 
-/// Why a stream cannot be followed any further.
+/// Why a stream cannot be decoded any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A message over the bound.
@@ -22,7 +23,7 @@ pub enum Error {
     TooManyFragments,
 }
 
-/// Puts messages together.
+/// Reassembles messages.
 #[derive(Debug)]
 pub struct Assembler {
     /// Where the transport appends what it read.
@@ -33,17 +34,18 @@ pub struct Assembler {
 }
 
 impl Assembler {
-    /// For messages of at most `bound` bytes.
+    /// An assembler for messages of at most `bound` bytes.
     pub fn new(bound: usize) -> Assembler {
         Assembler { buffer: BytesMut::new(), partial: BytesMut::new(), fragments: 0, bound }
     }
 
-    /// Bytes of the message being received, its marks counted, as far as they are known: zero between messages.
+    /// Bytes of the message being received, marks included, as far as known. Zero between messages.
     pub fn begun(&self) -> usize {
         self.partial.len() + self.fragment().unwrap_or(self.buffer.len())
     }
 
-    /// Makes space for what is missing of a fragment, and for `read_bytes` if little is free.
+    /// Makes space for the missing part of the current fragment, and for `read_bytes` if little space is
+    /// free.
     pub fn reserve(&mut self, read_bytes: usize) {
         let missing = self.fragment().unwrap_or(0).saturating_sub(self.buffer.len());
         if self.buffer.capacity() - self.buffer.len() < missing.max(FREE_MIN_BYTES) {
@@ -51,13 +53,13 @@ impl Assembler {
         }
     }
 
-    /// Bytes of the fragment at the front, with its mark. `None` before the mark is there.
+    /// Bytes of the first fragment in the buffer, mark included. `None` before its mark has arrived.
     fn fragment(&self) -> Option<usize> {
         let mark = self.buffer.first_chunk::<4>().copied().map(u32::from_be_bytes)?;
         Some(4 + (mark & !LAST_FRAGMENT) as usize)
     }
 
-    /// The next whole message, or `None` until more is read.
+    /// The next complete message, or `None` until more bytes are read.
     pub fn take(&mut self) -> Result<Option<Bytes>, Error> {
         loop {
             let Some(mark) = self.buffer.first_chunk::<4>().copied().map(u32::from_be_bytes) else {
@@ -89,7 +91,7 @@ impl Assembler {
     }
 }
 
-/// The mark in front of a message that is sent in one fragment.
+/// The mark of a message of `length` bytes that is sent in one fragment.
 pub fn mark(length: usize) -> [u8; 4] {
     (length as u32 | LAST_FRAGMENT).to_be_bytes()
 }

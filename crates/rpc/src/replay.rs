@@ -1,19 +1,22 @@
-//! The reply cache: calls that must not happen twice happen once.
+//! The reply cache: a non-idempotent call is executed once, even if its client sends it twice.
 //!
-//! A call is known by its client's address, its xid, its credential and a checksum of what it asks. While it runs, the
-//! same call again waits for it; afterwards it gets the same reply, byte for byte. Replies are kept for [`KEPT`] and in
-//! bounded number and size.
+//! The cache identifies a call by its client's address, its xid, its credential and a checksum of its
+//! arguments. While the call runs, a copy of it waits for the result. Afterwards a copy gets the same reply,
+//! byte for byte. The cache keeps replies for [`KEPT`], with a bound on their number and size.
 //!
-//! The port is not part of that: a client whose connection broke sends its call again from another port. But a client
-//! that starts over, and whose xids do as well, sends the very bytes of an earlier call and means a new one. Those two
-//! differ in how the earlier connection ended. A client that closes it in order, after every call was answered and its
-//! TCP has acknowledged every reply, has heard the replies ([`ReplyCache::heard`]). From then on they go to calls from
-//! the same port only (Linux's client reconnects from it). A call from another port runs: as a new one if the first
-//! failed, and as resent if it took effect, because a relay may have acknowledged what the client never got.
+//! The client's port is not part of the identity: if its connection breaks, a client resends from another
+//! port. But a restarted client whose xids start over may send the exact bytes of an earlier call and mean a
+//! new call. How the earlier connection ended tells the two cases apart. A client has heard its replies if it
+//! closes its connection in order, every call was answered, and its TCP has acknowledged every reply
+//! ([`ReplyCache::heard`]). From then on, only calls from the same port get those replies (Linux's client
+//! reconnects from the same port). A call from another port runs again. It runs as a new call if the first
+//! one failed. If the first one took effect it runs as resent, because a relay may have acknowledged a reply
+//! that the client never got.
 //!
-//! With a log on disk this holds across `kill -9`: that a call is about to run is written before it runs, its reply
-//! before that is sent. A call that ran in an earlier life and was not answered is admitted again, marked as resent, so
-//! that the layers below can find out whether it had taken effect (`vfs::replay`).
+//! With a log on disk this holds across `kill -9`. The log records a call before it runs, and its reply
+//! before the reply is sent. If a call ran in an earlier incarnation of the server and was not answered, the
+//! cache admits it again, marked as resent. The layers below then find out whether it took effect
+//! (`vfs::replay`).
 
 mod log;
 
@@ -36,17 +39,19 @@ use crate::auth::{AUTH_NONE, AUTH_SYS, Credential};
 use crate::message::CallHeader;
 use log::{Log, Record};
 
-/// How long a reply is kept: as Linux's server does, and far longer than any client waits before it asks again.
+/// How long the cache keeps a reply: as long as Linux's server does, and far longer than any client waits
+/// before it resends.
 pub const KEPT: Duration = Duration::from_secs(120);
-/// How many calls are remembered at most.
+/// Most calls in the cache.
 const ENTRIES_MAX: usize = 16_384;
-/// Larger replies are not remembered; those of calls worth remembering have a few hundred bytes.
+/// The cache does not keep larger replies. Replies to non-idempotent calls have a few hundred bytes.
 const REPLY_MAX_BYTES: usize = 4096;
 
-/// Where the results are in a successful reply: behind xid, message type, reply status, an empty verifier, accept status.
+/// Offset of the results in a successful reply: after xid, message type, reply status, an empty verifier and
+/// accept status.
 const RESULTS_AT: usize = 24;
 
-/// What a call is known by.
+/// The identity of a call.
 pub type Key = u128;
 
 /// Where a call came from.
@@ -54,38 +59,39 @@ pub type Key = u128;
 pub struct Sender {
     /// Address and port.
     pub address: SocketAddr,
-    /// The number of its connection; `None` for a datagram.
+    /// Number of its connection; `None` for a datagram.
     pub connection: Option<u64>,
 }
 
-/// For how long a reply answers the same call.
+/// Which copies of a call get its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReplyLifetime {
-    /// For [`KEPT`], wherever it comes from.
+    /// Every copy for [`KEPT`], from any port.
     Kept,
-    /// The same, until the client is known to have heard it; then for calls from the same port only.
+    /// Every copy, until the client is known to have heard the reply. After that, only copies from the same
+    /// port.
     UntilHeard,
 }
 
 /// What to do with a call.
 #[derive(Debug)]
 pub enum Admission {
-    /// Carry it out, and report to the slot.
+    /// Execute the call, and report to the slot.
     Execute {
-        /// Where the reply goes.
+        /// Takes the reply.
         slot: Slot,
-        /// It was received before, and may have taken effect.
+        /// The call was received before, and may have taken effect.
         resent: bool,
     },
-    /// It was carried out, and this was the reply.
+    /// The call was executed with this reply.
     Answered(Message),
-    /// It is being carried out; the reply comes here.
+    /// The call is running. The reply arrives here.
     Running(watch::Receiver<Option<Message>>),
 }
 
 #[derive(Debug)]
 enum Entry {
-    /// Received in an earlier life, or given up in this one.
+    /// Received in an earlier incarnation, or dropped before its end in this one.
     Unanswered,
     Running(watch::Receiver<Option<Message>>),
     Answered(Answered),
@@ -94,7 +100,7 @@ enum Entry {
 #[derive(Debug)]
 struct Answered {
     reply: Bytes,
-    /// Who asked; not known of an earlier life.
+    /// The sender. `None` for a reply of an earlier incarnation.
     from: Option<Sender>,
     run_to_completion: ReplyLifetime,
     /// The client has got the reply.
@@ -106,7 +112,7 @@ impl Answered {
         !self.heard || self.from.is_some_and(|from| from.address.port() == sender.address.port())
     }
 
-    /// Results of the programs whose replies are remembered begin with a status, zero for success.
+    /// The results of every program whose replies are kept begin with a status, which is zero for success.
     fn took_effect(&self) -> bool {
         self.reply.get(RESULTS_AT..RESULTS_AT + 4) == Some(&[0; 4])
     }
@@ -115,7 +121,7 @@ impl Answered {
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<Key, Entry>,
-    /// In the order in which they were entered or answered, with the time; a key may stand here more than once.
+    /// Keys in the order of entry or answer, with the time. A key may occur more than once.
     order: VecDeque<(Instant, Key)>,
 }
 
@@ -126,7 +132,7 @@ pub struct ReplyCache {
     log: Option<Mutex<Log>>,
 }
 
-/// The right and duty to answer one call.
+/// The right and the duty to answer one call.
 #[derive(Debug)]
 pub struct Slot {
     cache: Arc<ReplyCache>,
@@ -137,12 +143,13 @@ pub struct Slot {
 }
 
 impl ReplyCache {
-    /// A cache in memory alone.
+    /// A cache without a log on disk.
     pub fn volatile() -> Arc<ReplyCache> {
         Arc::default()
     }
 
-    /// A cache with its log in `directory`, which exists. What an earlier life logged there counts.
+    /// A cache with its log in `directory`, which must exist. Loads the entries that an earlier incarnation
+    /// logged there.
     pub fn open(directory: &Path) -> io::Result<Arc<ReplyCache>> {
         let (log, records) = Log::open(directory)?;
         let mut table = Table::default();
@@ -161,7 +168,7 @@ impl ReplyCache {
         Ok(Arc::new(ReplyCache { table: Mutex::new(table), log: Some(Mutex::new(log)) }))
     }
 
-    /// Looks a call up, and enters it if it is new.
+    /// Looks up a call, and enters it if it is new.
     pub fn admit(
         self: &Arc<ReplyCache>,
         sender: Sender,
@@ -189,7 +196,8 @@ impl ReplyCache {
         Admission::Execute { slot, resent }
     }
 
-    /// The client closed a connection in order, with no call unanswered and every reply acknowledged.
+    /// Notes that the client closed the connection in order, with every call answered and every reply
+    /// acknowledged.
     pub fn heard(&self, connection: u64) {
         let mut records = Vec::new();
         for (key, entry) in &mut self.table.lock().entries {
@@ -198,7 +206,8 @@ impl ReplyCache {
                 && answered.from.is_some_and(|from| from.connection == Some(connection))
             {
                 answered.heard = true;
-                // After a restart the port is not known: the reply is for nobody then.
+                // The log has no ports, so after a restart this reply may go to no call. Log what the next
+                // copy must find instead.
                 let took_effect = answered.took_effect();
                 records.push(if took_effect { Record::Intent(*key) } else { Record::Forget(*key) });
             }
@@ -216,7 +225,7 @@ impl ReplyCache {
 }
 
 impl Slot {
-    /// The call was carried out. Call this before the reply is sent.
+    /// The call was executed. The caller must call this before it sends the reply.
     pub fn complete(mut self, reply: &Message) {
         let Some(done) = self.done.take() else { return };
         let kept = (reply.len() <= REPLY_MAX_BYTES).then(|| reply.to_bytes().ok()).flatten();
@@ -231,7 +240,7 @@ impl Slot {
         done.send_replace(Some(reply.clone()));
     }
 
-    /// The call was not carried out at all: the same call again is a new one.
+    /// The call was not executed at all. A copy of it is a new call.
     pub fn forget(mut self) {
         self.done.take();
         self.cache.write(&Record::Forget(self.key));
@@ -241,7 +250,7 @@ impl Slot {
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        // Given up in the middle: nobody knows how far it came, so the next one to ask is told that.
+        // The call was dropped before its end. It may have taken effect, so the next copy runs as resent.
         if self.done.is_some() {
             self.cache.table.lock().enter(Instant::now(), self.key, Entry::Unanswered);
         }
@@ -268,7 +277,8 @@ impl Table {
         }
     }
 
-    /// Drops an entry whose place in the order came up, unless it runs or stands there again further back.
+    /// Drops the entry of a key that reached the front of the order, unless it is running or the key occurs
+    /// again further back.
     fn drop_if_old(&mut self, key: Key) {
         let running = matches!(self.entries.get(&key), Some(Entry::Running(_)));
         let again = matches!(self.entries.get(&key), Some(Entry::Answered(_)))
@@ -279,8 +289,8 @@ impl Table {
     }
 }
 
-/// The key has to mean the same in the next life, so the hash has a fixed key; a client that finds a collision cheats
-/// itself alone, its address being part of it.
+/// Computes the identity of a call. It must be the same in the next incarnation, so the hash has a fixed key.
+/// A client that finds a collision can deceive only itself, because its address is part of the hash.
 fn key(client: IpAddr, header: &CallHeader, arguments: &[u8]) -> Key {
     let mut hasher = SipHasher::new();
     match client {
@@ -293,7 +303,7 @@ fn key(client: IpAddr, header: &CallHeader, arguments: &[u8]) -> Key {
     match &header.credential {
         Credential::None => hasher.write(&AUTH_NONE.to_be_bytes()),
         Credential::Other(flavor) => hasher.write(&flavor.to_be_bytes()),
-        // All but the stamp: a client may make a new one for each time it sends.
+        // Skip the stamp: a client may choose a new one each time it sends.
         Credential::Sys(sys) => {
             let (machine, groups) = (sys.machine.len() as u32, sys.gids.len() as u32);
             let numbers = [AUTH_SYS, sys.uid, sys.gid, machine, groups];

@@ -1,6 +1,7 @@
-//! The retransmission timer of datagrams: Jacobson's estimate of the round trip, with exponential backoff.
+//! The retransmission timer for datagrams: Jacobson's estimate of the round trip, with exponential backoff.
 //!
-//! Macklem (1994, section 3) found that NFS over UDP fails on long and lossy paths because its timers are fixed.
+//! Macklem (1994, section 3) found that NFS over UDP fails on long and lossy paths because its timers are
+//! fixed.
 
 use std::time::Duration;
 
@@ -12,19 +13,19 @@ pub struct Estimator {
     initial: Duration,
 }
 
-/// Timers are never shorter than this.
+/// The shortest timer.
 const TIMER_MIN: Duration = Duration::from_millis(50);
-/// Nor longer.
+/// The longest timer.
 const TIMER_MAX: Duration = Duration::from_secs(60);
 
 impl Estimator {
-    /// Until the first measurement, wait `initial`.
+    /// An estimator that waits `initial` until the first sample.
     pub fn new(initial: Duration) -> Estimator {
         Estimator { smoothed: None, deviation: Duration::ZERO, initial }
     }
 
-    /// A call that was sent once was answered after `measured`. (Of one sent twice nobody knows which was answered:
-    /// Karn's rule.)
+    /// Adds a sample: a call that was sent once was answered after `measured`. A call that was sent twice
+    /// gives no sample, because the answer may belong to either copy (Karn's rule).
     pub fn sample(&mut self, measured: Duration) {
         match self.smoothed {
             None => {

@@ -1,5 +1,5 @@
-//! Listening for calls, on TCP and UDP, within bounds for the whole process: which connections are kept says
-//! [`crate::connections`], what memory is used [`crate::account`].
+//! Listens for calls on TCP and UDP, within limits for the whole process. [`crate::connections`] decides
+//! which connections stay, and [`crate::account`] bounds memory.
 
 use std::io;
 use std::net::SocketAddr;
@@ -21,23 +21,24 @@ use crate::replay::{Admission, ReplyCache, ReplyLifetime, Sender};
 use crate::service::{Answering, Call, Outcome, Remember, Service};
 use crate::udp;
 
-/// Where and within which bounds to listen.
+/// Where a server listens, and its limits.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
     /// Address and port; port 0 takes a free one, the same for TCP and UDP.
     pub listen: SocketAddr,
-    /// UDP too.
+    /// Listen on UDP too.
     pub udp: bool,
-    /// Connections at once. Beyond it, those on which nothing is under way give way.
+    /// Most connections at once. Above this limit, connections with nothing in flight give way.
     pub connections_max: usize,
-    /// Bytes of requests and replies in memory at once, of all connections.
+    /// Most bytes of requests and replies in memory, over all connections.
     pub in_flight_max_bytes: usize,
-    /// Of each connection.
+    /// Limits of each connection.
     pub limits: Limits,
 }
 
 impl ServerOptions {
-    /// TCP and UDP on an address, with bounds that fit the machine. Raises the limit of open files as far as allowed.
+    /// TCP and UDP on an address, with limits that fit the machine. Raises the limit of open files to the
+    /// maximum allowed.
     pub fn new(listen: SocketAddr) -> ServerOptions {
         ServerOptions {
             listen,
@@ -49,15 +50,15 @@ impl ServerOptions {
     }
 }
 
-/// How often the connections are looked at.
+/// Interval of checking the connections.
 const TICK: Duration = Duration::from_secs(1);
-/// If the bytes in flight have fallen by so much, the allocator is told to give memory back.
+/// If the bytes in flight have fallen by this much, the allocator must give memory back to the system.
 const FALLEN_BYTES: usize = 64 << 20;
 
-/// The connections, which their tasks and the server share.
+/// The connections; the tasks and the server share this table.
 type Table = Mutex<Connections<Connection>>;
 
-/// A listening server. Dropping it stops listening and ends its connections' intake.
+/// A listening server. Dropping it stops listening and ends its connections.
 #[derive(Debug)]
 pub struct Server {
     local: SocketAddr,
@@ -66,7 +67,7 @@ pub struct Server {
     account: Arc<Account>,
 }
 
-/// How much of its bounds a server uses.
+/// The resource usage of a server.
 #[derive(Clone, Debug)]
 pub struct Load {
     connections: Arc<Table>,
@@ -74,13 +75,13 @@ pub struct Load {
 }
 
 impl Load {
-    /// Connections now, and at most.
+    /// The number of connections, and its limit.
     pub fn connections(&self) -> (usize, usize) {
         let table = self.connections.lock();
         (table.len(), table.most())
     }
 
-    /// Bytes in flight now, and at most.
+    /// The bytes in flight, and their limit.
     pub fn in_flight(&self) -> (usize, usize) {
         (self.account.bytes(), self.account.limit())
     }
@@ -94,10 +95,10 @@ impl Drop for Server {
 }
 
 impl Server {
-    /// Binds and starts to answer.
+    /// Binds the sockets and starts to answer.
     ///
     /// # Errors
-    /// What `bind` says, for instance `AddrInUse`.
+    /// The error of `bind`, for instance `AddrInUse`.
     pub async fn start(
         options: ServerOptions,
         service: Arc<dyn Service>,
@@ -125,12 +126,12 @@ impl Server {
         Ok(Server { local, tasks, connections, account })
     }
 
-    /// What tells how much is in use.
+    /// A handle that reports the usage.
     pub fn load(&self) -> Load {
         Load { connections: Arc::clone(&self.connections), account: self.account.clone() }
     }
 
-    /// Where it listens.
+    /// The address and port on which the server listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
@@ -153,7 +154,7 @@ async fn bind(options: ServerOptions) -> io::Result<(TcpListener, Option<UdpSock
     }
 }
 
-/// What every new connection gets.
+/// The context for every new connection.
 struct Accepting {
     dispatcher: Arc<Dispatcher>,
     limits: Limits,
@@ -167,7 +168,8 @@ impl Accepting {
             match listener.accept().await {
                 Ok((stream, peer)) => self.take(stream, peer),
                 Err(error) => {
-                    // Out of descriptors, most likely: one is free as soon as the tasks of a connection have ended.
+                    // Most likely the process has no descriptor left. One becomes free when the tasks of a
+                    // connection have ended.
                     let relieved = self.connections.lock().relieve(Instant::now());
                     tracing::warn!(%error, relieved, "cannot accept a connection");
                     tokio::time::sleep(Duration::from_millis(if relieved { 5 } else { 100 })).await;
@@ -194,7 +196,8 @@ impl Accepting {
     }
 }
 
-/// Ends connections that are over their time, and those of a peer that keeps others from being served; gives memory back.
+/// Ends connections that exceed their time, and connections of a peer that starves others. Gives memory back
+/// to the system.
 async fn keep_bounds(account: Arc<Account>, connections: Arc<Table>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -213,7 +216,7 @@ async fn keep_bounds(account: Arc<Account>, connections: Arc<Table>) {
             }
         }
         if account.fallen_by(FALLEN_BYTES) > 0 {
-            // Nobody waits for it, and an error would be that of a runtime that ends.
+            // An error means that the runtime is shutting down, so ignore it.
             let _ = tokio::task::spawn_blocking(memory::give_back).await;
         }
     }
@@ -226,8 +229,8 @@ pub(crate) struct Dispatcher {
 }
 
 impl Dispatcher {
-    /// Answers a call, or gives the answer that was given before.
-    /// `admitted` is what [`Service::admits`] says of the peer.
+    /// Answers a call, or returns the reply that the cache keeps for it. `admitted` is the answer of
+    /// [`Service::admits`] for the peer.
     pub(crate) fn answer(self: &Arc<Dispatcher>, call: Call, admitted: bool) -> Answering {
         if !admitted {
             return Box::pin(std::future::ready(self.service.turn_away(&call)));
@@ -252,7 +255,7 @@ impl Dispatcher {
             Admission::Running(mut done) => {
                 return match done.wait_for(Option::is_some).await {
                     Ok(message) => message.clone().map_or(Outcome::Drop, Outcome::Reply),
-                    // Given up by the task that ran it: the client asks again, and then it runs anew.
+                    // The call was given up. The client sends it again, and then it runs again.
                     Err(_) => Outcome::Drop,
                 };
             }
@@ -260,7 +263,8 @@ impl Dispatcher {
         let outcome = self.service.clone().call(call).await;
         match &outcome {
             Outcome::Reply(message) => slot.complete(message),
-            // What an earlier life may have carried out is still that when it comes again.
+            // An earlier incarnation may have executed this call, so its next copy must be marked as resent
+            // again.
             Outcome::Drop if resent => {}
             Outcome::Refuse(_) | Outcome::Drop => slot.forget(),
         }

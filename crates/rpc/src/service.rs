@@ -1,4 +1,4 @@
-//! What answers calls.
+//! Services: the interface for answering calls.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -10,32 +10,32 @@ use crate::connection::Connection;
 use crate::message::{self, CallHeader, Refusal};
 use crate::udp::Datagrams;
 
-/// A call on its way to a service.
+/// A call handed to a service.
 #[derive(Debug)]
 pub struct Call {
     /// Program, version, procedure, credential, xid.
     pub header: CallHeader,
     /// The arguments.
     pub arguments: Decoder,
-    /// Where it came from.
+    /// The caller's address and port.
     pub peer: SocketAddr,
-    /// The connection it came on, which can be called back; `None` over UDP.
+    /// The connection on which the call came, for calling back; `None` over UDP.
     pub connection: Option<Arc<Connection>>,
-    /// The socket that it came through in a datagram, through which its sender can be called back.
+    /// The socket of a call that came in a datagram, for calling back.
     pub datagrams: Option<Datagrams>,
-    /// The call was received before, and may have taken effect: the process that received it died before it answered, or
-    /// the answer may have been lost on a relay.
+    /// The call was received before and may have taken effect: the process that received it died before
+    /// answering, or the answer may have been lost on a relay.
     pub resent: bool,
 }
 
 impl Call {
-    /// A successful reply, to which the results are appended.
+    /// Begins a successful reply; the caller appends the results.
     pub fn reply(&self) -> xdr::Encoder {
         message::success(self.header.xid)
     }
 }
 
-/// What a call asks for, for an estimate of its reply.
+/// A call's request, for estimating the size of its reply.
 #[derive(Clone, Debug)]
 pub struct Asked {
     /// Program number.
@@ -58,55 +58,56 @@ impl Asked {
 /// How a call ended.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Answered; the message is what [`Call::reply`] began.
+    /// Executed. The message is the one that [`Call::reply`] began.
     Reply(Message),
-    /// Not carried out.
+    /// Not executed.
     Refuse(Refusal),
-    /// Not carried out, and no answer at all: the client will ask again.
+    /// Not executed, and not answered: the client sends the call again.
     Drop,
 }
 
-/// Whether a call may be carried out again.
+/// Whether the server may execute a call again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remember {
-    /// Doing it again does no harm.
+    /// The call is idempotent.
     No,
-    /// The reply is remembered, and given to the same call from wherever it comes.
+    /// The reply cache keeps the reply and gives it to every copy of the call, from any port.
     Reply,
-    /// The same, until the client is known to have heard it. Then the same call from another port runs again, marked as
-    /// resent if it took effect: it must do no harm to what others have done since.
+    /// As [`Remember::Reply`], until the client is known to have heard the reply. Then a copy from another
+    /// port runs again, marked as resent if the first call took effect. Such a call must not undo changes
+    /// that others have made since.
     UntilHeard,
 }
 
-/// The future of an answer.
+/// The future of an outcome.
 pub type Answering = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Answers calls of one or more programs.
 pub trait Service: Send + Sync + 'static {
-    /// May this peer ask for anything? A connection asks once, when it begins; a datagram each time. The calls of a peer
-    /// that is not admitted go to [`Service::turn_away`].
+    /// May this peer call at all? The server asks once when a connection begins, and for each datagram. Calls
+    /// of a peer that is not admitted go to [`Service::turn_away`].
     fn admits(&self, peer: SocketAddr) -> bool {
         let _ = peer;
         true
     }
 
-    /// The answer to a peer that is not admitted. It keeps nothing of the call, and waits for nothing.
+    /// The answer to a peer that is not admitted. It keeps no state of the call, and does not wait.
     fn turn_away(&self, call: &Call) -> Outcome {
         let _ = call;
         Refusal::Auth(message::AUTH_TOOWEAK).into()
     }
 
-    /// Answers a call. The future is polled at once on the connection's own task, and becomes a task of its own only
-    /// if it has to wait.
+    /// Answers a call. The connection's task polls the future once, and spawns a task for it only if it has
+    /// to wait.
     fn call(self: Arc<Self>, call: Call) -> Answering;
 
-    /// An estimate of the memory that the reply to a call will take up. It is asked for where the answer has to wait, and
-    /// its peer is charged that much meanwhile.
+    /// Estimates the memory of the reply to a call, in bytes. The connection asks if the answer has to wait,
+    /// and charges the peer that much meanwhile.
     fn reply_bytes(&self, asked: &Asked) -> usize {
         let _ = asked;
         0
     }
 
-    /// Whether a call must not be carried out twice.
+    /// Whether the server must not execute the call twice.
     fn remember(&self, call: &Call) -> Remember;
 }

@@ -1,4 +1,4 @@
-//! Calls in datagrams: one message each, no marks.
+//! Calls in datagrams: one message each, without record marks.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
@@ -15,11 +15,12 @@ use crate::message::{self, CallHeader, Incoming, Refusal};
 use crate::server::Dispatcher;
 use crate::service::Call;
 
-/// The largest datagram there is.
+/// The largest payload of a UDP datagram.
 pub(crate) const DATAGRAM_MAX_BYTES: usize = 65_507;
 
-/// Answers datagrams until the task is aborted. At most `in_flight` calls run at once; what comes meanwhile waits in
-/// the socket's buffer or is lost there, as datagrams are. So is what comes from a peer that holds its share.
+/// Answers datagrams until the task is aborted. At most `in_flight` calls run at once. Meanwhile, further
+/// datagrams wait in the socket's buffer, or are lost if it is full. Datagrams of a peer that holds its share
+/// are dropped too.
 pub(crate) async fn serve(
     socket: UdpSocket,
     dispatcher: Arc<Dispatcher>,
@@ -34,7 +35,7 @@ pub(crate) async fn serve(
         let (length, peer) = match socket.recv_from(&mut buffer).await {
             Ok(received) => received,
             Err(error) => {
-                // ICMP errors of earlier replies come up here; nothing is wrong with the socket.
+                // The socket reports ICMP errors of earlier replies here; the socket itself is fine.
                 tracing::debug!(%error, "receiving a datagram failed");
                 continue;
             }
@@ -48,7 +49,7 @@ pub(crate) async fn serve(
                 reply_message(xid, dispatcher.service.turn_away(&call))
             }
             Ok(Incoming::Call(header, arguments)) => {
-                // As large as a reply may be.
+                // The reply may have the size of the largest datagram.
                 let share = account.share(Peer::from(peer.ip()));
                 let Some(lease) = share.try_lease(length + DATAGRAM_MAX_BYTES) else { continue };
                 let Ok(place) = places.clone().acquire_owned().await else { return };
@@ -64,20 +65,21 @@ pub(crate) async fn serve(
             Ok(Incoming::Reply { .. }) | Err(_) => None,
         };
         let Some(Ok(bytes)) = reply.map(|reply| reply.to_bytes()) else { continue };
-        // The address of a stranger may be forged: it gets no more bytes than were sent in its name.
+        // The source address of a peer that is not admitted may be forged. Such a peer gets no more bytes
+        // than came in its name.
         if admitted || bytes.len() <= length {
             let _ = socket.send_to(&bytes, peer).await;
         }
     }
 }
 
-/// The socket of a server, for calls to its clients. It does not keep the socket.
+/// The socket of a server, for calls to its clients. It does not keep the socket alive.
 #[derive(Clone, Debug)]
 pub struct Datagrams(pub(crate) Weak<UdpSocket>);
 
 impl Datagrams {
-    /// Sends a call, once. No answer comes back: who needs one is told by other means, or sends again. False if the
-    /// socket is no more, or would not take it now.
+    /// Sends a call once, without waiting for an answer. A caller that needs one must learn of it by other
+    /// means, or send the call again. Returns false if the socket is gone or would not take the datagram now.
     pub fn send_call(&self, to: SocketAddr, header: &CallHeader, arguments: Message) -> bool {
         let Some(socket) = self.0.upgrade() else { return false };
         let Ok(bytes) = encode_call(header, arguments).to_bytes() else { return false };
@@ -85,7 +87,7 @@ impl Datagrams {
     }
 }
 
-/// Answers one call of a peer that is admitted; `held` is what it takes up until then.
+/// Answers one call of an admitted peer. `held` holds the call's resources until then.
 pub(crate) async fn answer(socket: Arc<UdpSocket>, dispatcher: Arc<Dispatcher>, call: Call, held: impl Send) {
     let (xid, peer) = (call.header.xid, call.peer);
     let outcome = dispatcher.answer(call, true).await;

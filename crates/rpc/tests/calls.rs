@@ -140,7 +140,7 @@ async fn a_server_that_takes_connections_and_closes_them_is_not_asked_more_and_m
     let until = tokio::time::Instant::now() + Duration::from_secs(2);
     assert!(link.call(call, Patience::Until(until)).await.is_err());
     taking.abort();
-    // After 50, 100, 200, 400 and 800 ms.
+    // Attempts come after 50, 100, 200, 400 and 800 ms.
     assert!((1..=8).contains(&taken.load(Ordering::SeqCst)), "{} times", taken.load(Ordering::SeqCst));
 }
 
@@ -174,7 +174,7 @@ async fn a_call_that_was_dropped_is_a_new_one_when_it_comes_again() {
     assert_eq!((resent, service.counted.load(Ordering::SeqCst)), (Ok(0), 2));
 }
 
-/// A client that keeps its own xids: one call on a stream, and the last word of what came back.
+/// Makes one call on a stream, as a client that chooses its own xids, and returns the last word of the reply.
 async fn count_by(stream: &mut tokio::net::TcpStream, xid: u32) -> u32 {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let header = CallHeader {
@@ -198,14 +198,14 @@ async fn a_client_whose_xids_start_over_is_not_told_of_before_and_one_whose_conn
     let connect = async || tokio::net::TcpStream::connect(server.local_addr()).await.unwrap();
     let mut broken = connect().await;
     assert_eq!(count_by(&mut broken, 1).await, 0);
-    // Aborted: nobody knows what of the replies was read.
+    // The client aborts the connection, so the server cannot know which replies it has read.
     socket2::SockRef::from(&broken).set_linger(Some(Duration::ZERO)).unwrap();
     drop(broken);
     let mut stream = connect().await;
     assert_eq!(count_by(&mut stream, 1).await, 0, "answered from the cache");
     assert_eq!(count_by(&mut stream, 2).await, 2, "the second call that runs");
     drop(stream);
-    // Closed in order, after it was read: when the server has seen that, the same bytes are a new call.
+    // The client closes in order after reading. Once the server has seen that, the same bytes are a new call.
     let deadline = tokio::time::Instant::now() + Duration::from_secs(30);
     loop {
         match count_by(&mut connect().await, 2).await {
@@ -279,7 +279,7 @@ async fn the_server_calls_back_on_the_clients_connection() {
 
 #[tokio::test]
 async fn datagrams_are_sent_again_with_the_same_xid_and_counted_once() {
-    // A server that loses the first two datagrams of every call.
+    // A relay that loses the first two datagrams of every call.
     let service = Echo::new();
     let server = server(service.clone()).await;
     let lossy = tokio::net::UdpSocket::bind("127.0.0.1:0").await.unwrap();
@@ -291,7 +291,7 @@ async fn datagrams_are_sent_again_with_the_same_xid_and_counted_once() {
         loop {
             let (length, from) = lossy.recv_from(&mut buffer).await.unwrap();
             let count = seen.entry(buffer[..4].to_vec()).and_modify(|count| *count += 1).or_insert(1);
-            // The third gets through but its reply is lost; the fourth is answered from the reply cache.
+            // The third datagram gets through but its reply is lost. The reply cache answers the fourth.
             if *count >= 3 {
                 onward.send_to(&buffer[..length], target).await.unwrap();
                 let (length, _) = onward.recv_from(&mut buffer).await.unwrap();
@@ -318,7 +318,7 @@ async fn datagrams_are_sent_again_with_the_same_xid_and_counted_once() {
 
 #[tokio::test]
 async fn a_lost_connection_is_made_again_and_the_call_resent() {
-    // The first connection reads the call and closes; the second passes through to the server.
+    // The first connection reads the call and closes. The second one reaches the server.
     let service = Echo::new();
     let server = server(service.clone()).await;
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -344,7 +344,8 @@ async fn a_lost_connection_is_made_again_and_the_call_resent() {
     thread.join().unwrap();
 }
 
-/// The runtime's only thread stands still after the call's first poll: no task of the connection can have sent it.
+/// The test blocks the runtime's only thread after the call's first poll, so no task of the connection can
+/// have sent the call.
 #[tokio::test]
 async fn a_call_that_is_alone_is_sent_on_the_spot() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

@@ -1,4 +1,4 @@
-//! From an RPC credential to a `vfs::Caller`: squashing, as exports(5) has it.
+//! Maps an RPC credential to a `vfs::Caller`, with the squashing of exports(5).
 
 use std::net::SocketAddr;
 
@@ -7,16 +7,16 @@ use vfs::{Caller, Freshness};
 
 use crate::exports::{Export, ExportOptions, Squash};
 
-/// Why a call is not let in.
+/// The reason for refusing a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denied {
-    /// The client is not on the export's list, or calls from a port that any user can have.
+    /// The client is not on the export's list, or its port is open to every user.
     Client,
-    /// A flavor of authentication that is not accepted.
+    /// The export does not accept this flavor of authentication.
     Flavor,
 }
 
-/// The caller that a request stands for.
+/// The caller that a request runs as.
 pub fn caller(
     export: &Export,
     peer: SocketAddr,

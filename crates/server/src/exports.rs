@@ -1,4 +1,4 @@
-//! What is exported, to whom, and with which options: the words are those of exports(5).
+//! The exports, the clients that may use them, and their options, in the words of exports(5).
 
 mod locations;
 
@@ -13,13 +13,13 @@ use vfs::FileSystem;
 
 pub use locations::{Location, Locations};
 
-/// The durable name of an export inside handles: derived from what it is, not from its place in a table, so that
-/// another proxy of the same origin finds the same.
+/// The durable id of an export in handles. It is derived from the export's identity and not from its
+/// position in a table. So another proxy of the same origin computes the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ExportId(pub u32);
 
 impl ExportId {
-    /// The id of what `identity` names: `nfs://origin/export` of a proxy, the path of a local directory.
+    /// The id for `identity`: `nfs://origin/export` for a proxy, or the path of a local directory.
     pub fn of(identity: &str) -> ExportId {
         let mut hasher = SipHasher::new();
         hasher.write(identity.as_bytes());
@@ -27,15 +27,15 @@ impl ExportId {
     }
 }
 
-/// Which users of a client become the anonymous one.
+/// The users of a client that are mapped to the anonymous user.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Squash {
     /// `root_squash`: user and group 0.
     #[default]
     Root,
-    /// `no_root_squash`: none.
+    /// `no_root_squash`: no user.
     None,
-    /// `all_squash`: all.
+    /// `all_squash`: all users.
     All,
 }
 
@@ -50,25 +50,26 @@ pub struct ExportOptions {
     pub anonuid: u32,
     /// `anongid`
     pub anongid: u32,
-    /// `secure`: only clients that call from a port below 1024.
+    /// `secure`: accept only source ports below 1024.
     pub secure: bool,
-    /// Which clients; everybody, if empty.
+    /// The clients that may use the export; all, if empty.
     pub clients: ClientList,
-    /// `refer`: the export is not here but there, if anywhere. Its directory here is never looked at.
+    /// `refer`: the export is at these locations and not here. The server never looks at its local
+    /// directory.
     pub refer: Locations,
-    /// `replicas`: where else it is.
+    /// `replicas`: further locations of the export.
     pub replicas: Locations,
 }
 
 impl ExportOptions {
-    /// Is this peer on the list, and does it call from a port that the export takes?
+    /// Is this peer on the list, and does the export accept its port?
     pub fn admits(&self, peer: SocketAddr) -> bool {
         self.clients.admits(peer.ip()) && !(self.secure && peer.port() >= 1024)
     }
 }
 
 impl Default for ExportOptions {
-    /// As exports(5): `root_squash`, `secure`, the anonymous user 65534; writable, for everybody.
+    /// As exports(5): `root_squash`, `secure`, anonymous user 65534; writable, for all clients.
     fn default() -> ExportOptions {
         ExportOptions {
             read_only: false,
@@ -94,7 +95,7 @@ struct Network {
 }
 
 impl ClientList {
-    /// Is this client among them? Everybody is in the empty list.
+    /// Is this client in the list? The empty list contains all clients.
     pub fn admits(&self, client: IpAddr) -> bool {
         let client = client.to_canonical();
         self.0.is_empty() || self.0.iter().any(|network| network.contains(client))
@@ -131,7 +132,7 @@ impl fmt::Display for Network {
 impl FromStr for ClientList {
     type Err = String;
 
-    /// Parses addresses and networks separated by commas; `*` is everybody.
+    /// Parses addresses and networks separated by commas; `*` means all clients.
     fn from_str(text: &str) -> Result<ClientList, String> {
         if text.trim() == "*" {
             return Ok(ClientList::default());
@@ -150,7 +151,7 @@ impl FromStr for Network {
             Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
         };
         let address = address.parse::<IpAddr>().map_err(|_| bad())?;
-        // Clients of version 4 of IP are compared as such, whatever the socket says.
+        // IPv4 clients are compared as such, even if the socket reports an IPv4-mapped address.
         if let IpAddr::V6(mapped) = address
             && let Some(address) = mapped.to_ipv4_mapped()
         {
@@ -165,18 +166,18 @@ impl FromStr for Network {
 
 /// One export.
 pub struct Export {
-    /// In handles.
+    /// Its id in handles.
     pub id: ExportId,
-    /// What clients mount.
+    /// The path that clients mount.
     pub path: String,
-    /// What is behind it.
+    /// The file system behind it.
     pub fs: Arc<dyn FileSystem>,
-    /// How.
+    /// Its options.
     pub options: ExportOptions,
 }
 
 impl Export {
-    /// Is it elsewhere (RFC 8881, section 11.2)?
+    /// Is the export on another server (RFC 8881, section 11.2)?
     pub fn is_absent(&self) -> bool {
         !self.options.refer.is_empty()
     }
@@ -188,23 +189,23 @@ impl fmt::Debug for Export {
     }
 }
 
-/// Which exports admit a peer: a bit for each place in the table.
+/// The exports that admit a peer: one bit for each position in the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Admitting(Vec<u64>);
 
 impl Admitting {
-    /// Of a table of at most 64 exports.
+    /// For a table of at most 64 exports.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn of(bits: u64) -> Admitting {
         Admitting(vec![bits])
     }
 
-    /// None of them?
+    /// Is the set empty?
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
 
-    /// Are all of the other's among these?
+    /// Does the set contain every export of the other set?
     pub fn covers(&self, other: &Admitting) -> bool {
         other.0.iter().enumerate().all(|(at, word)| word & !self.0.get(at).copied().unwrap_or(0) == 0)
     }
@@ -214,22 +215,22 @@ impl Admitting {
 #[derive(Debug, Default)]
 pub struct Exports(Vec<Arc<Export>>);
 
-/// Why a table of exports is none.
+/// Why a table of exports is invalid.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportsError {
     /// A path that clients could not name.
     #[error("export path `{0}` must be absolute, for instance /srv")]
     Relative(String),
-    /// One path twice.
+    /// The same path twice.
     #[error("`{0}` is exported twice: give one of the two another path")]
     Twice(String),
-    /// Two exports that handles could not tell apart.
+    /// Two exports with the same id in handles.
     #[error("`{0}` and `{1}` get the same export id by chance: change one of the paths")]
     SameId(String, String),
 }
 
 impl Exports {
-    /// Checks and keeps them.
+    /// Checks and keeps the exports.
     pub fn new(exports: Vec<Export>) -> Result<Exports, ExportsError> {
         for (index, export) in exports.iter().enumerate() {
             if !export.path.starts_with('/') {
@@ -252,7 +253,7 @@ impl Exports {
         self.0.iter().find(|export| export.id == id)
     }
 
-    /// The export that a path is in, and the rest of the path below it.
+    /// The export that contains a path, and the rest of the path below it.
     pub fn by_path<'p>(&self, path: &'p [u8]) -> Option<(&Arc<Export>, &'p [u8])> {
         let below = |export: &Export| -> Option<&'p [u8]> {
             let rest = path.strip_prefix(export.path.trim_end_matches('/').as_bytes())?;
@@ -271,7 +272,7 @@ impl Exports {
         Admitting(words)
     }
 
-    /// All of them.
+    /// All exports.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
         self.0.iter()
     }

@@ -1,4 +1,5 @@
-//! The service behind the port: which program and version a call is for, and what all of them share.
+//! The service behind the port: it dispatches each call by program and version, and holds what all versions
+//! share.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,17 +32,17 @@ pub struct Front {
     counts: Counts,
 }
 
-/// How many calls of each procedure were answered, and of v4 how many operations.
+/// Number of calls answered for each procedure, and for v4 the number of operations.
 #[derive(Debug)]
 pub struct Counts {
     nfs3: [AtomicU64; nfs3::Procedure::ALL.len()],
     nfs2: [AtomicU64; nfs2::Procedure::ALL.len()],
     nqnfs: [AtomicU64; nqnfs::Procedure::ALL.len()],
-    /// By number; the last is for those that are no operation.
+    /// Indexed by operation number. The last entry counts numbers that are no operation.
     nfs4: [AtomicU64; OPERATIONS],
 }
 
-/// One more than the highest number of an operation, and one for those that are none.
+/// The highest operation number plus one, and one more entry for numbers that are no operation.
 const OPERATIONS: usize = nfs4::Operation::Removexattr as usize + 2;
 
 impl Default for Counts {
@@ -71,7 +72,7 @@ impl Counts {
         self.nqnfs[procedure as usize].load(Ordering::Relaxed)
     }
 
-    /// Operations of NFSv4, of all minor versions.
+    /// Operations of NFSv4, over all minor versions.
     pub fn nfs4(&self, operation: nfs4::Operation) -> u64 {
         self.nfs4[(operation as usize).min(OPERATIONS - 1)].load(Ordering::Relaxed)
     }
@@ -80,7 +81,7 @@ impl Counts {
         self.nfs4[(operation as usize).min(OPERATIONS - 1)].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// All that were called: version (1 is NQNFS), name, count.
+    /// Every counter that is not zero: version (1 is NQNFS), name, count.
     pub fn iter(&self) -> impl Iterator<Item = (u32, &'static str, u64)> {
         let v3 = nfs3::Procedure::ALL.iter().map(|procedure| (3, procedure.name(), self.nfs3(*procedure)));
         let v2 = nfs2::Procedure::ALL.iter().map(|procedure| (2, procedure.name(), self.nfs2(*procedure)));
@@ -102,13 +103,14 @@ impl Counts {
 }
 
 impl Front {
-    /// A front over `exports`, with handles made and read by `handles`. The state of v4 clients ends with it.
+    /// A front over `exports` that makes and reads handles with `handles`. The state of v4 clients is kept
+    /// in memory only.
     pub fn new(exports: Exports, handles: Handles) -> Arc<Front> {
         Front::over(exports, handles, crate::nfs4::State::default(), Nqnfs::default())
     }
 
-    /// The same, with the state of v4 clients as `options` have it: with a directory, a front that is made after this
-    /// one has ended lets them reclaim it.
+    /// As [`Front::new`], with the state of v4 clients configured by `options`. If `options` names a
+    /// directory, clients can reclaim their state from a later front that uses the same directory.
     ///
     /// # Errors
     /// If the record of clients cannot be read or written.
@@ -120,7 +122,7 @@ impl Front {
         Front::with_leases(exports, handles, options, Nqnfs::default())
     }
 
-    /// The same, with what the life before left of NQNFS.
+    /// As [`Front::with_state`], with the NQNFS record that the previous incarnation left.
     ///
     /// # Errors
     /// As of [`Front::with_state`].
@@ -147,8 +149,8 @@ impl Front {
         })
     }
 
-    /// To be called before the first call is answered: if no client is known that may reclaim what it held before a
-    /// restart, the file systems need not keep it any longer.
+    /// Must be called before the first call is answered. If no client may reclaim state from before a
+    /// restart, this tells the file systems to drop the state they keep for reclaiming.
     pub async fn begin(&self) {
         if !self.state.in_grace() {
             self.end_reclaim().await;
@@ -160,12 +162,12 @@ impl Front {
         &self.counts
     }
 
-    /// How many clients of version 4 there are.
+    /// The number of version 4 clients.
     pub fn clients(&self) -> crate::nfs4::KnownClients {
         self.state.clients()
     }
 
-    /// What is exported.
+    /// The exports.
     pub fn exports(&self) -> &Exports {
         &self.exports
     }
@@ -183,7 +185,8 @@ impl Service for Front {
                 self.counts.add(&call.header);
                 return Box::pin(crate::nfs2::answer(self, call));
             }
-            // v4 needs a transport that keeps order and finds losses (RFC 8881, section 2.9.1): no datagrams.
+            // v4 needs a transport that keeps order and detects losses (RFC 8881, section 2.9.1): no
+            // datagrams.
             (nfs4::PROGRAM, nfs4::VERSION) if call.connection.is_some() => {
                 return Box::pin(crate::nfs4::answer(self, call));
             }
@@ -201,7 +204,7 @@ impl Service for Front {
         Box::pin(std::future::ready(Refusal::ProgramMismatch { low, high }.into()))
     }
 
-    /// A peer that no export admits makes no state, and is told nothing of what there is.
+    /// A peer that no export admits creates no state and learns nothing about the exports.
     fn admits(&self, peer: SocketAddr) -> bool {
         self.exports.iter().any(|export| export.options.admits(peer))
     }
@@ -232,7 +235,8 @@ impl Service for Front {
         let twice_is_harm = match (header.program, header.version) {
             (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
             (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
-            // What the protocol was proved with: a reply is remembered, whatever the network does.
+            // NQNFS's proof of correctness assumes that the server keeps the reply, whatever the network
+            // does.
             (nqnfs::PROGRAM, nqnfs::VERSION) if crate::nqnfs::must_not_repeat(header.procedure) => {
                 return Remember::Reply;
             }
@@ -243,17 +247,17 @@ impl Service for Front {
     }
 }
 
-/// What every procedure needs to know of its call.
+/// The facts about a call that every procedure needs.
 pub(crate) struct Request<'c> {
     pub(crate) front: &'c Front,
     pub(crate) peer: SocketAddr,
     pub(crate) credential: &'c Credential,
     pub(crate) resent: bool,
-    /// It came in a datagram, and so must the reply.
+    /// The call came in a datagram, so the reply must fit in a datagram.
     pub(crate) datagram: bool,
 }
 
-/// An object that a request names, and who asks for it.
+/// An object that a request names, and the caller that the request runs as.
 pub(crate) struct Object {
     pub(crate) export: Arc<Export>,
     pub(crate) handle: Handle,
@@ -271,11 +275,11 @@ impl<'c> Request<'c> {
         }
     }
 
-    /// What a handle of a client stands for, if the client may use its export.
+    /// Resolves a client's handle, if the client may use its export.
     pub(crate) fn object(&self, wire: &[u8]) -> Result<Object, Status> {
         let (id, handle) = self.front.handles.read(wire)?;
         let export = self.front.exports.by_id(id).ok_or(Status::Stale)?;
-        // Only v4 can say where it is.
+        // Only v4 can tell a client where the export is.
         if export.is_absent() {
             return Err(Status::Stale);
         }
@@ -283,7 +287,7 @@ impl<'c> Request<'c> {
         Ok(Object { export: export.clone(), handle, caller })
     }
 
-    /// The same, for an operation that changes something.
+    /// As [`Request::object`], for an operation that changes something.
     pub(crate) fn writable(&self, wire: &[u8]) -> Result<Object, Status> {
         let object = self.object(wire)?;
         if object.export.options.read_only { Err(Status::Rofs) } else { Ok(object) }
@@ -301,7 +305,7 @@ pub(crate) fn reply<T: Encode>(call: &Call, results: &T) -> Outcome {
     Outcome::Reply(encoder.finish())
 }
 
-/// The arguments of a call; anything left over makes them garbage.
+/// The arguments of a call. Bytes left over make the arguments garbage.
 pub(crate) fn arguments<T: xdr::Decode>(call: &Call) -> Result<T, Refusal> {
     let mut decoder = call.arguments.clone();
     let value = T::decode(&mut decoder).map_err(|_| Refusal::GarbageArguments)?;

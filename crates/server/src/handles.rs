@@ -1,6 +1,7 @@
 //! Handles as clients hold them (law 6 of the design).
 //!
-//! A handle says which export, proves that we gave it out, and carries the back end's own handle where that fits:
+//! A handle names the export, proves that this server gave it out, and contains the back end's own handle
+//! if that fits:
 //!
 //! ```text
 //! v4   kind 1 | export 4 | check 8 | back end's handle, up to 115
@@ -10,9 +11,10 @@
 //! pseudo kind 1 | zeros 4 | check 8 | directory above exports 8
 //! ```
 //!
-//! The check is a keyed hash, so that nobody can make a handle that leads where no LOOKUP led. A long handle names an
-//! entry of a table that is durable before the handle is given out; see [`table`]. With the same key, another proxy of
-//! the same origin reads the first two kinds as its own.
+//! The check is a keyed hash, so that a client cannot forge a handle to an object that it did not look up.
+//! A long handle names an entry of a table. The entry is durable before the handle is given out; see
+//! [`table`]. With the same key, another proxy of the same origin accepts every handle that contains the
+//! back end's handle.
 
 mod key;
 mod table;
@@ -39,7 +41,7 @@ const INSIDE: u8 = 1;
 const INSIDE_V2: u8 = 2;
 const LONG: u8 = 3;
 const PSEUDO: u8 = 4;
-/// In place of an export's id in the handle of a directory above exports.
+/// Replaces an export's id in the handle of a directory above exports.
 const NO_EXPORT: ExportId = ExportId(0);
 
 /// Makes and reads handles.
@@ -50,7 +52,7 @@ pub struct Handles {
 }
 
 impl Handles {
-    /// With a key, and the table of long handles in `state`, a directory that exists.
+    /// Opens with a key. `state` is an existing directory that holds the table of long handles.
     pub fn open(key: HandleKey, state: &Path) -> io::Result<Handles> {
         Ok(Handles { key, table: Table::open(state)? })
     }
@@ -58,14 +60,14 @@ impl Handles {
     /// A handle for v3.
     ///
     /// # Errors
-    /// `Io` if it is a long one and the table cannot be written.
+    /// `Io` if it is a long handle and the table cannot be written.
     pub fn v3(&self, export: ExportId, handle: &Handle) -> Result<protocol::nfs3::Handle, Status> {
         let mut bytes = [0; V3_MAX];
         let length = self.inside_or_long(&mut bytes, export, handle)?;
         protocol::nfs3::Handle::new(&bytes[..length]).ok_or(Status::ServerFault)
     }
 
-    /// A handle for v4; what is short enough for v3 is the same for both.
+    /// A handle for v4. If it fits into v3, it is the same for both versions.
     ///
     /// # Errors
     /// As of [`Handles::v3`].
@@ -75,7 +77,7 @@ impl Handles {
         protocol::nfs4::Handle::new(&bytes[..length]).ok_or(Status::ServerFault)
     }
 
-    /// A handle for v4 of a directory above exports.
+    /// A v4 handle of a directory above exports.
     pub(crate) fn pseudo(&self, id: u64) -> Result<protocol::nfs4::Handle, Status> {
         let mut bytes = [0; PREFIX + 8];
         self.prefix(&mut bytes, PSEUDO, NO_EXPORT, &id.to_be_bytes());
@@ -83,10 +85,10 @@ impl Handles {
         protocol::nfs4::Handle::new(&bytes).ok_or(Status::ServerFault)
     }
 
-    /// The directory above exports that a handle stands for; `None` if it is no such handle.
+    /// The directory above exports that a handle names; `None` if it is a handle of another kind.
     ///
     /// # Errors
-    /// `BadHandle` if we did not give it out.
+    /// `BadHandle` if this server did not give it out.
     pub(crate) fn read_pseudo(&self, wire: &[u8]) -> Option<Result<u64, Status>> {
         let (&PSEUDO, rest) = wire.split_first()? else { return None };
         let parsed = || {
@@ -125,10 +127,11 @@ impl Handles {
         Ok(bytes)
     }
 
-    /// What a handle of any version stands for.
+    /// The export and object that a handle of any version names.
     ///
     /// # Errors
-    /// `BadHandle` if we did not give it out; `Stale` if it is a long one that the table does not have.
+    /// `BadHandle` if this server did not give it out; `Stale` if it is a long handle that the table does
+    /// not have.
     pub fn read(&self, wire: &[u8]) -> Result<(ExportId, Handle), Status> {
         let (&kind, rest) = wire.split_first().ok_or(Status::BadHandle)?;
         let (export, rest) = rest.split_first_chunk::<4>().ok_or(Status::BadHandle)?;

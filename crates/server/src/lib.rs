@@ -1,11 +1,12 @@
-//! The NFS fronts: what clients see of Leasehold.
+//! The NFS fronts: the part of Leasehold that NFS clients talk to.
 //!
-//! A [`Front`] answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT, all on one port, over the exports of an [`Exports`] table. Each export
-//! is a `vfs::FileSystem`, and the front does not know which. It owns what is the front's alone: who may ask
-//! ([`exports`]), under which identity ([`caller`]), by which handles ([`handles`]), and the wire.
+//! A [`Front`] answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT, all on one port, over the exports of an
+//! [`Exports`] table. Each export is a `vfs::FileSystem`, and the front does not know which implementation
+//! it is. The front itself owns access control ([`exports`]), the mapping of credentials ([`caller`]), the
+//! client's file handles ([`handles`]) and the wire.
 //!
-//! From v2 and v3 clients GETATTR, ACCESS and LOOKUP count as opens (law 1 of the design): their callers demand
-//! `Freshness::Open`.
+//! From v2 and v3 clients GETATTR, ACCESS and LOOKUP count as opens (law 1 of the design). These procedures
+//! therefore demand `Freshness::Open`.
 
 pub mod caller;
 pub mod exports;

@@ -1,4 +1,4 @@
-//! MOUNT: paths become first handles (RFC 1813, appendix I; version 1 and 2: RFC 1094, appendix A).
+//! MOUNT: maps paths to the first handles (RFC 1813, appendix I; versions 1 and 2: RFC 1094, appendix A).
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -15,11 +15,11 @@ use crate::caller::Denied;
 use crate::exports::Export;
 use crate::front::{Front, Request, arguments, reply};
 
-/// Who has mounted what, as far as clients told us. Nothing depends on it: it answers DUMP.
+/// The mounts that clients have reported. Only DUMP uses them.
 #[derive(Debug, Default)]
 pub(crate) struct Mounts(Mutex<BTreeSet<(IpAddr, Vec<u8>)>>);
 
-/// More mounts than this are not remembered.
+/// The limit of remembered mounts.
 const MOUNTS_MAX: usize = 1024;
 
 impl Mounts {
@@ -39,7 +39,7 @@ impl Mounts {
     }
 }
 
-/// Answers one call of version 1, 2 or 3. Version 2 is version 1 with a procedure that nobody calls.
+/// Answers one call of version 1, 2 or 3. Version 2 is version 1 with one unused procedure.
 pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
     let Ok(procedure) = mount::v3::Procedure::try_from(call.header.procedure) else {
         return Refusal::ProcedureUnavailable.into();
@@ -79,14 +79,14 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
     }
 }
 
-/// Answers a peer that no export admits. `showmount` runs from any port: EXPORT and DUMP look at the address alone, as
-/// those of other servers do.
+/// Answers a peer that no export admits. `showmount` runs from any port, so EXPORT and DUMP check the
+/// address alone, as on other servers.
 pub(crate) fn turn_away(front: &Front, call: &rpc::Call) -> Outcome {
     use mount::v3::Procedure as P;
     let is_listed = || front.exports.iter().any(|export| export.options.clients.admits(call.peer.ip()));
     match P::try_from(call.header.procedure) {
         Ok(P::Null) => reply(call, &()),
-        // Every path gets the same answer, and none is looked at.
+        // Every path gets the same answer, without being looked up.
         Ok(P::Mnt) if call.header.version == mount::v3::VERSION => {
             reply(call, &mnt3(front, Err(Stat::Acces)))
         }
@@ -119,21 +119,26 @@ fn mnt1(front: &Front, root: Result<Root, Stat>) -> mount::v1::MntRes {
     }
 }
 
-/// From a path that a client wants to mount to the directory: an export, or one below it.
+/// Resolves the path of a mount request: an export, or a directory below one.
 async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
     let (export, below) = request.front.exports.by_path(path).ok_or(Stat::NoEnt)?;
     let caller = request.caller(export).map_err(|denied| match denied {
         Denied::Client | Denied::Flavor => Stat::Acces,
     })?;
-    // Only v4 can say where it is.
+    // Only v4 can tell a client where the export is.
     if export.is_absent() {
         return Err(Stat::NoEnt);
     }
     let mut node = export.fs.root(&caller).await.map_err(|error| stat(error.status))?;
     for name in below.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
-        // `..` in a path to mount is nobody's honest wish.
+        // No honest client mounts a path with `..`, and `Name` does not allow it.
         let name = Name::new(name).map_err(|error| stat(error.status))?;
-        node = export.fs.lookup(&caller, &node.handle, &name).await.map_err(|error| stat(error.status))?.node;
+        node = export
+            .fs
+            .lookup(&caller, &node.handle, &name, vfs::Want::None)
+            .await
+            .map_err(|error| stat(error.status))?
+            .node;
     }
     Ok((export.clone(), node.handle))
 }

@@ -1,4 +1,5 @@
-//! NFS v2 (RFC 1094) over a `vfs::FileSystem`: 32-bit sizes and cookies, synchronous writes, attributes in every answer.
+//! NFS v2 (RFC 1094) over a `vfs::FileSystem`: 32-bit sizes and cookies, synchronous writes, and attributes
+//! in every reply.
 
 pub(crate) mod convert;
 mod cookies;
@@ -22,7 +23,8 @@ use crate::front::{Front, Object, Request, arguments, reply};
 pub(crate) use cookies::Cookies;
 pub(crate) use directory::list;
 
-/// Calls whose second execution would fail or destroy: their replies are remembered.
+/// Calls whose second execution would fail or destroy data. The server keeps their replies for
+/// retransmissions.
 pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     use Procedure as P;
     matches!(
@@ -31,7 +33,7 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     )
 }
 
-/// Calls that what others held before a restart may keep off: see `nfs4::state::stateless`.
+/// Calls that state from before a restart may conflict with: see `nfs4::state::stateless`.
 fn waits_for_grace(procedure: Procedure) -> bool {
     must_not_repeat(procedure as u32) || matches!(procedure, Procedure::Read | Procedure::Write)
 }
@@ -42,7 +44,7 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
         return Refusal::ProcedureUnavailable.into();
     };
     if waits_for_grace(procedure) && !front.after_grace(&call).await {
-        // There is no word for it: the client asks again.
+        // v2 has no status for this case: the client sends the call again.
         return Outcome::Drop;
     }
     let request = &Request::new(&front, &call);
@@ -90,7 +92,7 @@ where
     reply(call, &results)
 }
 
-/// The attributes that an operation brought; where it brought none, those that a `stat` gives.
+/// The attributes that an operation returned. If it returned none, this does a `stat`.
 pub(crate) async fn attributes(
     export: &Export,
     caller: &Caller,
@@ -103,7 +105,8 @@ pub(crate) async fn attributes(
     }
 }
 
-/// WRITE of those versions in which it is synchronous and takes all of it, whatever the file system takes at a time.
+/// WRITE for versions in which it is synchronous and complete: repeats the write until the file system has
+/// taken all data.
 pub(crate) async fn write_all(
     front: &Front,
     object: &Object,
@@ -127,7 +130,7 @@ pub(crate) async fn write_all(
     }
 }
 
-/// A name for an operation that makes, removes or renames: `.` and `..` are none that it could take.
+/// A name for an operation that creates, removes or renames. `.` and `..` are not allowed.
 pub(crate) fn new_name(name: &[u8]) -> vfs::Result<Name> {
     match name {
         b"." | b".." => Err(Status::Exist.into()),

@@ -1,4 +1,5 @@
-//! NFS v3 (RFC 1813) over a `vfs::FileSystem`. One file for each group of procedures that the RFC describes together.
+//! NFS v3 (RFC 1813) over a `vfs::FileSystem`. One file for each group of procedures that the RFC describes
+//! together.
 
 mod convert;
 mod directory;
@@ -20,12 +21,13 @@ use crate::front::{Front, Request, arguments, reply};
 use convert::Failure;
 pub(crate) use io::bulk;
 
-/// The largest READ and WRITE over TCP.
+/// The largest READ and WRITE over TCP, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
-/// And in datagrams: what fits into one with its headers.
+/// The same in a datagram: the most that fits with the headers.
 const DATAGRAM_TRANSFER_MAX_BYTES: u32 = 32 << 10;
 
-/// Calls whose second execution would fail or destroy: their replies are remembered.
+/// Calls whose second execution would fail or destroy data. The server keeps their replies for
+/// retransmissions.
 pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     use Procedure as P;
     matches!(
@@ -42,16 +44,16 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     )
 }
 
-/// An estimate of the memory that a reply takes up.
+/// An estimate of the memory that a reply takes up, in bytes.
 pub(crate) fn reply_bytes(asked: &Asked) -> usize {
     use Procedure as P;
     let Ok(P::Read | P::Readdir | P::Readdirplus) = P::try_from(asked.procedure) else { return 0 };
-    // Of all three, the last argument is how many bytes are wanted.
+    // For all three, the last argument is the requested number of bytes.
     let count = asked.arguments.rest().last_chunk::<4>().copied().map_or(0, u32::from_be_bytes);
     count.min(TRANSFER_MAX_BYTES) as usize
 }
 
-/// Calls that what others held before a restart may keep off: see `nfs4::state::stateless`.
+/// Calls that state from before a restart may conflict with: see `nfs4::state::stateless`.
 fn waits_for_grace(procedure: u32) -> bool {
     must_not_repeat(procedure)
         || matches!(Procedure::try_from(procedure), Ok(Procedure::Read | Procedure::Write))
@@ -126,7 +128,7 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
     }
 }
 
-/// Decodes the arguments, runs the procedure when it may run, encodes its results.
+/// Decodes the arguments, runs the procedure unless grace forbids it, and encodes its results.
 async fn serve<C, T, F>(
     front: &Arc<Front>,
     call: &rpc::Call,
@@ -145,7 +147,8 @@ where
     let done = if may_run { procedure(args).await } else { Err(vfs::Status::Grace.into()) };
     let results: C::Results = match done {
         Ok(ok) => Reply::Ok(ok),
-        // It may have taken effect, which is known of this xid alone: who is told JUKEBOX comes with another.
+        // The first transmission may have taken effect, and only this xid identifies the repetition. After
+        // JUKEBOX the client would use another xid.
         Err(error) if call.resent && is_for_later(error.status) => return Outcome::Drop,
         Err(error) => {
             tracing::debug!(peer = %call.peer, procedure = C::NAME, status = %error.status, "failed");
@@ -155,12 +158,12 @@ where
     reply(call, &results)
 }
 
-/// Is that what v3 calls JUKEBOX?
+/// Is this a status that v3 reports as JUKEBOX?
 fn is_for_later(status: vfs::Status) -> bool {
     matches!(status, vfs::Status::Delay | vfs::Status::Grace | vfs::Status::Resource)
 }
 
-/// A name of the wire for an operation that makes, removes or renames: `.` and `..` are none that it could take.
+/// A wire name for an operation that creates, removes or renames. `.` and `..` fail with `walks`.
 fn new_name(name: &[u8], walks: vfs::Status) -> vfs::Result<Name> {
     match name {
         b"." | b".." => Err(walks.into()),

@@ -1,7 +1,7 @@
 //! NFS v4.0, 4.1 and 4.2 (RFC 7530, 8881, 7862 and 8276) over `vfs::FileSystem`s.
 //!
-//! [`compound`] takes a COMPOUND apart and runs its operations, each of which is a file of [`op`]. What a client is,
-//! holds and is called back about is [`state`]'s.
+//! [`compound`] decodes a COMPOUND and runs its operations; each operation is a file of [`op`]. [`state`]
+//! keeps the clients, what they hold, and the callbacks to them.
 
 mod attributes;
 mod callback;
@@ -35,12 +35,12 @@ pub(crate) use state::State;
 pub(crate) use state::fuzzing;
 pub use state::{Bounds, KnownClients, StateOptions};
 
-/// The largest READ and WRITE.
+/// The largest READ and WRITE, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 
-/// Calls whose second execution would fail or destroy, and that nothing else tells from the first: in minor version 0,
-/// where there are no sessions, those that change names and attributes. (What opens and locks has the sequence ids of its
-/// owner.)
+/// True for a call whose second execution would fail or destroy data, if nothing else tells a
+/// retransmission from the first. That concerns the operations of minor version 0, which has no sessions,
+/// that change names and attributes. The sequence ids of owners protect opens and locks.
 pub(crate) fn must_not_repeat(call: &rpc::Call) -> bool {
     let mut decoder = call.arguments.clone();
     let Ok(mut header) = CompoundHeader::decode(&mut decoder) else { return false };
@@ -56,7 +56,7 @@ pub(crate) fn must_not_repeat(call: &rpc::Call) -> bool {
     false
 }
 
-/// An estimate of the memory that a reply takes up.
+/// An estimate of the memory that a reply takes up, in bytes.
 pub(crate) fn reply_bytes(asked: &Asked) -> usize {
     let mut decoder = asked.arguments.clone();
     let Ok(mut header) = CompoundHeader::decode(&mut decoder) else { return 0 };

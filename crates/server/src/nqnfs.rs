@@ -1,13 +1,16 @@
-//! NQNFS (Macklem 1994), program 300105 version 1, over TCP and UDP: the procedures of v2 with 64-bit sizes, and leases.
+//! NQNFS (Macklem 1994), program 300105 version 1, over TCP and UDP: the procedures of v2 with 64-bit
+//! sizes, and leases.
 //!
-//! Who holds which lease is the arbiter's business, below the file system's `lease`; here is what the wire adds:
-//! - [`clients`]: who asks, and how it is called back;
-//! - [`leases`]: which lease of the file system stands for which promise, found by client and file, as VACATED needs it;
-//! - [`evict`]: EVICTED, sent again until the lease is back or has ended;
-//! - [`revs`] and [`record`]: `modifyrev`, and what a restart needs to know;
-//! - `vfs::Recovery`: after a restart only writes are served.
+//! The arbiter, below the file system's `lease`, decides which client holds which lease. This module adds
+//! the wire:
+//! - [`clients`]: the requesting client, and the route for calls to it;
+//! - [`leases`]: the file system's lease for each promise to a client, found by client and file, as VACATED
+//!   needs it;
+//! - [`evict`]: EVICTED, repeated until the client returns the lease or the lease expires;
+//! - [`revs`] and [`record`]: `modifyrev`, and the data that a restart needs;
+//! - `vfs::Recovery`: after a restart the server accepts only writes.
 //!
-//! docs/nqnfs.md says what was chosen where the paper is open.
+//! docs/nqnfs.md lists the choices where the paper is open.
 
 pub(crate) mod clients;
 mod convert;
@@ -43,25 +46,27 @@ use leases::Leases;
 use record::Record;
 use revs::Revs;
 
-/// What NQNFS depends on.
+/// The parameters of NQNFS.
 #[derive(Clone, Debug)]
 pub struct NqnfsOptions {
-    /// Where the record is kept that a restart needs, a directory that exists; without it every start is the first.
+    /// An existing directory for the record that a restart needs. Without it every start counts as the
+    /// first.
     pub directory: Option<PathBuf>,
-    /// How long after the start leases of the life before may be believed: the longest term and the skew of clocks.
+    /// How long after the start leases of the previous incarnation may be valid: the longest term plus the
+    /// clock skew.
     pub terms: Duration,
-    /// For how long after that, and after each write, another write may arrive.
+    /// How long after that, and after each write, another delayed write may arrive.
     pub write_slack: Duration,
-    /// The time of day, against which `modifyrev` is guarded.
+    /// The time of day, which guards `modifyrev` against going back.
     pub clock: Arc<dyn ClockSource>,
 }
 
-/// A clock that can be told of.
+/// A clock that can be printed for debugging.
 pub trait ClockSource: Clock + std::fmt::Debug {}
 impl<T: Clock + std::fmt::Debug> ClockSource for T {}
 
 impl Default for NqnfsOptions {
-    /// The paper's figures, and no record.
+    /// The paper's values, and no record.
     fn default() -> NqnfsOptions {
         NqnfsOptions {
             directory: None,
@@ -72,7 +77,7 @@ impl Default for NqnfsOptions {
     }
 }
 
-/// What a server of NQNFS knows.
+/// The state of an NQNFS server.
 #[derive(Debug)]
 pub struct Nqnfs {
     pub(crate) clients: Mutex<Clients>,
@@ -81,16 +86,16 @@ pub struct Nqnfs {
     record: Record,
     recovery: Arc<Recovery>,
     clock: Arc<dyn ClockSource>,
-    /// Appends take turns: each begins where the one before has ended.
+    /// Serializes appends: each starts where the previous one ended.
     pub(crate) appends: tokio::sync::Mutex<()>,
-    /// Names calls to clients.
+    /// The xids of calls to clients.
     xids: AtomicU32,
-    /// Somebody waits for the end of recovery.
+    /// A task waits for the end of recovery.
     started: AtomicBool,
 }
 
 impl Nqnfs {
-    /// After a start: recovering, if the life before gave out leases.
+    /// The state after a start. If the previous incarnation granted leases, recovery begins.
     ///
     /// # Errors
     /// If the record cannot be read or written.
@@ -119,17 +124,17 @@ impl Nqnfs {
         })
     }
 
-    /// For the arbiters below, which hold back the clients of other protocols meanwhile.
+    /// The recovery, for the arbiters below: meanwhile they delay the clients of other protocols.
     pub fn recovery(&self) -> Arc<Recovery> {
         self.recovery.clone()
     }
 
-    /// For a call to a client in a datagram.
+    /// The xid of a call to a client in a datagram.
     pub(crate) fn xid(&self) -> u32 {
         self.xids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Waits for the end of recovery, once, and notes it.
+    /// Starts a task, once, that waits for the end of recovery and records it.
     pub(crate) fn start(front: &Arc<Front>) {
         let nqnfs = &front.nqnfs;
         if nqnfs.started.load(Ordering::Relaxed) || nqnfs.started.swap(true, Ordering::Relaxed) {
@@ -150,10 +155,11 @@ impl Nqnfs {
         });
     }
 
-    /// `modifyrev` of a file that the file system says has this change attribute.
+    /// The `modifyrev` of a file with this change attribute.
     ///
     /// # Errors
-    /// `Delay` if the record cannot be written: what could go back is not given out.
+    /// `Delay` if the record cannot be written. The server gives out no `modifyrev` that could go back
+    /// after a restart.
     pub(crate) async fn rev(&self, change: u64) -> Result<u64, vfs::Status> {
         let (rev, reserve) = {
             let mut revs = self.revs.lock();
@@ -193,8 +199,9 @@ fn nanos(clock: &dyn ClockSource) -> u64 {
     u64::try_from(clock.wall().as_nanos()).unwrap_or(0)
 }
 
-/// Calls whose second execution would fail or destroy: their replies are remembered. A VACATED that came a second time
-/// would give up a lease that was granted in between, and a WRITE would undo what others have written since.
+/// Calls whose second execution would fail or destroy data. The server keeps their replies for
+/// retransmissions. A repeated VACATED would give up a lease that was granted in between. A repeated WRITE
+/// would overwrite newer writes of others.
 pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     use Procedure as P;
     matches!(
@@ -212,22 +219,22 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     )
 }
 
-/// What every procedure needs to know of its call.
+/// The facts about a call that every procedure needs.
 pub(crate) struct Asked<'c> {
     pub(crate) request: Request<'c>,
     pub(crate) front: &'c Arc<Front>,
     pub(crate) holder: HolderId,
-    /// When it came: what its reply promises counts from before.
+    /// When the call arrived. The client counts the lease term from an earlier moment.
     pub(crate) came: Instant,
 }
 
 impl Asked<'_> {
-    /// What a handle of a client stands for, asked in the name of that client.
+    /// Resolves a client's handle. The object's caller acts for that client.
     pub(crate) fn object(&self, wire: &[u8]) -> Result<Object, vfs::Status> {
         self.request.object(wire).map(|object| self.named(object))
     }
 
-    /// The same, for an operation that changes something.
+    /// As [`Asked::object`], for an operation that changes something.
     pub(crate) fn writable(&self, wire: &[u8]) -> Result<Object, vfs::Status> {
         self.request.writable(wire).map(|object| self.named(object))
     }
@@ -238,12 +245,12 @@ impl Asked<'_> {
     }
 }
 
-/// An estimate of the memory that a reply takes up.
+/// An estimate of the memory that a reply takes up, in bytes.
 pub(crate) fn reply_bytes(asked: &rpc::service::Asked) -> usize {
     if !matches!(Procedure::try_from(asked.procedure), Ok(Procedure::Read)) {
         return 0;
     }
-    // The last argument is how many bytes are wanted.
+    // The last argument is the requested number of bytes.
     let count = asked.arguments.rest().last_chunk::<4>().copied().map_or(0, u32::from_be_bytes);
     count.min(DATA_MAX) as usize
 }
@@ -253,7 +260,7 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
     let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
         return Refusal::ProcedureUnavailable.into();
     };
-    // From then on leases can be taken back, and are therefore granted.
+    // From now on leases can be recalled, so the file systems grant them.
     crate::nfs4::State::start(&front);
     let holder = front.nqnfs.clients.lock().heard(&call);
     let asked = &Asked { request: Request::new(&front, &call), front: &front, holder, came: Instant::now() };
@@ -280,12 +287,12 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
         Procedure::Access => serve::<call::Access, _, _>(&call, asked, objects::access).await,
         Procedure::Getlease => getlease(&call, asked).await,
         Procedure::Vacated => vacated(&call, asked).await,
-        // That is for us to say.
+        // Only the server sends EVICTED.
         Procedure::Evicted => Refusal::ProcedureUnavailable.into(),
     }
 }
 
-/// Results of a procedure, with the lease that was asked for along with it.
+/// The results of a procedure, with the lease that the client requested in the same call.
 pub(crate) type Done<T> = vfs::Result<(LeaseResult, T)>;
 
 /// Decodes the arguments, runs the procedure, encodes its results.
@@ -316,13 +323,13 @@ where
     reply(call, &results)
 }
 
-/// Why nothing can be done for this call now, or for this caller ever.
+/// The status if the call cannot be executed now, or never for this caller.
 fn not_now(call: &rpc::Call, asked: &Asked<'_>, is_write: bool) -> Option<Stat> {
     if matches!(call.header.credential, rpc::Credential::Other(_)) {
         return Some(Stat::Autherr);
     }
-    // While leases of before may be out, what was written under them comes. After that nobody has any, and what clients of
-    // v4 have not reclaimed yet comes first.
+    // While leases of the previous incarnation may be valid, only writes under those leases are accepted.
+    // After that, v4 clients may reclaim first.
     let recovering = asked.front.nqnfs.recovery.is_on(Instant::now());
     let waits = if recovering { !is_write } else { asked.front.state.in_grace() };
     waits.then_some(Stat::Trylater)
@@ -343,7 +350,7 @@ async fn getlease(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
     reply(call, &results)
 }
 
-/// VACATED: the client has flushed, and believes no more.
+/// VACATED: the client has flushed its writes and no longer uses the lease.
 async fn vacated(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
     let wire = match arguments::<protocol::nqnfs::Handle>(call) {
         Ok(wire) => wire,
@@ -372,7 +379,7 @@ async fn take_back(export: &Export, caller: &Caller, lease: vfs::LeaseId) {
     }
 }
 
-/// The wire's name of a file.
+/// The wire handle of a file.
 pub(crate) fn wire_handle(
     front: &Front,
     object: &Object,

@@ -1,6 +1,7 @@
-//! Telling the port mapper of this machine, if one runs, where we answer; and taking it back.
+//! Registers the server's port with the port mapper of this machine, if one runs, and removes the
+//! registration.
 //!
-//! Nothing needs it: clients that are told `port=` and `mountport=` ask no port mapper.
+//! Nothing depends on it: a client with `port=` and `mountport=` asks no port mapper.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -13,7 +14,7 @@ use xdr::{Encode, Encoder};
 
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What [`Front`](crate::Front) answers.
+/// The programs and versions of [`Front`](crate::Front).
 const PROGRAMS: [(u32, u32); 6] = [
     (nfs3::PROGRAM, nfs2::VERSION),
     (nfs3::PROGRAM, nfs3::VERSION),
@@ -33,7 +34,7 @@ impl Registration {
     /// Registers all programs at `port`, for TCP and, if `udp`, UDP. `None` if no port mapper answers.
     ///
     /// # Errors
-    /// A line for the user, if one answers and will not.
+    /// A line for the user, if the port mapper answers and refuses.
     pub async fn register(port: u16, udp: bool) -> Result<Option<Registration>, String> {
         let server = SocketAddr::from((Ipv4Addr::LOCALHOST, portmap::PORT));
         if tokio::net::TcpStream::connect(server).await.is_err() {
@@ -59,7 +60,7 @@ impl Registration {
         Ok(Some(registration))
     }
 
-    /// Takes the registration back.
+    /// Removes the registration.
     pub async fn unregister(self) {
         for (program, version) in PROGRAMS {
             let _ = self.call::<portmap::call::Unset>(mapping(program, version, 0, 0)).await;

@@ -1,5 +1,5 @@
-//! NQNFS over sockets: our client and our server, TCP and UDP, with a layer above the client that returns what it is
-//! asked for.
+//! NQNFS over sockets: the project's client and server over TCP and UDP. A layer above the client returns
+//! recalled leases.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -17,8 +17,8 @@ use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 use tokio::time::timeout;
 use vfs::{
-    Callback, Callbacks, Caller, CreateHow, FileSystem, Handle, Lease, LeaseKind, Name, OpenRequest, Owner,
-    ReadDir, SetAttributes, Share, Stability, StateidBasis, Want,
+    Callback, Callbacks, Caller, CreateHow, FileSystem, Handle, Lease, LeaseKind, Leases, Name, OpenRequest,
+    Opens, Owner, ReadDir, SetAttributes, Share, Stability, StateidBasis, Want,
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -42,7 +42,7 @@ async fn serve() -> Served {
     Served { tree, server, _state: state }
 }
 
-/// A mount, and what it says to the layer above.
+/// A mount, and its callbacks to the layer above.
 struct Mount {
     fs: Arc<Nqnfs>,
     callbacks: Callbacks,
@@ -76,6 +76,8 @@ impl Mount {
             create: None,
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         self.fs.open(&me(), &request).await.unwrap().lease
     }
@@ -94,10 +96,10 @@ async fn what_is_written_under_a_lease_is_read_by_others(proto: &str) {
     std::fs::write(served.tree.path().join("file"), b"before").unwrap();
     let (mut writer, mut reader) = (served.mount(proto).await, served.mount(proto).await);
     let root = writer.fs.root(&me()).await.unwrap().handle;
-    let file = writer.fs.lookup(&me(), &root, &name("file")).await.unwrap().node.handle;
+    let file = writer.fs.lookup(&me(), &root, &name("file"), vfs::Want::None).await.unwrap().node.handle;
     let lease = writer.open(file, Share::READ | Share::WRITE).await.expect("a lease");
     assert_eq!(lease.kind, LeaseKind::Write);
-    // The other reads: the writer is evicted, pushes what it has delayed, and vacates.
+    // The other client reads. The writer is evicted, writes its delayed data, and vacates.
     let reading = {
         let fs = reader.fs.clone();
         tokio::spawn(async move { fs.read(&me(), &file, StateidBasis::Anonymous, 0, 100).await.unwrap() })
@@ -112,12 +114,12 @@ async fn what_is_written_under_a_lease_is_read_by_others(proto: &str) {
     assert_eq!(&read.data.to_bytes().unwrap()[..], b"delayed");
     assert!(read.eof);
     assert_eq!(writer.fs.counts().calls(Procedure::Vacated), 1);
-    // It has just changed hands: nobody caches it, and nobody is told anything more.
+    // The file has just changed hands: no client may cache it, and no further recall is sent.
     assert_eq!(reader.open(file, Share::READ).await, None);
     assert!(reader.callbacks.try_recv().is_err());
-    // Another file may be read by both.
+    // Both clients may cache reads of another file.
     std::fs::write(served.tree.path().join("other"), b"other").unwrap();
-    let other = reader.fs.lookup(&me(), &root, &name("other")).await.unwrap().node.handle;
+    let other = reader.fs.lookup(&me(), &root, &name("other"), vfs::Want::None).await.unwrap().node.handle;
     let (one, two) = (reader.open(other, Share::READ).await, writer.open(other, Share::READ).await);
     assert_eq!((one.unwrap().kind, two.unwrap().kind), (LeaseKind::Read, LeaseKind::Read));
 }
@@ -132,7 +134,7 @@ async fn what_is_written_under_a_lease_is_read_by_others_over_udp() {
     what_is_written_under_a_lease_is_read_by_others("udp").await;
 }
 
-/// Everything else that a file system can do.
+/// The other operations of a file system.
 #[tokio::test]
 async fn names_directories_and_attributes() {
     let served = serve().await;
@@ -140,8 +142,10 @@ async fn names_directories_and_attributes() {
     let me = &me();
     let root = fs.root(me).await.unwrap().handle;
     let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
-    let directory =
-        fs.mkdir(me, &root, &name("dir"), &SetAttributes { mode: Some(0o755), ..set }).await.unwrap();
+    let directory = fs
+        .mkdir(me, &root, &name("dir"), &SetAttributes { mode: Some(0o755), ..set }, vfs::Want::None)
+        .await
+        .unwrap();
     let directory = directory.node.handle;
     for number in 0..200 {
         let file = name(&format!("file-{number}"));
@@ -153,7 +157,7 @@ async fn names_directories_and_attributes() {
     for plus in [false, true] {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
-            let part = ReadDir { cookie, verifier: [0; 8], bytes: 4096, plus };
+            let part = ReadDir { cookie, verifier: [0; 8], bytes: 4096, plus, want_directory_lease: false };
             let listing = fs.readdir(me, &directory, part).await.unwrap();
             assert!(listing.entries.iter().all(|entry| entry.node.is_some() == plus));
             cookie = listing.entries.last().map_or(cookie, |entry| entry.cookie);
@@ -166,7 +170,7 @@ async fn names_directories_and_attributes() {
         names.dedup();
         assert_eq!(names.len(), 200);
     }
-    let file = fs.lookup(me, &directory, &name("file-7")).await.unwrap().node.handle;
+    let file = fs.lookup(me, &directory, &name("file-7"), vfs::Want::None).await.unwrap().node.handle;
     let before = fs.getattr(me, &file).await.unwrap();
     let big = SetAttributes { size: Some(5 << 32), ..SetAttributes::default() };
     let after = fs.setattr(me, &file, &big, None).await.unwrap().after.unwrap();

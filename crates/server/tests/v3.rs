@@ -1,4 +1,4 @@
-//! NFS v3 from our client through the front to a directory and back.
+//! NFS v3 from the project's client through the front to a directory and back.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod common;
@@ -48,7 +48,7 @@ async fn read_all(fs: &dyn FileSystem, handle: &Handle, chunk: u32) -> Vec<u8> {
     }
 }
 
-/// What a client does with files, over one transport.
+/// File operations of a client over one transport.
 async fn files_over(options: &str) {
     let served = serve(|_| {}).await;
     let fs = served.mount(options).await;
@@ -97,7 +97,7 @@ async fn names_are_made_moved_and_removed() {
     let caller = root_user();
     let root = fs.root(&caller).await.unwrap().handle;
     let plain = SetAttributes::default();
-    let dir = fs.mkdir(&caller, &root, &name(b"dir"), &plain).await.unwrap().node.handle;
+    let dir = fs.mkdir(&caller, &root, &name(b"dir"), &plain, vfs::Want::None).await.unwrap().node.handle;
     let file = make(&fs, &dir, b"file", b"content").await;
     let exists = fs.create(&caller, &dir, &name(b"file"), CreateHow::Guarded, &plain).await.unwrap_err();
     assert_eq!(exists.status, Status::Exist);
@@ -111,17 +111,21 @@ async fn names_are_made_moved_and_removed() {
     fs.link(&caller, &file, &root, &name(b"linked")).await.unwrap();
     assert_eq!(fs.getattr(&caller, &file).await.unwrap().nlink, 2);
     fs.symlink(&caller, &root, &name(b"sym"), b"dir/file", &plain).await.unwrap();
-    let sym = fs.lookup(&caller, &root, &name(b"sym")).await.unwrap().node.handle;
+    let sym = fs.lookup(&caller, &root, &name(b"sym"), vfs::Want::None).await.unwrap().node.handle;
     assert_eq!(fs.readlink(&caller, &sym).await.unwrap().0, "dir/file");
     let device = Device { major: 1, minor: 3 };
     fs.mknod(&caller, &root, &name(b"fifo"), FileType::Fifo, Device::default(), &plain).await.unwrap();
     fs.mknod(&caller, &root, &name(b"null"), FileType::Character, device, &plain).await.unwrap();
-    let null = fs.lookup(&caller, &root, &name(b"null")).await.unwrap().node.attributes.unwrap();
+    let null =
+        fs.lookup(&caller, &root, &name(b"null"), vfs::Want::None).await.unwrap().node.attributes.unwrap();
     assert_eq!((null.file_type, null.rdev), (FileType::Character, device));
     assert!(std::fs::metadata(served.tree.path().join("fifo")).unwrap().file_type().is_fifo());
     fs.rename(&caller, &dir, &name(b"file"), &root, &name(b"moved")).await.unwrap();
-    assert_eq!(fs.lookup(&caller, &dir, &name(b"file")).await.unwrap_err().status, Status::NoEnt);
-    assert_eq!(fs.lookup(&caller, &root, &name(b"moved")).await.unwrap().node.handle, file);
+    assert_eq!(
+        fs.lookup(&caller, &dir, &name(b"file"), vfs::Want::None).await.unwrap_err().status,
+        Status::NoEnt
+    );
+    assert_eq!(fs.lookup(&caller, &root, &name(b"moved"), vfs::Want::None).await.unwrap().node.handle, file);
     assert_eq!(fs.parent(&caller, &dir).await.unwrap().node.handle, root);
     assert_eq!(fs.parent(&caller, &root).await.unwrap().node.handle, root);
     assert_eq!(fs.rmdir(&caller, &root, &name(b"dir")).await.unwrap_err().status, Status::NotEmpty);
@@ -146,7 +150,7 @@ async fn directories_are_read_whole_in_small_parts() {
     let fs = served.mount("").await;
     let root = fs.root(&root_user()).await.unwrap().handle;
     for (plus, bytes) in [(false, 600), (false, 65_536), (true, 1500), (true, 1 << 20)] {
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus };
+        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus, want_directory_lease: false };
         let mut names = std::collections::BTreeSet::new();
         loop {
             let listing = fs.readdir(&root_user(), &root, part).await.unwrap();
@@ -172,7 +176,7 @@ async fn exports_options_hold() {
     std::fs::set_permissions(served.tree.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let fs = served.mount("").await;
     let root = fs.root(&root_user()).await.unwrap().handle;
-    let secret = fs.lookup(&root_user(), &root, &name(b"secret")).await.unwrap().node.handle;
+    let secret = fs.lookup(&root_user(), &root, &name(b"secret"), vfs::Want::None).await.unwrap().node.handle;
     let read = fs.read(&root_user(), &secret, StateidBasis::Anonymous, 0, 10).await.unwrap_err();
     assert_eq!(read.status, Status::Access, "root is squashed");
     let granted = fs.access(&root_user(), &secret, AccessMask::all()).await.unwrap().granted;
@@ -182,7 +186,7 @@ async fn exports_options_hold() {
     let fs = read_only.mount("").await;
     let root = fs.root(&root_user()).await.unwrap().handle;
     let plain = SetAttributes::default();
-    let refused = fs.mkdir(&root_user(), &root, &name(b"dir"), &plain).await.unwrap_err();
+    let refused = fs.mkdir(&root_user(), &root, &name(b"dir"), &plain, vfs::Want::None).await.unwrap_err();
     assert_eq!(refused.status, Status::Rofs);
 
     let elsewhere = serve(|options| options.clients = "192.0.2.0/24".parse().unwrap()).await;

@@ -4,6 +4,7 @@
 //! to its protocol's codes in one place.
 
 use crate::attributes::Attributes;
+use crate::results::DirectoryLease;
 
 /// What every operation of the interface returns.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -92,10 +93,10 @@ pub enum Status {
     /// Try again a little later: JUKEBOX of v3, DELAY of v4.
     #[error("try again later")]
     Delay,
-    /// Too much is held for more: it takes that somebody gives up something ([`FileSystem::free_capacity`]). To a client it
+    /// Too much is held for more: it takes that somebody gives up something ([`Opens::free_capacity`]). To a client it
     /// is `Delay`.
     ///
-    /// [`FileSystem::free_capacity`]: crate::FileSystem::make_room
+    /// [`Opens::free_capacity`]: crate::Opens::free_capacity
     #[error("too much is held already")]
     Resource,
     /// An open of another owner denies this share.
@@ -130,17 +131,17 @@ pub enum Status {
     BadStateId,
 }
 
-/// A failed operation.
-///
-/// `attributes` are those of the object that the operation was asked of (the directory, where it takes a name), if the
-/// failure brought them: v3 answers carry them even with an error.
+/// A failed operation, and what its reply brought all the same.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{status}")]
 pub struct Error {
-    /// Why.
+    /// The reason.
     pub status: Status,
-    /// Attributes of the object or directory asked, after the failure.
+    /// Attributes of the object (of the directory, if the operation takes a name) after the failure. Version 3 sends
+    /// them with errors too.
     pub attributes: Option<Box<Attributes>>,
+    /// The lease on the directory, if the request wanted one and the reply brought it although the operation failed.
+    pub directory_lease: Option<Box<DirectoryLease>>,
 }
 
 impl Error {
@@ -154,6 +155,6 @@ impl Error {
 
 impl From<Status> for Error {
     fn from(status: Status) -> Error {
-        Error { status, attributes: None }
+        Error { status, attributes: None, directory_lease: None }
     }
 }

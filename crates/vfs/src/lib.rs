@@ -2,8 +2,8 @@
 //!
 //! One trait, [`FileSystem`], stands between every two layers of the stack. Back ends implement it (`local`, `client`),
 //! layers implement it over another one (`cache`, `arbiter`), fronts consume it (`server`, `mount`). No front knows
-//! which back it has; no back knows who asks. What travels downward is a [`Caller`] with every operation; what travels
-//! upward besides the answers are [`Lease`]s and their recalls.
+//! which back end it has, and no back end knows which front calls it. Every operation takes a [`Caller`] downward.
+//! Results, [`Lease`]s and their recalls travel upward.
 //!
 //! The vocabulary is that of NFS: handles, attributes with weak-cache-consistency data, the error names of RFC 1813
 //! and RFC 8881, opens with owners and share reservations.
@@ -15,12 +15,15 @@ pub mod error;
 pub mod extended;
 pub mod filesystem;
 pub mod handle;
+mod lacks;
 pub mod lease;
+pub mod local_view;
 pub mod name;
 pub mod open;
 pub mod pass;
 pub mod recovery;
 pub mod replay;
+pub mod results;
 pub mod run_to_completion;
 pub mod time;
 
@@ -30,24 +33,32 @@ pub use attributes::{
 pub use caller::{AccessMask, Caller, Credential, Freshness, HolderId, Principal};
 pub use data::{CompleteFile, Data, FileRange, Pinned};
 pub use error::{Error, Result, Status};
-pub use extended::{Ace, Acl, Copied, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName};
-pub use filesystem::{
-    Accessed, AndDelegated, Commit, CreateHow, Created, Delegated, Entry, FileSystem, FsLimits, FsStat,
-    Listing, Looked, Node, Read, ReadDir, Renamed, Stability, UnansweredSince, Written,
+pub use extended::{
+    Ace, Acl, Copied, Extended, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName,
 };
+pub use filesystem::{FileSystem, UnansweredSince};
 pub use handle::Handle;
 pub use lease::{
     Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, DelayedAttributes, Lease, LeaseId, LeaseKind,
-    Query, Recall, Times, Want,
+    Leases, Query, Recall, Times, Want,
 };
+pub use local_view::LocalView;
 pub use name::Name;
 pub use open::{
-    Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Owner, Share, StateidBasis,
+    Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Opens, Owner, Share, StateidBasis,
 };
 pub use pass::Pass;
 pub use recovery::Recovery;
+pub use results::{
+    Accessed, BringsDirectoryLease, Commit, CreateHow, Created, Delegated, DirectoryLease, Entry, FsLimits,
+    FsStat, Listing, Looked, Node, Read, ReadDir, Renamed, Stability, Written,
+};
 pub use run_to_completion::{run_to_completion, run_to_completion_or};
 pub use time::{Clock, SystemClock, Timestamp};
+
+// For `lacks!`.
+#[doc(hidden)]
+pub use {async_trait::async_trait, bytes::Bytes, tokio::time::Instant};
 
 /// Eight opaque bytes that change when a server may have lost unstable writes (RFC 1813, section 3.3.7), or that tell
 /// one listing of a directory from another (cookie verifier).

@@ -12,9 +12,11 @@
 use crate::attributes::{Attributes, FileType, SetAttributes, Wcc};
 use crate::caller::Caller;
 use crate::error::{Error, Result, Status};
-use crate::filesystem::{Created, FileSystem, Renamed};
+use crate::filesystem::FileSystem;
 use crate::handle::Handle;
+use crate::lease::Want;
 use crate::name::Name;
+use crate::results::{Created, Renamed};
 
 /// After CREATE (guarded), MKDIR, SYMLINK, MKNOD or LINK: is what the name leads to what the call would have made?
 ///
@@ -31,7 +33,7 @@ pub async fn made(
     if failed.status != Status::Exist {
         return Err(failed);
     }
-    let Ok(found) = fs.lookup(caller, directory, name).await else { return Err(failed) };
+    let Ok(found) = fs.lookup(caller, directory, name, Want::None).await else { return Err(failed) };
     let attributes = match found.node.attributes {
         Some(attributes) => attributes,
         None => match fs.getattr(caller, &found.node.handle).await {
@@ -52,7 +54,7 @@ pub async fn made(
     }
     let mut node = found.node;
     node.attributes = Some(attributes);
-    Ok(Created { node, directory: Wcc::seen(found.directory) })
+    Ok(Created { node, directory: Wcc::seen(found.directory), lease: None })
 }
 
 /// What a call that makes a name would have made.
@@ -109,7 +111,7 @@ pub async fn renamed(
     if failed.status != Status::NoEnt {
         return Err(failed);
     }
-    let Ok(found) = fs.lookup(caller, to.0, to.1).await else { return Err(failed) };
+    let Ok(found) = fs.lookup(caller, to.0, to.1, Want::None).await else { return Err(failed) };
     if moved.is_some_and(|moved| moved != found.node.handle) {
         return Err(failed);
     }

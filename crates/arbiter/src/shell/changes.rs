@@ -241,7 +241,7 @@ impl Shell {
         self.reserve_names(caller, names, &mut change).await?;
         let mut files: Vec<Handle> = Vec::with_capacity(names.len());
         for (directory, name) in names {
-            match self.below.lookup(caller, directory, name).await {
+            match self.below.lookup(caller, directory, name, vfs::Want::None).await {
                 Ok(looked) => files.push(looked.node.handle),
                 Err(error) if error.status == Status::NoEnt => {}
                 Err(error) => return Err(error),

@@ -65,6 +65,8 @@ impl Shell {
             create: None,
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         match self.open(caller, &request, Some(term)).await {
             Ok(opened) => {

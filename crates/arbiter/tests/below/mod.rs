@@ -16,9 +16,9 @@ use parking_lot::Mutex;
 use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, timeout};
 use vfs::{
-    Attributes, Callback, Callbacks, Caller, CreateHow, Device, FileSystem, FileType, Fsid, Handle, HolderId,
-    Lease, LeaseId, LeaseKind, Lock, LockKind, LockRequest, Locked, Name, OpenId, OpenRequest, Opened, Owner,
-    Query, Recall, Result, SetAttributes, Share, Timestamp, Want,
+    Attributes, Callback, Callbacks, Caller, CreateHow, Device, FileType, Fsid, Handle, HolderId, Lease,
+    LeaseId, LeaseKind, Leases, Lock, LockKind, LockRequest, Locked, Name, OpenId, OpenRequest, Opened,
+    Opens, Owner, Query, Recall, Result, SetAttributes, Share, Timestamp, Want,
 };
 
 pub const RW: Share = Share::READ.union(Share::WRITE);
@@ -298,6 +298,8 @@ pub fn request(caller: &Caller, file: &Handle, access: Share) -> OpenRequest {
         create: None,
         want: Want::Any,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     }
 }
 

@@ -2,11 +2,15 @@
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Attributes, Callbacks, Caller, Commit, CreateHow, Created, Data, Delegated, Device,
-    FileSystem, FileType, FsLimits, FsStat, Handle, LeaseId, Listing, Lock, LockRequest, Locked, Looked,
-    Name, Node, OpenId, OpenRequest, Opened, Owner, Read, ReadDir, Renamed, Result, SetAttributes, Share,
-    Stability, StateidBasis, Status, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Adopted, Attributes, Callbacks, Caller, Commit, CompleteFile, CreateHow, Created,
+    Data, Delegated, Device, FileSystem, FileType, FsLimits, FsStat, Handle, Lease, LeaseId, LeaseKind,
+    Leases, Listing, LocalView, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened,
+    Opens, Owner, Read, ReadDir, Renamed, Result, SetAttributes, Share, Stability, StateidBasis, Status,
+    Timestamp, UnansweredSince, Want, Wcc, Written,
 };
 
 use super::{Below, File, ROOT, attributes, handle, id_of};
@@ -102,14 +106,14 @@ impl FileSystem for Below {
         Ok(Accessed { granted: asked, attributes: Some(self.attributes(id_of(handle))?) })
     }
 
-    async fn lookup(&self, _: &Caller, _: &Handle, name: &Name) -> Result<Looked> {
+    async fn lookup(&self, _: &Caller, _: &Handle, name: &Name, _: Want) -> Result<Looked> {
         self.note("lookup");
         self.be_overtaken().await;
-        Ok(Looked { node: self.node(self.find(name)?)?, directory: None })
+        Ok(Looked { node: self.node(self.find(name)?)?, directory: None, directory_lease: None })
     }
 
     async fn parent(&self, _: &Caller, _: &Handle) -> Result<Looked> {
-        Ok(Looked { node: self.node(ROOT)?, directory: None })
+        Ok(Looked { node: self.node(ROOT)?, directory: None, directory_lease: None })
     }
 
     async fn readlink(&self, _: &Caller, _: &Handle) -> Result<(Bytes, Option<Attributes>)> {
@@ -164,10 +168,17 @@ impl FileSystem for Below {
         self.note("create");
         self.be_overtaken().await;
         let (id, _) = self.make(caller, name, how, set)?;
-        Ok(Created { node: self.node(id)?, directory: Wcc::default() })
+        Ok(Created { node: self.node(id)?, directory: Wcc::default(), lease: None })
     }
 
-    async fn mkdir(&self, caller: &Caller, _: &Handle, _: &Name, _: &SetAttributes) -> Result<Created> {
+    async fn mkdir(
+        &self,
+        caller: &Caller,
+        _: &Handle,
+        _: &Name,
+        _: &SetAttributes,
+        _: Want,
+    ) -> Result<Created> {
         self.note("mkdir");
         self.change_names(caller);
         Err(Status::Rofs.into())
@@ -244,7 +255,7 @@ impl FileSystem for Below {
         self.change_names(caller);
         self.files.lock().names.insert(name.as_bytes().to_vec(), id_of(file));
         self.change(caller, id_of(file), |file| file.nlink += 1)?;
-        Ok(Created { node: self.node(id_of(file))?, directory: Wcc::default() })
+        Ok(Created { node: self.node(id_of(file))?, directory: Wcc::default(), lease: None })
     }
 
     async fn readdir(&self, _: &Caller, _: &Handle, _: ReadDir) -> Result<Listing> {
@@ -259,6 +270,17 @@ impl FileSystem for Below {
         Ok(FsLimits::default())
     }
 
+    fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {
+        None
+    }
+
+    fn prepare_shutdown(&self) {}
+
+    async fn shutdown(&self) {}
+}
+
+#[async_trait]
+impl Opens for Below {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         self.note("open");
         self.be_overtaken().await;
@@ -290,6 +312,8 @@ impl FileSystem for Below {
             directory,
             created,
             granted: None,
+            directory_lease: None,
+            read: None,
         })
     }
 
@@ -333,6 +357,21 @@ impl FileSystem for Below {
         Ok(self.files.lock().foreign_lock.clone().filter(|foreign| foreign.conflicts(lock)))
     }
 
+    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
+    }
+
+    fn holds_locks(&self, _: OpenId, _: &Owner) -> bool {
+        false
+    }
+
+    async fn free_capacity(&self, _: &Caller) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl Leases for Below {
     async fn delegate(&self, _: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
         self.note("delegate");
         self.be_overtaken().await;
@@ -341,10 +380,6 @@ impl FileSystem for Below {
         self.pass("delegate").await;
         let accessed = Accessed { granted: asked, attributes: Some(attributes) };
         Ok(Delegated { accessed, lease })
-    }
-
-    fn is_remembered(&self, _: &Handle, _: &Name) -> Option<bool> {
-        *self.remembers.lock()
     }
 
     fn callbacks(&self) -> Option<Callbacks> {
@@ -357,4 +392,35 @@ impl FileSystem for Below {
         self.files.lock().leases.retain(|_, id| *id != lease);
         Ok(())
     }
+
+    fn adopted(&self) -> Adopted {
+        Adopted::default()
+    }
+
+    async fn end_reclaim(&self) {}
+
+    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
+        Ok(None)
+    }
 }
+
+#[async_trait]
+impl LocalView for Below {
+    fn is_remembered(&self, _: &Handle, _: &Name) -> Option<bool> {
+        *self.remembers.lock()
+    }
+
+    fn believed_until(&self, _: &Handle) -> Option<Instant> {
+        None
+    }
+
+    fn names_doubted(&self, _: &Handle) -> u64 {
+        0
+    }
+
+    async fn complete_file(&self, _: &Caller, _: OpenId) -> Option<CompleteFile> {
+        None
+    }
+}
+
+vfs::lacks!(Below: Extended);

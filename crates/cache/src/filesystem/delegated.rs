@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, Attributes, Caller, Delegated, Error, Handle, Lease, LeaseKind, Looked, Name, Node,
-    OpenRequest, ReadDir, Result, Status, Verifier, Want,
+    AccessMask, Accessed, Attributes, Caller, Delegated, DirectoryLease, Error, Handle, Lease, LeaseKind,
+    Looked, Name, Node, OpenRequest, ReadDir, Result, Status, Verifier, Want,
 };
 
 use super::names::Before;
@@ -71,7 +71,7 @@ impl Core {
         };
         let still = self.leased_name(directory, name) == Some(leads);
         let node = Node { handle, attributes: Some(child) };
-        Ok(still.then_some(Ok(Looked { node, directory: attributes })))
+        Ok(still.then_some(Ok(Looked { node, directory: attributes, directory_lease: None })))
     }
 
     /// An open of a name that a lease knows to be absent, for one who may know that.
@@ -168,7 +168,13 @@ impl Core {
                 state.listed = wanted.or(state.listed);
                 wanted.is_some()
             });
-        let part = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: LISTED_BYTES, plus: true };
+        let part = ReadDir {
+            cookie: 0,
+            verifier: Verifier::default(),
+            bytes: LISTED_BYTES,
+            plus: true,
+            want_directory_lease: false,
+        };
         wanted && self.ask_readdir(caller, directory, part).await.is_ok()
     }
 
@@ -198,7 +204,13 @@ impl Core {
             let Ok(accessed) = self.ask_delegated(caller, directory).await else { return false };
             granted = accessed.granted;
         }
-        let all = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: NEW_BYTES, plus: false };
+        let all = ReadDir {
+            cookie: 0,
+            verifier: Verifier::default(),
+            bytes: NEW_BYTES,
+            plus: false,
+            want_directory_lease: false,
+        };
         if !is_leased() || self.ask_readdir(caller, directory, all).await.is_err() {
             return false;
         }
@@ -226,7 +238,13 @@ impl Core {
                 state.listed = due.or(state.listed);
                 due.is_some()
             });
-        let all = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: LISTED_BYTES, plus: true };
+        let all = ReadDir {
+            cookie: 0,
+            verifier: Verifier::default(),
+            bytes: LISTED_BYTES,
+            plus: true,
+            want_directory_lease: false,
+        };
         due && self.ask_readdir(caller, directory, all).await.is_ok()
     }
 
@@ -267,8 +285,8 @@ impl Core {
 
     /// Takes note of a lease on a directory, and of its attributes under it. What was told along with them is noted
     /// before: whether it still holds, the time stamps tell.
-    pub fn note_delegation(&self, object: &Arc<Object>, told: Option<(Lease, Attributes)>, sent: &Sent) {
-        let Some((lease, attributes)) = told else { return };
+    pub fn note_delegation(&self, object: &Arc<Object>, told: Option<DirectoryLease>, sent: &Sent) {
+        let Some(DirectoryLease { lease, attributes }) = told else { return };
         let early = self.with(object, |state| self.learn_delegation(state, object, &attributes, lease, sent));
         if let Some(Early::Recall(recall)) = early {
             self.start_recall(object, recall);
@@ -301,7 +319,7 @@ impl Core {
             state.fresh = true;
             state.names_generation == 0 && state.rights_generation == 0
         });
-        self.note_delegation(&object, lease.zip(made.attributes), sent);
+        self.note_delegation(&object, DirectoryLease::pair(lease, made.attributes), sent);
         let leased = self.with(&object, |state| {
             let leased = untouched && state.leased().is_some();
             if leased {
@@ -330,7 +348,7 @@ impl Core {
         match result {
             Ok(Delegated { accessed, lease }) => {
                 self.with(object, |state| state.undelegated = lease.is_none().then(Instant::now));
-                self.note_delegation(object, lease.zip(accessed.attributes), &sent);
+                self.note_delegation(object, DirectoryLease::pair(lease, accessed.attributes), &sent);
                 self.note_access(caller, object, &accessed, (&sent, &before));
                 Ok(accessed)
             }

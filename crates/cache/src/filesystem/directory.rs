@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
-use vfs::{AccessMask, AndDelegated, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
+use vfs::{AccessMask, BringsDirectoryLease, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
 
 use super::names::{Before, put_name};
 use crate::core::Core;
@@ -96,7 +96,13 @@ impl Core {
         if part.plus && mostly_bare(&entries) {
             return Ok(None);
         }
-        Ok(Some(Listing { entries, verifier: complete.verifier, eof, directory: attributes }))
+        Ok(Some(Listing {
+            entries,
+            verifier: complete.verifier,
+            eof,
+            directory: attributes,
+            directory_lease: None,
+        }))
     }
 
     /// The whole listing, if the caller may have this part of it.
@@ -163,11 +169,9 @@ impl Core {
         let before = self.with(object, |state| Before::of(state));
         let sent = self.policy.sending();
         self.counters.readdir.bump();
-        let AndDelegated { result, lease } = if delegated {
-            self.below.readdir_and_delegate(caller, &object.handle, part).await
-        } else {
-            AndDelegated::alone(self.below.readdir(caller, &object.handle, part).await)
-        };
+        let asked = ReadDir { want_directory_lease: delegated, ..part };
+        let mut result = self.below.readdir(caller, &object.handle, asked).await;
+        let lease = Listing::detach(&mut result);
         match &result {
             Ok(listing) => {
                 let opening = if part.cookie == 0 { Opening::Yes } else { Opening::No };

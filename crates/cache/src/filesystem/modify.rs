@@ -8,7 +8,8 @@ use std::future::Future;
 use std::sync::Arc;
 
 use vfs::{
-    Attributes, Caller, Created, Error, Handle, Name, Renamed, Result, SetAttributes, Status, Timestamp, Wcc,
+    Attributes, Caller, Created, Error, Handle, Name, Renamed, Result, SetAttributes, Status, Timestamp,
+    Want, Wcc,
 };
 
 use super::names::put_name;
@@ -414,7 +415,8 @@ impl Core {
                 })
                 .await;
         }
-        let made = self.make(directory, name, self.below.mkdir(caller, directory, name, set)).await?;
+        let made = self.below.mkdir(caller, directory, name, set, Want::None);
+        let made = self.make(directory, name, made).await?;
         self.with(&self.object(&made.node.handle), |state| state.fresh = true);
         Ok(made)
     }
@@ -428,9 +430,9 @@ impl Core {
     ) -> Result<Created> {
         let make = async {
             let sent = self.policy.sending();
-            let (created, lease) = self.below.mkdir_and_delegate(caller, directory, name, set).await?;
-            self.note_new_directory(caller, &created.node, lease, &sent);
-            Ok(created)
+            let created = self.below.mkdir(caller, directory, name, set, Want::Read).await?;
+            self.note_new_directory(caller, &created.node, created.lease, &sent);
+            Ok(Created { lease: None, ..created })
         };
         let created = self.make(directory, name, make).await?;
         let (told, made) = (&created.directory, created.node.attributes.as_ref());

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use vfs::{
-    AccessMask, AndDelegated, Attributes, Caller, Error, Freshness, Handle, Looked, Name, Node, Result,
-    Status,
+    AccessMask, Attributes, BringsDirectoryLease, Caller, Error, Freshness, Handle, Looked, Name, Node,
+    Result, Status, Want,
 };
 
 use crate::core::Core;
@@ -153,7 +153,7 @@ impl Core {
             Err(error) => return Err(error.status.into()),
         };
         let node = Node { handle: *child, attributes: Some(attributes) };
-        Ok(holds().then_some(Ok(Looked { node, directory: None })))
+        Ok(holds().then_some(Ok(Looked { node, directory: None, directory_lease: None })))
     }
 
     /// Was a file looked at before a lock was granted, whose last holder may have removed the name?
@@ -253,11 +253,9 @@ impl Core {
         let caller = &caller;
         let sent = self.policy.sending();
         self.counters.lookup.bump();
-        let AndDelegated { result: found, lease } = if delegated {
-            self.below.lookup_and_delegate(caller, &directory.handle, name).await
-        } else {
-            AndDelegated::alone(self.below.lookup(caller, &directory.handle, name).await)
-        };
+        let want = if delegated { Want::Read } else { Want::None };
+        let mut found = self.below.lookup(caller, &directory.handle, name, want).await;
+        let lease = Looked::detach(&mut found);
         self.pace.lock().on_round_trip(sent.at.elapsed());
         match &found {
             Ok(looked) => {

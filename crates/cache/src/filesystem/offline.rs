@@ -92,7 +92,7 @@ impl Core {
         }
         let found = |child: &Handle| {
             let node = Node { handle: *child, attributes: Some(self.offline_attributes(child)?) };
-            Some(Ok(Looked { node, directory: None }))
+            Some(Ok(Looked { node, directory: None, directory_lease: None }))
         };
         let Some(entry) = self.steady_entry(&object, name) else {
             let complete = self.offline_listing(&object)?;
@@ -148,7 +148,7 @@ impl Core {
         };
         let entries = entries.iter().map(entry).collect();
         let directory = self.with(&object, |state| known(state).copied());
-        Some(Listing { entries, verifier: complete.verifier, eof, directory })
+        Some(Listing { entries, verifier: complete.verifier, eof, directory, directory_lease: None })
     }
 
     fn offline_listing(&self, directory: &Arc<Object>) -> Option<Arc<crate::listing::CompleteListing>> {

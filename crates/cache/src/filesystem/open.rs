@@ -274,7 +274,17 @@ impl Core {
         let granted = state.rights.answer(&caller.principal, self.policy.wall(), max);
         let lease = self.hand_up(state, request.want);
         let directory = Wcc::default();
-        Opened { id, handle: object.handle, attributes, lease, directory, created: false, granted }
+        Opened {
+            id,
+            handle: object.handle,
+            attributes,
+            lease,
+            directory,
+            created: false,
+            granted,
+            directory_lease: None,
+            read: None,
+        }
     }
 
     /// The lease to hand to the layer above: if one is held, the layer wants it, and it listens for

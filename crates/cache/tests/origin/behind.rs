@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cache::{Cache, WriteBehind};
-use vfs::{Caller, FileSystem, Handle, OpenId, OpenRequest, Share, Stability, StateidBasis};
+use vfs::{Caller, FileSystem, Handle, OpenId, OpenRequest, Opens, Share, Stability, StateidBasis};
 
 use super::{Bench, open_request, root, v4, v4_opener};
 

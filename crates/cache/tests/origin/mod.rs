@@ -21,10 +21,11 @@ use cache::{Cache, Options, WriteBehind};
 use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::Semaphore;
 use vfs::{
-    AccessMask, Accessed, AndDelegated, Attributes, Callbacks, Caller, Clock, Commit, CreateHow, Created,
-    Delegated, Device, Features, FileSystem, FileType, Freshness, FsLimits, FsStat, Handle, Lease, LeaseId,
-    Listing, Lock, LockRequest, Locked, Looked, Name, Node, OpenId, OpenRequest, Opened, Owner, Read,
-    ReadDir, Renamed, Result, SetAttributes, Share, Stability, StateidBasis, Timestamp, Wcc, Written,
+    AccessMask, Accessed, Attributes, BringsDirectoryLease, Callbacks, Caller, Clock, Commit, CreateHow,
+    Created, Delegated, Device, DirectoryLease, Features, FileSystem, FileType, Freshness, FsLimits, FsStat,
+    Handle, Lease, LeaseId, LeaseKind, Leases, Listing, Lock, LockRequest, Locked, Looked, Name, Node,
+    OpenId, OpenRequest, Opened, Opens, Owner, Read, ReadDir, Renamed, Result, SetAttributes, Share,
+    Stability, StateidBasis, Status, Timestamp, Want, Wcc, Written,
 };
 
 #[allow(unused_imports, reason = "each test program uses a part of it")]
@@ -262,11 +263,45 @@ impl Origin {
     }
 
     /// A lease on a directory, for the reply to another call.
-    fn piggyback(&self, tree: &mut Tree, directory: &Handle) -> Option<(Lease, Attributes)> {
+    fn piggyback(&self, tree: &mut Tree, directory: &Handle) -> Option<DirectoryLease> {
         let attributes = tree.get(directory).ok()?.attributes;
         let mut state = self.state.lock();
         let lease = if attributes.is_dir() { state.delegate(directory, attributes.change) } else { None };
-        lease.map(|lease| (lease, attributes))
+        lease.map(|lease| DirectoryLease { lease, attributes })
+    }
+
+    /// An OPEN with a READ behind it. Other clients may act between the two.
+    async fn open_and_read(
+        &self,
+        caller: &Caller,
+        request: &OpenRequest,
+        (offset, count): (u64, u32),
+    ) -> Result<Opened> {
+        assert!(request.create.is_none());
+        let gate = self.come("OPEN").await;
+        let mut opened = {
+            let mut tree = self.tree();
+            let wanted = request.want_directory_lease;
+            let lease = if wanted { self.piggyback(&mut tree, &request.handle) } else { None };
+            Opened::attach(self.state.lock().open(&mut tree, caller, request), lease)
+        };
+        self.took_effect("OPEN");
+        self.dawdle().await;
+        let fails = self.fails_piggybacked.load(Ordering::Relaxed);
+        let fails = fails || (self.jitter.load(Ordering::Relaxed) > 0 && self.random().is_multiple_of(8));
+        let count = count.min(self.read_max.load(Ordering::Relaxed) as u32);
+        let read = |opened: &Opened| {
+            let read = self.tree().read(&caller.principal, &opened.handle, offset, count).ok()?;
+            self.piggyback_bytes.fetch_add(read.data.len() as u64, Ordering::Relaxed);
+            Some(read)
+        };
+        if let Ok(opened) = opened.as_mut()
+            && !fails
+        {
+            opened.read = read(opened).map(Box::new);
+        }
+        self.reply(gate).await;
+        opened
     }
 
     #[allow(clippy::large_types_passed_by_value, reason = "it is passed through")]
@@ -312,8 +347,12 @@ impl FileSystem for Origin {
         self.call("ACCESS", work).await
     }
 
-    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
-        self.call("LOOKUP", |tree| tree.lookup(&caller.principal, directory, name)).await
+    async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, want: Want) -> Result<Looked> {
+        let work = |tree: &mut Tree| {
+            let lease = if want == Want::None { None } else { self.piggyback(tree, directory) };
+            Looked::attach(tree.lookup(&caller.principal, directory, name), lease)
+        };
+        self.call("LOOKUP", work).await
     }
 
     async fn parent(&self, _: &Caller, directory: &Handle) -> Result<Looked> {
@@ -395,6 +434,7 @@ impl FileSystem for Origin {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
+        _: Want,
     ) -> Result<Created> {
         let work =
             |tree: &mut Tree| tree.make(directory, name, FileType::Directory, CreateHow::Guarded, set, b"");
@@ -452,7 +492,11 @@ impl FileSystem for Origin {
     }
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
-        self.call("READDIR", |tree| tree.readdir(&caller.principal, directory, part)).await
+        let work = |tree: &mut Tree| {
+            let lease = if part.want_directory_lease { self.piggyback(tree, directory) } else { None };
+            Listing::attach(tree.readdir(&caller.principal, directory, part), lease)
+        };
+        self.call("READDIR", work).await
     }
 
     async fn fsstat(&self, _: &Caller, _: &Handle) -> Result<FsStat> {
@@ -468,11 +512,29 @@ impl FileSystem for Origin {
         Ok(FsLimits { time_delta_nanoseconds, read_max, features, ..FsLimits::default() })
     }
 
+    fn unanswered_since(&self) -> Option<tokio::sync::watch::Receiver<vfs::UnansweredSince>> {
+        Some(self.silence.subscribe())
+    }
+
+    fn prepare_shutdown(&self) {}
+
+    async fn shutdown(&self) {}
+}
+
+#[async_trait]
+impl Opens for Origin {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        if let Some(part) = request.read_first {
+            return self.open_and_read(caller, request, part).await;
+        }
         let work = |tree: &mut Tree| {
-            let opened = self.state.lock().open(tree, caller, request)?;
-            self.durability.cut(&opened.handle, request.create.as_ref().and_then(|(_, set)| set.size));
-            Ok(opened)
+            let wanted = request.want_directory_lease;
+            let lease = if wanted { self.piggyback(tree, &request.handle) } else { None };
+            let opened = self.state.lock().open(tree, caller, request);
+            if let Ok(opened) = &opened {
+                self.durability.cut(&opened.handle, request.create.as_ref().and_then(|(_, set)| set.size));
+            }
+            Opened::attach(opened, lease)
         };
         self.call("OPEN", work).await
     }
@@ -497,10 +559,21 @@ impl FileSystem for Origin {
         self.call("TEST", |_| Ok(self.state.lock().conflict(handle, lock))).await
     }
 
-    fn unanswered_since(&self) -> Option<tokio::sync::watch::Receiver<vfs::UnansweredSince>> {
-        Some(self.silence.subscribe())
+    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
+        Err(Status::NotSupp.into())
     }
 
+    fn holds_locks(&self, _: OpenId, _: &Owner) -> bool {
+        false
+    }
+
+    async fn free_capacity(&self, _: &Caller) -> bool {
+        false
+    }
+}
+
+#[async_trait]
+impl Leases for Origin {
     async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
         self.call("ACCESS", |tree| {
             let granted = tree.allowed(&caller.principal, directory)? & asked;
@@ -510,70 +583,6 @@ impl FileSystem for Origin {
             Ok(Delegated { accessed: Accessed { granted, attributes: Some(attributes) }, lease })
         })
         .await
-    }
-
-    async fn lookup_and_delegate(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        name: &Name,
-    ) -> AndDelegated<Looked> {
-        let work = |tree: &mut Tree| {
-            let lease = self.piggyback(tree, directory);
-            Ok(AndDelegated { result: tree.lookup(&caller.principal, directory, name), lease })
-        };
-        self.call("LOOKUP", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
-    }
-
-    async fn open_and_delegate(&self, caller: &Caller, request: &OpenRequest) -> AndDelegated<Opened> {
-        let work = |tree: &mut Tree| {
-            let lease = self.piggyback(tree, &request.handle);
-            Ok(AndDelegated { result: self.state.lock().open(tree, caller, request), lease })
-        };
-        self.call("OPEN", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
-    }
-
-    /// Other clients may act between the OPEN and the READ.
-    async fn open_and_read(
-        &self,
-        caller: &Caller,
-        request: &OpenRequest,
-        (offset, count): (u64, u32),
-        delegate: bool,
-    ) -> (AndDelegated<Opened>, Option<Read>) {
-        assert!(request.create.is_none());
-        let gate = self.come("OPEN").await;
-        let opened = {
-            let mut tree = self.tree();
-            let lease = if delegate { self.piggyback(&mut tree, &request.handle) } else { None };
-            AndDelegated { result: self.state.lock().open(&mut tree, caller, request), lease }
-        };
-        self.took_effect("OPEN");
-        self.dawdle().await;
-        let fails = self.fails_piggybacked.load(Ordering::Relaxed);
-        let fails = fails || (self.jitter.load(Ordering::Relaxed) > 0 && self.random().is_multiple_of(8));
-        let count = count.min(self.read_max.load(Ordering::Relaxed) as u32);
-        let read = |opened: &Opened| {
-            let read = self.tree().read(&caller.principal, &opened.handle, offset, count).ok()?;
-            self.piggyback_bytes.fetch_add(read.data.len() as u64, Ordering::Relaxed);
-            Some(read)
-        };
-        let read = opened.result.as_ref().ok().filter(|_| !fails).and_then(read);
-        self.reply(gate).await;
-        (opened, read)
-    }
-
-    async fn readdir_and_delegate(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        part: ReadDir,
-    ) -> AndDelegated<Listing> {
-        let work = |tree: &mut Tree| {
-            let lease = self.piggyback(tree, directory);
-            Ok(AndDelegated { result: tree.readdir(&caller.principal, directory, part), lease })
-        };
-        self.call("READDIR", work).await.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
     }
 
     fn callbacks(&self) -> Option<Callbacks> {
@@ -588,7 +597,15 @@ impl FileSystem for Origin {
         self.call("RETURN", |_| self.state.lock().leases.retain(|held| held.id != lease)).await;
         Ok(())
     }
+
+    async fn end_reclaim(&self) {}
+
+    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
+        Ok(None)
+    }
 }
+
+vfs::lacks!(Origin: Extended, LocalView);
 
 /// An origin, a cache directory, and the caches that were opened on it.
 pub struct Bench {
@@ -698,6 +715,8 @@ pub fn open_request(directory: &Handle, text: &str, client: u64, access: Share) 
         create: None,
         want: vfs::Want::Any,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     }
 }
 

@@ -144,7 +144,17 @@ impl State {
         open.had.push((access, deny));
         let id = open.id;
         let lease = self.grant(tree, policy, request.want, &handle, attributes.change);
-        Ok(Opened { id, handle, attributes, lease, directory, created, granted: Some(granted) })
+        Ok(Opened {
+            id,
+            handle,
+            attributes,
+            lease,
+            directory,
+            created,
+            granted: Some(granted),
+            directory_lease: None,
+            read: None,
+        })
     }
 
     fn grant(

@@ -214,12 +214,12 @@ impl Tree {
         let Some((child, _)) = inode.names.get(name) else {
             return Err(Error::from(Status::NoEnt).with(there));
         };
-        Ok(Looked { node: self.node(*child), directory: there })
+        Ok(Looked { node: self.node(*child), directory: there, directory_lease: None })
     }
 
     pub fn parent(&self, directory: &Handle) -> Result<Looked> {
         let inode = self.get(directory)?;
-        Ok(Looked { node: self.node(inode.parent), directory: Some(inode.attributes) })
+        Ok(Looked { node: self.node(inode.parent), directory: Some(inode.attributes), directory_lease: None })
     }
 
     pub fn node(&self, id: u64) -> Node {
@@ -325,7 +325,7 @@ impl Tree {
             Ok(tree.node(id))
         };
         let (node, directory) = self.wcc(parent, work)?;
-        Ok(Created { node, directory })
+        Ok(Created { node, directory, lease: None })
     }
 
     pub fn remove(&mut self, directory: &Handle, name: &Name, rmdir: bool) -> Result<Wcc> {
@@ -408,7 +408,7 @@ impl Tree {
             Ok(tree.node(file))
         };
         let (node, directory) = self.wcc(parent, work)?;
-        Ok(Created { node, directory })
+        Ok(Created { node, directory, lease: None })
     }
 
     pub fn readdir(&self, principal: &Principal, directory: &Handle, part: ReadDir) -> Result<Listing> {
@@ -426,6 +426,12 @@ impl Tree {
             node: part.plus.then(|| self.node(*child)),
         };
         let entries = rest.iter().take(count).map(entry).collect();
-        Ok(Listing { entries, verifier: [9; 8], eof: rest.len() <= count, directory: Some(inode.attributes) })
+        Ok(Listing {
+            entries,
+            verifier: [9; 8],
+            eof: rest.len() <= count,
+            directory: Some(inode.attributes),
+            directory_lease: None,
+        })
     }
 }

@@ -47,7 +47,7 @@ impl Nfs3 {
         let args = nfs3::AccessArgs { object: convert::to_wire(handle)?, access: asked.bits() };
         let ok = self.succeeded(handle, self.call::<call::Access>(caller, &args).await?.results)?;
         let attributes = self.attributes_of::<call::Access>(handle, ok.obj_attributes, None)?;
-        // Rights that were not asked for are not granted, whatever the server says.
+        // Ignore granted rights that were not asked for.
         Ok(Accessed { granted: AccessMask::from_bits_truncate(ok.access) & asked, attributes })
     }
 }

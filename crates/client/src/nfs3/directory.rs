@@ -71,7 +71,13 @@ impl Nfs3 {
         }
         let wanted = Some(FileType::Directory);
         let attributes = self.attributes_of::<call::Readdir>(directory, ok.dir_attributes, wanted)?;
-        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: attributes };
+        let listing = Listing {
+            entries,
+            verifier: ok.cookieverf,
+            eof: ok.eof,
+            directory: attributes,
+            directory_lease: None,
+        };
         Ok(Part { listing, last_cookie })
     }
 
@@ -103,11 +109,17 @@ impl Nfs3 {
         }
         let wanted = Some(FileType::Directory);
         let attributes = self.attributes_of::<call::Readdirplus>(directory, ok.dir_attributes, wanted)?;
-        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: attributes };
+        let listing = Listing {
+            entries,
+            verifier: ok.cookieverf,
+            eof: ok.eof,
+            directory: attributes,
+            directory_lease: None,
+        };
         Ok(Part { listing, last_cookie })
     }
 
-    /// Name and cookie of an entry; `None` for `.` and `..`.
+    /// The name and cookie of an entry. `None` for `.` and `..`.
     fn name_of<C: Call>(&self, name: &[u8], cookie: u64) -> Result<Option<(Name, u64)>> {
         listing::name_of(name, cookie).map_err(|what| self.nonsense::<C>(what))
     }

@@ -11,7 +11,8 @@ use crate::convert;
 const REGULAR: Option<FileType> = Some(FileType::Regular);
 
 impl Nfs3 {
-    /// One READ of at most the size that both sides do. The data shares the buffer of the record it came in.
+    /// Sends one READ, of at most the size that both sides support. The data shares the buffer of the record
+    /// that it came in.
     pub(super) async fn read_data(
         &self,
         caller: &Caller,
@@ -33,7 +34,7 @@ impl Nfs3 {
         }
         let mut eof = ok.eof;
         if data.is_empty() && count > 0 && !eof {
-            // Nothing, and more to come: only past the end of the file does that mean something.
+            // No data and no end of file makes sense only at or past the end of the file.
             eof = attributes.is_some_and(|attributes| attributes.size <= offset);
             if !eof {
                 return Err(self.nonsense::<call::Read>("no bytes, and not the end of the file"));
@@ -42,7 +43,8 @@ impl Nfs3 {
         Ok(Read { data: Data::Bytes(data), eof, attributes })
     }
 
-    /// One WRITE of at most the size that both sides do; the caller learns how much that was.
+    /// Sends one WRITE, of at most the size that both sides support. The result says how many bytes were
+    /// written.
     pub(super) async fn write_data(
         &self,
         caller: &Caller,

@@ -1,6 +1,5 @@
-//! CREATE, MKDIR, SYMLINK, MKNOD and LINK.
-//!
-//! What they make has a handle and attributes when it leaves here, whatever the origin leaves out.
+//! CREATE, MKDIR, SYMLINK, MKNOD and LINK. Every result has a handle and attributes, even if the origin
+//! leaves them out.
 
 use bytes::Bytes;
 use protocol::nfs3::{self, call};
@@ -35,15 +34,16 @@ impl Nfs3 {
         };
         let args = nfs3::CreateArgs { location: place(directory, name)?, how: wire_how };
         let mut answer = self.call::<call::Create>(caller, &args).await?;
-        // The origin itself tells an exclusive create that comes again by its verifier. If it says that the file is
-        // another's, nothing that we could look at proves it wrong, and a wrong guess gives a lock file to two.
+        // The origin itself recognizes a resent exclusive create by its verifier. If it says that the file
+        // belongs to another create, nothing that the client can look up proves it wrong. A wrong guess would
+        // give a lock file to two owners.
         answer.again &= !matches!(how, CreateHow::Exclusive(_));
         let made = Made::Node { file_type: FileType::Regular, set };
         let wanted = Some(FileType::Regular);
         let mut created = self.made::<call::Create>(caller, (directory, name), answer, wanted, made).await?;
         if matches!(how, CreateHow::Exclusive(_)) && *set != SetAttributes::default() {
             let followed = self.follow_up(caller, &created.node.handle, set).await;
-            // The attributes of this failure are the file's, and the operation was asked of the directory.
+            // This failure carries the file's attributes, but the operation was on the directory.
             let after = created.directory.after;
             created.node.attributes =
                 Some(followed.map_err(|failed| Error::from(failed.status).with(after))?);
@@ -51,8 +51,9 @@ impl Nfs3 {
         Ok(created)
     }
 
-    /// An exclusive create carries a verifier in the place of attributes. Servers keep it in the times, which are left
-    /// to whoever asked: mode and owner, which come here, do not touch it.
+    /// Sets the attributes after an exclusive create, which carries a verifier in their place. Servers keep
+    /// the verifier in the times. Setting mode and owner does not change those; whether to set times is up to
+    /// the caller.
     async fn follow_up(&self, caller: &Caller, file: &Handle, set: &SetAttributes) -> Result<Attributes> {
         match self.set_attributes(caller, file, set, None).await?.after {
             Some(after) => Ok(after),
@@ -128,6 +129,7 @@ impl Nfs3 {
                 Ok(Created {
                     node,
                     directory: self.wcc_of::<call::Link>(directory, ok.linkdir_wcc, DIRECTORY)?,
+                    lease: None,
                 })
             }
             Reply::Fail(status, came) => {
@@ -140,7 +142,7 @@ impl Nfs3 {
         }
     }
 
-    /// What a procedure that makes a name has made.
+    /// Takes the result of a procedure that creates a name.
     async fn made<C: Call>(
         &self,
         caller: &Caller,
@@ -170,6 +172,6 @@ impl Nfs3 {
         {
             return Err(self.nonsense::<C>("it made a file of another type"));
         }
-        Ok(Created { node, directory: dir_wcc })
+        Ok(Created { node, directory: dir_wcc, lease: None })
     }
 }

@@ -1,4 +1,4 @@
-//! LOOKUP, READLINK, and the procedures that take names away or move them: REMOVE, RMDIR and RENAME.
+//! LOOKUP, READLINK, REMOVE, RMDIR and RENAME.
 
 use bytes::Bytes;
 use protocol::nfs3::{self, call};
@@ -17,14 +17,18 @@ impl Nfs3 {
         let ok = self.succeeded(directory, self.call::<call::Lookup>(caller, &args).await?.results)?;
         let node = self.node::<call::Lookup>(&ok.object, ok.obj_attributes, None)?;
         let directory = self.attributes_of::<call::Lookup>(directory, ok.dir_attributes, DIRECTORY)?;
-        Ok(Looked { node, directory })
+        Ok(Looked { node, directory, directory_lease: None })
     }
 
     pub(super) async fn look_up_parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
         if *directory == self.root {
-            // What is above the root is nobody's business.
+            // Objects above the root of the export stay hidden.
             let attributes = Some(self.get_attributes(caller, directory).await?);
-            return Ok(Looked { node: Node { handle: *directory, attributes }, directory: attributes });
+            return Ok(Looked {
+                node: Node { handle: *directory, attributes },
+                directory: attributes,
+                directory_lease: None,
+            });
         }
         let looked = self.look_up(caller, directory, b"..").await?;
         if looked.node.attributes.is_some_and(|attributes| !attributes.is_dir()) {
@@ -85,7 +89,7 @@ impl Nfs3 {
         }
     }
 
-    /// A handle that a name leads to, with its attributes, if they came.
+    /// The node of a handle that a name leads to, with its attributes if they came.
     pub(super) fn node<C: Call>(
         &self,
         handle: &nfs3::Handle,

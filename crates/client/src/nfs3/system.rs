@@ -22,7 +22,7 @@ impl Nfs3 {
         })
     }
 
-    /// Transfer sizes are those that were agreed on when the export was mounted, or less on this file system.
+    /// Asks for the limits. Transfer sizes are those agreed on at mount time, or less on this file system.
     pub(super) async fn ask_limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
         let args = nfs3::FsArgs { object: convert::to_wire(handle)? };
         let (info, path) = tokio::try_join!(
@@ -48,7 +48,7 @@ impl Nfs3 {
             homogeneous: info.properties & nfs3::FSF3_HOMOGENEOUS != 0,
             can_set_time: info.properties & nfs3::FSF3_CANSETTIME != 0,
             link_max: path.linkmax,
-            // Ganesha says 1024; longer names than ours cannot come from above.
+            // Ganesha says 1024, but the layer above never sends longer names than ours.
             name_max: path.name_max.min(Name::MAX as u32),
             no_trunc: path.no_trunc,
             chown_restricted: path.chown_restricted,

@@ -1,4 +1,4 @@
-//! GETATTR, SETATTR and ACCESS, and attributes as the other operations bring them.
+//! GETATTR, SETATTR and ACCESS, and the attributes that other operations return.
 
 use protocol::nfs4::{
     ACCESS4_READ, AccessArgs, ArgFattr, ArgOp, Bitmap, ChangeInfo, CompoundError, Failure, Fattr,
@@ -14,9 +14,9 @@ use super::execute::Plan;
 use super::state::{self, State, Used};
 use super::{Nfs4, Nfs4Client, convert};
 
-/// The wanted type of what is a directory.
+/// The expected type of a directory.
 pub(super) const DIRECTORY: Option<FileType> = Some(FileType::Directory);
-/// The wanted type of what is a file.
+/// The expected type of a regular file.
 pub(super) const REGULAR: Option<FileType> = Some(FileType::Regular);
 
 /// PUTFH.
@@ -29,34 +29,36 @@ pub(super) fn getattr(attr_request: Bitmap) -> ArgOp {
     op::Getattr::with(GetattrArgs { attr_request })
 }
 
-/// GETATTR of all that the interface has.
+/// GETATTR of all attributes of the interface.
 pub(super) fn getattr_all() -> ArgOp {
     getattr(convert::ATTRIBUTES)
 }
 
-/// What goes first in a compound for a caller whose question counts as an open: an origin that is a Leasehold proxy answers
-/// what is behind an ACCESS of reading alone from a question to its own origin, and a GETATTR alone, as a `stat`, by
-/// attribute timeouts.
+/// The first operation for a caller whose request counts as an open. An origin may be a Leasehold proxy. To
+/// answer operations after an ACCESS for reading only, such a proxy asks its own origin. It answers a lone
+/// GETATTR like a `stat`, from attribute timeouts.
 pub(super) fn confirming(caller: &Caller) -> Option<ArgOp> {
     let access = || op::Access::with(AccessArgs { access: ACCESS4_READ });
     (caller.freshness == Freshness::Open).then(access)
 }
 
-/// Are the attributes of a directory, told along with an OPEN that made nothing, no older than that? A proxy that has not asked
-/// its origin about the directory says that it may have changed; one that has asked tells the change attribute.
+/// Do the attributes of a directory that came with an OPEN reflect the origin at that moment? The OPEN
+/// created nothing. A proxy that has not asked its origin about the directory reports that it may have
+/// changed. A proxy that has asked reports the change attribute.
 pub(super) fn is_confirmed(cinfo: ChangeInfo, told: Option<&Attributes>) -> bool {
     let ChangeInfo { before, after, .. } = cinfo;
     before == after && (after == 0 || told.is_none_or(|told| told.change == after))
 }
 
-/// A directory before and after an operation, as far as the compound has told yet.
+/// A directory around an operation, as far as the compound has reported it.
 pub(super) struct Around {
     pub(super) before: Option<WccAttributes>,
     pub(super) cinfo: ChangeInfo,
 }
 
 impl Around {
-    /// With what came last. Where changes overlap, the states are those of other moments, and `change_info4` alone tells.
+    /// Adds the attributes from after the operation. If changes overlap, the two states belong to other
+    /// moments, and only `change_info4` is valid.
     pub(super) fn with(&self, after: Option<Attributes>) -> Wcc {
         let change = after.map(|after| after.change);
         let before = self.before.filter(|before| state::unchanged(before.change, change, self.cinfo));
@@ -82,7 +84,7 @@ impl Nfs4 {
 }
 
 impl Nfs4Client {
-    /// Attributes of a handle; of a type that the handle cannot have, they are nonsense.
+    /// Checks the attributes of a handle. A type or file system that the handle cannot have is nonsense.
     pub(super) fn attributes_of(
         &self,
         operation: Operation,
@@ -105,7 +107,7 @@ impl Nfs4Client {
         Ok(attributes)
     }
 
-    /// The result of a GETATTR of everything.
+    /// Takes the result of a GETATTR of all attributes.
     pub(super) fn take_attributes(
         &self,
         results: &mut Results,
@@ -116,8 +118,8 @@ impl Nfs4Client {
         self.attributes_of(Operation::Getattr, handle, &came, wanted)
     }
 
-    /// The result of a GETATTR of everything behind an operation that has been carried out: if it failed, there are no
-    /// attributes, and that is all.
+    /// Takes the result of a GETATTR of all attributes after an operation that was executed. If the GETATTR
+    /// failed, there are no attributes, and that is no error.
     pub(super) fn attributes_after(
         &self,
         results: &mut Results,
@@ -133,13 +135,13 @@ impl Nfs4Client {
         }
     }
 
-    /// The result of a GETATTR of what is compared, before an operation.
+    /// Takes the result of a GETATTR of the compared attributes, before an operation.
     pub(super) fn take_before(&self, results: &mut Results) -> Result<Option<WccAttributes>> {
         let came = self.take::<op::Getattr>(results)?.obj_attributes;
         Ok(convert::wcc_attributes(&came))
     }
 
-    /// The result of an operation on names, in a directory. That it is a symbolic link means that it is no directory.
+    /// Takes the result of an operation on names in a directory. A symbolic link in its place is `NotDir`.
     pub(super) fn take_in_directory<O: Op<ResOp = ResOp>>(&self, results: &mut Results) -> Result<O::Ok> {
         results.take::<O>().map_err(|error| match error.status() {
             Some(Wire::Symlink) => Status::NotDir.into(),
@@ -147,7 +149,7 @@ impl Nfs4Client {
         })
     }
 
-    /// GETATTR. Where it counts as an open, [`confirming`] goes before it.
+    /// Sends GETATTR. If it counts as an open, [`confirming`] comes before it.
     pub(super) async fn get_attributes(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let plan = Plan::reading(Operation::Getattr);
         let build = |_: &State| {
@@ -162,7 +164,7 @@ impl Nfs4Client {
         self.take_attributes(&mut results, handle, None)
     }
 
-    /// The result of [`confirming`].
+    /// Takes the result of [`confirming`].
     pub(super) fn take_confirming(&self, caller: &Caller, results: &mut Results) -> Result<()> {
         if confirming(caller).is_some() {
             self.take::<op::Access>(results)?;
@@ -170,19 +172,19 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// The state by which the size of a file is set.
+    /// The state id for setting the size of a file.
     fn for_size(state: &State, handle: &Handle) -> (Stateid, Used) {
         if let Some((stateid, used @ Used::Lease(_))) = state.for_io(handle, None, Share::WRITE) {
             return (stateid, used);
         }
-        // A share that we hold ourselves must not be in our way.
+        // Use our own open: its share reservation would conflict with an anonymous request.
         state
             .open_for(handle, Share::WRITE)
             .and_then(|id| state.for_io(handle, Some(id), Share::WRITE))
             .unwrap_or((Stateid::ANONYMOUS, Used::Nothing))
     }
 
-    /// Also whether the failure may come from the call having been carried out before.
+    /// Sends SETATTR. The flag is true if a failure may be due to an earlier execution of the same call.
     pub(super) async fn set_attributes(
         &self,
         caller: &Caller,

@@ -1,7 +1,7 @@
-//! The backchannel: what the origin asks of us (RFC 8881, section 20), on connections that we made.
+//! The backchannel: requests of the origin to us (RFC 8881, section 20), on connections that we made.
 //!
-//! A recall is answered at once and handed up; what it is for happens afterwards. A recall of a delegation that we do
-//! not know may have overtaken the reply that grants it, and waits for the OPENs in flight.
+//! A recall is answered at once and passed up; the delegation is returned afterwards. A recall of an unknown
+//! delegation may have overtaken the reply that grants it, so it waits for the OPENs in flight.
 
 pub(crate) mod slots;
 
@@ -36,19 +36,19 @@ use slots::{BackSlots, Begun};
 const UPWARD_MAX: usize = 256;
 /// How long a recall waits for the OPENs in flight.
 const OVERTAKEN: Duration = Duration::from_secs(5);
-/// How long the layer above has to say what it has made of a file.
+/// How long the layer above may take to report the attributes of a file that it has changed.
 const ANSWER: Duration = Duration::from_secs(5);
-/// Denied locks that somebody waits for.
+/// Most denied locks that a client waits for.
 const WAITING_MAX: usize = 4096;
-/// Recalls of delegations that we do not know, and that are on their way back.
+/// Most recalls of unknown delegations whose return is in progress.
 const STRAYS_MAX: usize = 64;
 
-/// What the callbacks need to know, and what they are told by.
+/// The state of the backchannel, and its link to the layer above.
 #[derive(Debug)]
 pub(crate) struct Back {
     inner: OnceLock<Weak<Nfs4Client>>,
     slots: Mutex<BackSlots>,
-    /// The connection that the callbacks come on: that of the first link with this number.
+    /// The generation of the first link's connection on which callbacks arrive.
     bound: Mutex<Option<u64>>,
     upward: mpsc::Sender<Callback>,
     downward: Mutex<Option<Callbacks>>,
@@ -57,11 +57,11 @@ pub(crate) struct Back {
     opened: Notify,
     waiting: Mutex<HashMap<(Handle, Bytes), (HolderId, Owner)>>,
     owners: AtomicU64,
-    /// Room for recalls of delegations that we do not know.
+    /// Limits the recalls of unknown delegations.
     strays: Arc<Semaphore>,
 }
 
-/// OPENs in flight, by the order in which they began.
+/// OPENs in flight, numbered in the order in which they began.
 #[derive(Debug, Default)]
 struct Opens {
     last: u64,
@@ -100,7 +100,7 @@ impl Back {
     }
 
     pub(crate) fn belongs_to(&self, inner: Weak<Nfs4Client>) {
-        // Once: there is one of these for each mount.
+        // This is set only once: each mount has its own `Back`.
         let _ = self.inner.set(inner);
     }
 
@@ -115,8 +115,9 @@ impl Back {
         self.taken.load(Ordering::Relaxed) && !self.upward.is_closed()
     }
 
-    /// Tells the layer above. If it is behind, what is to be told waits: it is to be of a delegation or a denied lock, once,
-    /// so that there is never more of it than there are of those.
+    /// Passes a callback to the layer above. If that layer is behind, the callback waits in a task. So a
+    /// caller must pass each delegation or denied lock only once, which bounds the number of waiting
+    /// callbacks.
     pub(crate) fn tell(&self, callback: Callback) {
         if !self.listening() {
             return;
@@ -129,25 +130,25 @@ impl Back {
         }
     }
 
-    /// Another session, with its callbacks on this connection of the first link.
+    /// Notes a new session, and the connection of the first link on which its callbacks arrive.
     pub(crate) fn started(&self, session: Sessionid, connection: Option<u64>) {
         self.slots.lock().start(session);
         *self.bound.lock() = connection;
     }
 
-    /// The callbacks of this session come on another connection now.
+    /// Notes that the callbacks of this session now arrive on another connection.
     pub(crate) fn bound(&self, session: Sessionid, connection: u64) {
         if self.slots.lock().is(&session) {
             *self.bound.lock() = Some(connection);
         }
     }
 
-    /// The connection that the callbacks come on.
+    /// The connection on which callbacks arrive.
     pub(crate) fn connection(&self) -> Option<u64> {
         *self.bound.lock()
     }
 
-    /// An OPEN begins.
+    /// Notes that an OPEN begins.
     pub(crate) fn opening(&self) -> InFlight<'_> {
         let mut opens = self.opens.lock();
         opens.last += 1;
@@ -156,7 +157,7 @@ impl Back {
         InFlight { back: self, number }
     }
 
-    /// Waits for the OPENs that are in flight now, if there are any.
+    /// Waits for the OPENs in flight now, if any.
     async fn after_opens(&self) {
         let last = self.opens.lock().last;
         loop {
@@ -168,7 +169,7 @@ impl Back {
         }
     }
 
-    /// Somebody waits for a lock.
+    /// Notes that a client waits for a lock.
     pub(crate) fn waits(&self, handle: Option<Handle>, holder: HolderId, owner: &Owner) {
         let mut waiting = self.waiting.lock();
         if let Some(handle) = handle
@@ -178,12 +179,12 @@ impl Back {
         }
     }
 
-    /// It was granted, or is not wanted any more.
+    /// Notes that a lock was granted, or is not wanted any more.
     pub(crate) fn waits_no_more(&self, handle: Handle, owner: &Owner) {
         self.waiting.lock().remove(&(handle, wire_owner(owner).owner.into_bytes()));
     }
 
-    /// An owner that nobody else has.
+    /// An owner that is used only once.
     pub(crate) fn passing_owner(&self) -> Owner {
         let number = self.owners.fetch_add(1, Ordering::Relaxed);
         Owner(Bytes::from(format!("passing {number}")))
@@ -266,7 +267,7 @@ impl Back {
     async fn recall(&self, inner: &Arc<Nfs4Client>, args: &CbRecallArgs) -> Result<(), Wire> {
         let handle = convert::from_wire(&args.fh).ok_or(Wire::BadHandle)?;
         let named = || inner.state.lock().lease_named(&args.stateid, &handle);
-        // On its way back already.
+        // It is being returned already.
         if inner.state.lock().was_given_up(&args.stateid) {
             return Ok(());
         }
@@ -277,7 +278,8 @@ impl Back {
         }
         match lease {
             Some(lease) => inner.recall(lease),
-            // A grant to an earlier life that it did not live to hear of, or one whose answer was lost.
+            // An earlier incarnation ended before it heard of this grant, or the answer to the grant was
+            // lost.
             None if inner.strays.load(Ordering::Relaxed) => {
                 let permit = self.strays.clone().try_acquire_owned().map_err(|_| Wire::Delay)?;
                 inner.return_stray(handle, args.stateid, permit);
@@ -301,7 +303,8 @@ impl Back {
         let query = Callback::Getattr(Query { id, handle, change, times, answer, deadline });
         let asked_above = timeout_at(deadline, self.upward.send(query)).await.map_err(|_| Wire::Delay)?;
         asked_above.map_err(|_| Wire::BadHandle)?;
-        // Who cannot say is asked for the delegation instead: that is what the server makes of a failure.
+        // If the layer above cannot say, it drops the query. This failure makes the server recall the
+        // delegation instead.
         let answered = timeout_at(deadline, answered).await.map_err(|_| Wire::Delay)?;
         let held = answered.map_err(|_| Wire::BadHandle)?;
         let time = |attr: Attr, of: fn(Times) -> Timestamp| {
@@ -318,7 +321,8 @@ impl Back {
         Ok(CbGetattrOk { obj_attributes })
     }
 
-    /// Nothing waits if the layer above is behind: the origin asks again.
+    /// Passes CB_RECALL_ANY up. If the layer above is behind, the answer is DELAY and nothing waits: the
+    /// origin asks again.
     fn recall_any(&self, args: CbRecallAnyArgs) -> Result<(), Wire> {
         let meant = [RCA4_TYPE_MASK_RDATA_DLG, RCA4_TYPE_MASK_WDATA_DLG, RCA4_TYPE_MASK_DIR_DLG];
         if !meant.iter().any(|number| args.type_mask.contains_bit(*number)) || !self.listening() {
@@ -337,7 +341,7 @@ impl Back {
     }
 }
 
-/// Tells one callback from another under the same sequence id.
+/// Distinguishes callbacks that come under the same sequence id.
 fn digest(operations: &Bytes) -> u64 {
     let mut hasher = DefaultHasher::new();
     operations.hash(&mut hasher);
@@ -384,7 +388,7 @@ impl Service for Back {
         }
     }
 
-    /// The slots remember.
+    /// The slot table already keeps replies for resent callbacks.
     fn remember(&self, _: &rpc::Call) -> Remember {
         Remember::No
     }

@@ -1,4 +1,5 @@
-//! Compounds on their way: over several links, under the caller's name, for as long as patience lasts.
+//! Sends compounds to the origin: over several links, with the caller's credential, for as long as the caller
+//! or mount waits.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -16,16 +17,16 @@ use crate::nonsense::Nonsense;
 use crate::pulse::Pulse;
 use crate::transport::{credential, machine_name};
 
-/// The way to one origin.
+/// The connections to one origin.
 #[derive(Debug)]
 pub(crate) struct Channel {
     /// At least one. The first carries the callbacks.
     links: Vec<Link>,
     next: AtomicUsize,
     machine: Opaque<255>,
-    /// `soft`: how long a call may take.
+    /// How long a call may take on a `soft` mount.
     soft: Option<Duration>,
-    /// Compounds, by what they are for.
+    /// Compounds, by their main operation.
     pub(crate) compounds: Counting<Operation>,
     /// Operations within them.
     pub(crate) operations: Counting<Operation>,
@@ -44,11 +45,11 @@ pub(crate) struct Answer {
 pub(crate) struct Sending<'a> {
     pub(crate) principal: &'a Principal,
     pub(crate) args: &'a CompoundArgs,
-    /// What the compound is for.
+    /// The main operation of the compound.
     pub(crate) main: Operation,
-    /// Over this link; over the next in turn, if it does not matter.
+    /// The link to use. `None` takes the next one in turn.
     pub(crate) link: Option<usize>,
-    /// Until then, however patient the mount.
+    /// The caller's deadline, whatever the patience of the mount.
     pub(crate) deadline: Option<Instant>,
 }
 
@@ -66,12 +67,12 @@ impl Channel {
         }
     }
 
-    /// What this machine calls itself.
+    /// The name of this machine.
     pub(crate) fn machine(&self) -> &Opaque<255> {
         &self.machine
     }
 
-    /// How long a call may take.
+    /// How long a call may take on a `soft` mount.
     pub(crate) fn soft(&self) -> Option<Duration> {
         self.soft
     }
@@ -81,16 +82,16 @@ impl Channel {
         &self.links
     }
 
-    /// The link whose turn it is.
+    /// The next link in turn.
     pub(crate) fn turn(&self) -> usize {
         self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()
     }
 
-    /// Makes a call and decodes its results, which may be any failure that the origin reports.
+    /// Makes a call and decodes its results, which may include any failure that the origin reports.
     ///
     /// # Errors
-    /// `Delay` when the deadline passes; `Io` when a `soft` mount's patience ends, or the origin refuses the call or
-    /// answers what cannot be decoded; `Access` if it does not take the credential.
+    /// `Delay` if the deadline passes. `Io` if the patience of a `soft` mount ends, if the origin refuses the
+    /// call, or if its answer does not decode. `Access` if the origin rejects the credential.
     pub(crate) async fn send(&self, sending: Sending<'_>) -> Result<Answer> {
         let started = Instant::now();
         let soft = self.soft.map(|soft| started + soft);
@@ -111,7 +112,7 @@ impl Channel {
         }
     }
 
-    /// One call, whose failure is told as it is.
+    /// Makes one call, and returns the failure of the RPC layer unchanged.
     pub(crate) async fn call(&self, sending: &Sending<'_>, patience: Patience) -> Result<Answer, CallError> {
         let mut encoder = Encoder::with_capacity(512);
         sending.args.encode(&mut encoder);

@@ -1,4 +1,4 @@
-//! From a URL to a mounted export, without MOUNT: the path is walked from the server's root.
+//! Mounts the export of a URL without MOUNT: walks the path from the server's root.
 
 use std::io;
 use std::net::SocketAddr;
@@ -29,18 +29,18 @@ use crate::nonsense::{Fsids, Nonsense, Types};
 use crate::portmapper::{AskError, Way, ask};
 use crate::url::Url;
 
-/// How long mounting may take once the server has answered at all. A server in its period of grace takes no new opens,
-/// but it is mounted all the same.
+/// How long mounting may take once the server has answered at all. A server in its grace period grants no new
+/// opens, but it can be mounted.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it may take to go on with what an earlier life held.
+/// How long resuming the state of an earlier incarnation may take.
 const RESUMING: Duration = Duration::from_secs(60);
 const NFS_PORT: u16 = 2049;
 /// Our largest transfer.
 const TRANSFER_MAX: u32 = 1 << 20;
-/// What is around the data of the largest READ and WRITE: headers, other operations, attributes.
+/// Space around the data of the largest READ and WRITE: headers, other operations, attributes.
 const AROUND_BYTES: u32 = 8 << 10;
 
-/// Mounts, with the highest minor version that the URL allows and the server speaks.
+/// Mounts with the highest minor version that the URL allows and the server supports.
 pub(super) async fn connect(url: &Url, incarnation: Incarnation) -> Result<Nfs4, ConnectError> {
     let unresolved = |source| ConnectError::Resolve { host: url.host.clone(), source };
     let addresses = tokio::net::lookup_host((url.host.as_str(), 0)).await.map_err(unresolved)?;
@@ -114,7 +114,7 @@ async fn mount(
     timeout(PATIENCE, complete).await.map_err(|_| silent())?.map_err(refused)?;
     let handle = convert::from_wire(&root)
         .ok_or_else(|| ConnectError::Nonsense { server, export: url.export_text() })?;
-    // Empty until here.
+    // The cell is empty until here.
     let _ = inner.export.set(export(url, &session, handle, &limits));
     inner.phase.send_replace(Phase::Ready(session));
     let tasks = keeper::start(&inner);
@@ -159,7 +159,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
     inner
 }
 
-/// The first session.
+/// Makes the first session.
 async fn establish(inner: &Nfs4Client) -> Result<Arc<Session>, NotMade> {
     loop {
         let client = inner.exchange_id(None).await?;
@@ -169,7 +169,7 @@ async fn establish(inner: &Nfs4Client) -> Result<Arc<Session>, NotMade> {
                 *inner.client.lock() = Client { sequence, ..client };
                 return Ok(Arc::new(session));
             }
-            // The server was restarted in between, or is not ready yet.
+            // The server has restarted in between, or is not ready yet.
             Err(NotMade::Status(Wire::StaleClientid | Wire::Delay)) => {
                 tokio::time::sleep(Duration::from_millis(50)).await;
             }
@@ -184,7 +184,7 @@ fn names(url: &Url) -> Vec<Component> {
     names.filter_map(|name| Component::new(name.to_vec())).collect()
 }
 
-/// Walks to the root of the export, as far at once as the session allows.
+/// Walks to the root of the export, with as many LOOKUPs at once as the session allows.
 async fn walk(
     inner: &Nfs4Client,
     url: &Url,
@@ -235,7 +235,7 @@ fn export(url: &Url, session: &Session, root: Handle, limits: &Fattr) -> Export 
             server.filter(|most| *most > 0).map_or(u32::MAX, |most| most.try_into().unwrap_or(u32::MAX));
         room.min(server).min(wanted.unwrap_or(TRANSFER_MAX)).min(TRANSFER_MAX)
     };
-    // What an exclusive create is known to set everywhere, if the server does not say.
+    // If the server does not say, assume what every server can set in an exclusive create.
     let usual = Bitmap::of(&[Attr::Mode, Attr::Owner, Attr::OwnerGroup]);
     Export {
         root,

@@ -1,4 +1,4 @@
-//! Values of RFC 8881 as values of the interface, and back. The one place where statuses are mapped.
+//! Converts values of RFC 8881 to values of the interface, and back. Statuses are mapped only here.
 
 use bytes::Bytes;
 use protocol::nfs4::{
@@ -12,7 +12,7 @@ use vfs::{
 
 use super::idmap::Idmap;
 
-/// What is asked of every file.
+/// The attributes to ask of every file.
 pub(super) const ATTRIBUTES: Bitmap = Bitmap::of(&[
     Attr::Type,
     Attr::Change,
@@ -30,19 +30,19 @@ pub(super) const ATTRIBUTES: Bitmap = Bitmap::of(&[
     Attr::TimeModify,
 ]);
 
-/// What is asked of a file or directory before it is changed.
+/// The attributes to ask of a file or directory before it changes.
 pub(super) const BEFORE: Bitmap =
     Bitmap::of(&[Attr::Change, Attr::Size, Attr::TimeMetadata, Attr::TimeModify]);
-/// The same, of the directory in which an OPEN makes a file: `NFS4ERR_SYMLINK` may be about either.
+/// The same, for the directory in which an OPEN creates a file: `NFS4ERR_SYMLINK` may refer to either.
 pub(super) const BEFORE_OPEN: Bitmap = BEFORE.with(Attr::Type);
 
-/// A status of the origin.
+/// Converts a status of the origin.
 pub(super) fn status(status: Wire) -> Status {
     match status {
         Wire::Perm => Status::Perm,
         Wire::NoEnt => Status::NoEnt,
         Wire::Nxio => Status::Nxio,
-        // FILE_OPEN: a server that does not let go of names of open files.
+        // FILE_OPEN: the server does not remove or rename open files.
         Wire::Access | Wire::WrongSec | Wire::WrongCred | Wire::FileOpen => Status::Access,
         Wire::Exist => Status::Exist,
         Wire::Xdev => Status::Xdev,
@@ -92,7 +92,7 @@ pub(super) fn status(status: Wire) -> Status {
     }
 }
 
-/// Does the origin say that it does not have a state that it was named?
+/// Does the origin say that it does not have the state that a request named?
 pub(super) fn lost_state(status: Wire) -> bool {
     matches!(
         status,
@@ -105,24 +105,24 @@ pub(super) fn lost_state(status: Wire) -> bool {
     )
 }
 
-/// A handle for the wire. An empty one was never the origin's.
+/// Encodes a handle. An empty handle never came from the origin.
 pub(super) fn to_wire(handle: &Handle) -> Result<WireHandle> {
     let bytes = handle.as_bytes();
     WireHandle::new(bytes).filter(|_| !bytes.is_empty()).ok_or_else(|| Error::from(Status::BadHandle))
 }
 
-/// A handle off the wire; `None` if it is empty.
+/// Decodes a handle. `None` if it is empty.
 pub(super) fn from_wire(handle: &WireHandle) -> Option<Handle> {
     Handle::new(handle).filter(|_| !handle.is_empty())
 }
 
-/// A name for the wire.
+/// Encodes a name.
 pub(super) fn component(name: &Name) -> Component {
-    // The bound of names is below that of components.
+    // The limit of a name is below that of a component.
     Component::new(Bytes::copy_from_slice(name.as_bytes())).unwrap_or_default()
 }
 
-/// Attributes off the wire, or the name of one that no file can be without.
+/// Decodes attributes. The error names a missing attribute that every file must have.
 pub(super) fn attributes(from: &Fattr, ids: &Idmap) -> Result<Attributes, &'static str> {
     let ftype = from.ftype.ok_or("type")?;
     let change = from.change.ok_or("change")?;
@@ -150,7 +150,7 @@ pub(super) fn attributes(from: &Fattr, ids: &Idmap) -> Result<Attributes, &'stat
     })
 }
 
-/// What weak cache consistency compares, off the wire, if all of it is there.
+/// Decodes the attributes that weak cache consistency compares. `None` unless all are present.
 pub(super) fn wcc_attributes(from: &Fattr) -> Option<WccAttributes> {
     Some(WccAttributes {
         size: from.size?,
@@ -172,17 +172,17 @@ fn file_type(from: Ftype) -> FileType {
     }
 }
 
-/// A time stamp off the wire; parts of a second that are more than one are cut.
+/// Decodes a timestamp. Nanoseconds of a second or more are cut to less than one second.
 pub(super) fn timestamp(from: Nfstime) -> Timestamp {
     Timestamp::new(from.seconds, from.nseconds.min(999_999_999))
 }
 
-/// A time stamp for the wire.
+/// Encodes a timestamp.
 pub(super) fn nfstime(from: Timestamp) -> Nfstime {
     Nfstime { seconds: from.seconds, nseconds: from.nanoseconds }
 }
 
-/// Attributes to set, for the wire.
+/// Encodes attributes to set.
 pub(super) fn to_set(from: &SetAttributes) -> Fattr {
     let time = |time: SetTime| match time {
         SetTime::Server => Settime::SetToServerTime,
@@ -199,22 +199,22 @@ pub(super) fn to_set(from: &SetAttributes) -> Fattr {
     }
 }
 
-/// Attributes to set, as an argument.
+/// Encodes attributes to set, as an argument.
 pub(super) fn arg(from: &SetAttributes) -> ArgFattr {
     to_set(from).into()
 }
 
-/// An owner in digits (RFC 8881, section 5.9).
+/// Encodes an owner as digits (RFC 8881, section 5.9).
 fn number(id: u32) -> Limited {
     Limited::new(id.to_string()).unwrap_or_default()
 }
 
-/// How durable, for the wire.
+/// Encodes a stability level.
 pub(super) fn stable(from: Stability) -> StableHow {
     crate::convert::stable(from)
 }
 
-/// How durable, off the wire.
+/// Decodes a stability level.
 pub(super) fn stability(from: StableHow) -> Stability {
     crate::convert::stability(from)
 }

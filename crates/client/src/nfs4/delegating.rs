@@ -1,11 +1,13 @@
-//! Delegations of directories: GET_DIR_DELEGATION (RFC 8881, section 18.39), without notifications, asked for along with
-//! what is sent anyway: the ACCESS that a directory's first use makes, or a LOOKUP, OPEN or READDIR in it.
+//! Directory delegations: GET_DIR_DELEGATION (RFC 8881, section 18.39), without notifications. The request
+//! piggybacks on a compound that is sent anyway: the ACCESS of a directory's first use, or a LOOKUP, OPEN or
+//! READDIR in it.
 //!
-//! ACCESS comes first in the compound, so that its answer is had whatever the server makes of the rest, and the
-//! attributes that count come last: they are those under the delegation. A LOOKUP or OPEN of a name that is not there
-//! ends its compound, so that the delegation is asked for in front of it ([`Piggybacking::First`]), of a server that is known to
-//! know the operation; of another one behind it ([`Piggybacking::Last`]), where nothing is lost if it does not. There is nothing
-//! to reclaim of a delegation (section 10.9.5): after a restart of the server it is no more.
+//! ACCESS comes first in its compound, so that its answer arrives whatever the server makes of the rest. The
+//! attributes that count come last, because those are covered by the delegation. A LOOKUP or OPEN of a
+//! missing name ends its compound. So a server that is known to support the operation is asked before it
+//! ([`Piggybacking::First`]). Any other server is asked after it ([`Piggybacking::Last`]), where a failure
+//! loses nothing. A directory delegation cannot be reclaimed (section 10.9.5): after a restart of the server
+//! it is gone.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,8 +20,8 @@ use protocol::nfs4::{
 };
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Accessed, AndDelegated, Attributes, Caller, Delegated, Handle, Lease, LeaseId, LeaseKind,
-    Result, Status,
+    AccessMask, Accessed, Attributes, BringsDirectoryLease, Caller, Delegated, DirectoryLease, Handle, Lease,
+    LeaseId, LeaseKind, Result, Status,
 };
 
 use super::attributes::{DIRECTORY, confirming, getattr_all, put};
@@ -27,30 +29,32 @@ use super::execute::Plan;
 use super::state::{Delegation, State, Used, lease};
 use super::{Nfs4, Nfs4Client};
 
-/// So many refusals in a row, of different directories or of one after a pause, are chance.
+/// Fewer refusals in a row than this are chance, if they are of different directories, or of one after a
+/// pause.
 const REFUSALS_MAX: u32 = 16;
-/// A directory that was refused is not asked for so long, and then twice as long each time; and so are all of them after too
-/// many refusals.
+/// After a refusal, the directory is not asked for during this pause, whose length doubles each time. After
+/// too many refusals, this holds for all directories.
 const PAUSE_MIN: Duration = Duration::from_secs(30);
 const PAUSE_MAX: Duration = Duration::from_secs(900);
-/// So many directories that were refused are remembered.
+/// Most refused directories in the table.
 const REFUSED_MAX: usize = 512;
 
-/// Is it worth asking? A server that does not know the operation is not asked again, one that has none to give is asked
-/// less and less often, and so it is for a directory that has none to give of, because others change it, say.
+/// The delegation backoff. A server that does not support the operation is not asked again. If the server
+/// refuses, it is asked less and less often. The same holds for a single directory that the server refuses,
+/// for example because other clients change it.
 #[derive(Debug, Default)]
 pub(super) struct DelegationBackoff(Mutex<Refusals>);
 
 #[derive(Debug, Default)]
 struct Refusals {
-    /// The server knows the operation, or does not; none if it has not been asked.
+    /// Whether the server supports the operation; `None` if it has not been asked.
     known: Option<bool>,
     in_a_row: u32,
     all: Pause,
     directories: HashMap<Handle, Pause>,
 }
 
-/// When to ask again.
+/// The pause before the next request.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pause {
     length: Duration,
@@ -105,43 +109,67 @@ impl DelegationBackoff {
     }
 }
 
-/// When in the compound of another operation a delegation is asked for.
+/// The place of the delegation request in the compound of another operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Piggybacking {
-    /// Before it.
+    /// Before the operation.
     First,
-    /// Behind it.
+    /// After the operation.
     Last,
     /// Not at all.
     Never,
 }
 
 impl Piggybacking {
-    /// What comes between the directory's PUTFH and the GETATTR that is there anyway.
+    /// The operation between the directory's PUTFH and the GETATTR that is there anyway.
     pub(super) fn first(self) -> Option<ArgOp> {
         (self == Piggybacking::First).then(get_dir_delegation)
     }
 
-    /// What comes last, the directory being the current object.
+    /// The last operations, with the directory as the current filehandle.
     pub(super) fn last(self) -> impl Iterator<Item = ArgOp> {
         let asked = (self == Piggybacking::Last).then(|| [get_dir_delegation(), getattr_all()]);
         asked.into_iter().flatten()
     }
 }
 
-/// A delegation that was given, with the directory's attributes still to come.
-type Promised = Option<LeaseId>;
-
-/// What a compound that begins with a directory's attributes has brought up to there.
-pub(super) struct Begun {
-    /// Behind them.
-    pub(super) results: Results,
-    pub(super) above: Result<Attributes>,
-    /// What came of [`Piggybacking::first`].
+/// The result of an operation in a directory, and the lease on the directory that came with it.
+#[derive(Clone, Debug)]
+pub(super) struct WithLease<T> {
+    /// The result of the operation itself.
+    pub(super) result: Result<T>,
+    /// The lease, and the directory's attributes under it. Attributes in the result may be older.
     pub(super) lease: Option<(Lease, Attributes)>,
 }
 
-/// No notifications: what changes is recalled.
+impl<T> WithLease<T> {
+    /// A result without a lease.
+    pub(super) fn alone(result: Result<T>) -> WithLease<T> {
+        WithLease { result, lease: None }
+    }
+
+    /// As the layer above takes it.
+    pub(super) fn into_result(self) -> Result<T>
+    where
+        T: BringsDirectoryLease,
+    {
+        T::attach(self.result, self.lease.map(|(lease, attributes)| DirectoryLease { lease, attributes }))
+    }
+}
+
+/// A delegation that was granted, with the directory's attributes still to come.
+type Promised = Option<LeaseId>;
+
+/// The first results of a compound that begins with a directory's attributes.
+pub(super) struct Begun {
+    /// The results after the attributes.
+    pub(super) results: Results,
+    pub(super) above: Result<Attributes>,
+    /// The result of [`Piggybacking::first`].
+    pub(super) lease: Option<(Lease, Attributes)>,
+}
+
+/// Asks for no notifications, so every change leads to a recall.
 fn get_dir_delegation() -> ArgOp {
     let never = Nfstime { seconds: 0, nseconds: 0 };
     op::GetDirDelegation::with(GetDirDelegationArgs {
@@ -154,13 +182,13 @@ fn get_dir_delegation() -> ArgOp {
     })
 }
 
-/// GET_DIR_DELEGATION has failed, and nothing behind it was done.
+/// GET_DIR_DELEGATION failed, and nothing after it was executed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NotCarriedOut;
 
-/// What was done with [`Piggybacking::Never`], where there is nothing that can have kept it from being carried out.
-pub(super) fn plain<T>(done: std::result::Result<AndDelegated<T>, NotCarriedOut>) -> Result<T> {
-    done.unwrap_or_else(|NotCarriedOut| AndDelegated::alone(Err(Status::ServerFault.into()))).result
+/// The result of an operation with [`Piggybacking::Never`], which nothing can have kept from being executed.
+pub(super) fn plain<T>(done: std::result::Result<WithLease<T>, NotCarriedOut>) -> Result<T> {
+    done.unwrap_or_else(|NotCarriedOut| WithLease::alone(Err(Status::ServerFault.into()))).result
 }
 
 impl Nfs4 {
@@ -184,24 +212,24 @@ impl Nfs4 {
         self.to_the_end(caller, work, undo).await
     }
 
-    /// Does to its end what may bring a delegation of a directory along.
-    pub(super) async fn with_piggyback<T, F>(&self, caller: &Caller, work: F) -> AndDelegated<T>
+    /// Runs work that may bring a delegation of a directory to completion.
+    pub(super) async fn with_piggyback<T, F>(&self, caller: &Caller, work: F) -> WithLease<T>
     where
         T: Send + 'static,
-        F: Future<Output = AndDelegated<T>> + Send + 'static,
+        F: Future<Output = WithLease<T>> + Send + 'static,
     {
-        let undo = |inner: Arc<Nfs4Client>, unheard: AndDelegated<T>| {
+        let undo = |inner: Arc<Nfs4Client>, unheard: WithLease<T>| {
             if let Some((lease, _)) = unheard.lease {
                 inner.return_soon(lease.id);
             }
         };
         let heard = self.to_the_end(caller, async move { Ok(work.await) }, undo).await;
-        heard.unwrap_or_else(|error| AndDelegated::alone(Err(error)))
+        heard.unwrap_or_else(|error| WithLease::alone(Err(error)))
     }
 }
 
 impl Nfs4Client {
-    /// When to ask for a delegation along with an operation in a directory.
+    /// The place for the delegation request in an operation in a directory.
     pub(super) fn piggybacking(&self, directory: &Handle) -> Piggybacking {
         match self.may_be_delegated(directory) {
             false => Piggybacking::Never,
@@ -210,8 +238,8 @@ impl Nfs4Client {
         }
     }
 
-    /// Sends a compound that asks for a directory's attributes, and then for `rest`, which changes nothing. The inner error is that
-    /// of a compound that did not come as far as the directory.
+    /// Sends a compound that asks for a directory's attributes and then runs `rest`, which changes nothing.
+    /// The inner error is that of a compound that failed before the directory.
     pub(super) async fn begin_in(
         &self,
         caller: &Caller,
@@ -246,7 +274,8 @@ impl Nfs4Client {
         Ok(Ok(Begun { results, above, lease }))
     }
 
-    /// What came of [`Piggybacking::first`]. An error if the compound ended there, and the operation is to be sent without it.
+    /// Takes the result of [`Piggybacking::first`]. If the compound ended there, returns an error, and the
+    /// operation must be sent without it.
     pub(super) fn take_first(
         &self,
         caller: &Caller,
@@ -265,7 +294,7 @@ impl Nfs4Client {
         if went_on { Ok(promised) } else { Err(NotCarriedOut) }
     }
 
-    /// What came of [`Piggybacking::last`], if all before it was carried out, as it must have been.
+    /// Takes the result of [`Piggybacking::last`]. Everything before it must have been executed.
     pub(super) fn take_last(
         &self,
         caller: &Caller,
@@ -282,7 +311,7 @@ impl Nfs4Client {
         self.vouched(Some(promised), attributes.ok().flatten())
     }
 
-    /// The delegation that was promised, with the attributes under it. Without those it goes back.
+    /// The promised delegation with the attributes under it. Without attributes, the delegation goes back.
     pub(super) fn vouched(
         &self,
         promised: Promised,
@@ -308,13 +337,13 @@ impl Nfs4Client {
         directory: &Handle,
         asked: AccessMask,
     ) -> Result<Delegated> {
-        // A recall may come before the answer.
+        // A recall may arrive before the answer.
         let _in_flight = self.back.opening();
         let known = self.backoff.are_known();
         let build = |_: &State| {
             let access = op::Access::with(AccessArgs { access: asked.bits() });
             let mut operations = vec![put(directory)?, access];
-            // Of a server that may not know what comes next, and says nothing behind it.
+            // The server may not support the next operation, and then returns nothing after it.
             operations.extend((!known).then(getattr_all));
             operations.extend([get_dir_delegation(), getattr_all()]);
             Ok((operations, Used::Nothing))
@@ -338,7 +367,7 @@ impl Nfs4Client {
                 match (before, after) {
                     (Some(attributes), _) => Ok(self.under(None, granted, attributes)),
                     (None, Some(Err(failed))) => Err(failed),
-                    // Nothing is behind what failed.
+                    // Nothing follows the failed operation.
                     (None, _) => {
                         let accessed = self.ask_access(caller, directory, asked).await?;
                         Ok(Delegated { accessed, lease: None })
@@ -359,7 +388,7 @@ impl Nfs4Client {
         Delegated { accessed, lease: held.map(|id| lease(id, LeaseKind::Read, attributes.change)) }
     }
 
-    /// What the server makes of it.
+    /// Updates the backoff with the server's answer.
     fn if_worth_asking(
         &self,
         directory: &Handle,
@@ -380,7 +409,7 @@ impl Nfs4Client {
         None
     }
 
-    /// Enters a delegation. One that nobody would hear of the recall of goes back.
+    /// Enters a delegation. If no layer listens for its recall, it goes back.
     fn hold_directory(&self, caller: &Caller, directory: &Handle, given: &DirDelegation) -> Option<LeaseId> {
         let delegation = Delegation {
             handle: *directory,
@@ -399,7 +428,7 @@ impl Nfs4Client {
         new.then_some(id)
     }
 
-    /// The server has restarted, and gives back no delegations of directories.
+    /// Ends all directory delegations after a restart of the server, which does not return them.
     pub(super) fn lose_directories(&self) {
         let lost: Vec<LeaseId> = {
             let state = self.state.lock();
@@ -455,7 +484,7 @@ mod tests {
         backoff.refused(Instant::now(), &restless);
         tokio::time::advance(PAUSE_MIN).await;
         assert!(backoff.are_good(Instant::now(), &restless), "from the beginning");
-        // Those that are forgotten first are those that may be asked first.
+        // The table first drops those that may be asked for first.
         for number in 0..2 * REFUSED_MAX as u32 {
             backoff.refused(Instant::now(), &directory(10 + number));
         }

@@ -3,15 +3,15 @@
 use protocol::nfs4::{
     Attr, Bitmap, Entry as WireEntry, Fattr, Op, Operation, ReaddirArgs, Results, Status as Wire, op,
 };
-use vfs::{AndDelegated, Attributes, Caller, Entry, Handle, Listing, Node, ReadDir, Result, Status};
+use vfs::{Attributes, Caller, Entry, Handle, Listing, Node, ReadDir, Result, Status};
 
-use super::delegating::{Begun, NotCarriedOut, Piggybacking, plain};
+use super::delegating::{Begun, NotCarriedOut, Piggybacking, WithLease, plain};
 use super::{Nfs4Client, convert};
 use crate::listing::{self, BYTES_MIN, EMPTY_MAX, Part, Place};
 
-/// Of each entry, if no more is wanted.
+/// Attributes of each entry if only names are wanted.
 const NAMES: Bitmap = Bitmap::of(&[Attr::RdattrError, Attr::Fileid, Attr::MountedOnFileid]);
-/// Of each entry, besides all attributes.
+/// Attributes of each entry besides those of the file.
 const PLUS: Bitmap = Bitmap::of(&[Attr::RdattrError, Attr::Filehandle, Attr::MountedOnFileid]);
 
 impl Nfs4Client {
@@ -24,14 +24,14 @@ impl Nfs4Client {
         plain(self.read_on(caller, directory, part, Piggybacking::Never).await)
     }
 
-    /// The same, and a delegation of the directory along with it. Only of a server that is known to have them: a listing
-    /// comes last in its compound.
+    /// As [`Nfs4Client::read_directory`], with a piggybacked delegation of the directory. It is asked for
+    /// only of a server that is known to grant them, because READDIR comes last in its compound.
     pub(super) async fn read_directory_delegated(
         &self,
         caller: &Caller,
         directory: &Handle,
         part: ReadDir,
-    ) -> AndDelegated<Listing> {
+    ) -> WithLease<Listing> {
         // A recall may come before the answer.
         let _in_flight = self.back.opening();
         if self.piggybacking(directory) == Piggybacking::First
@@ -39,7 +39,7 @@ impl Nfs4Client {
         {
             return read;
         }
-        AndDelegated::alone(self.read_directory(caller, directory, part).await)
+        WithLease::alone(self.read_directory(caller, directory, part).await)
     }
 
     async fn read_on(
@@ -48,28 +48,28 @@ impl Nfs4Client {
         directory: &Handle,
         part: ReadDir,
         mut piggybacking: Piggybacking,
-    ) -> std::result::Result<AndDelegated<Listing>, NotCarriedOut> {
+    ) -> std::result::Result<WithLease<Listing>, NotCarriedOut> {
         let mut place = listing::place(&part);
         let bytes = part.bytes.clamp(BYTES_MIN, self.export().read_max.max(BYTES_MIN));
         let mut lease = None;
         for _ in 0..EMPTY_MAX {
             let wanted = (place, bytes, part.plus);
-            let AndDelegated { result, lease: came } =
+            let WithLease { result, lease: came } =
                 self.read_part(caller, directory, wanted, piggybacking).await?;
             lease = lease.or(came);
             piggybacking = Piggybacking::Never;
             let read = match result {
                 Ok(read) => read,
-                Err(failed) => return Ok(AndDelegated { result: Err(failed), lease }),
+                Err(failed) => return Ok(WithLease { result: Err(failed), lease }),
             };
             if read.says_something() {
-                return Ok(AndDelegated { result: Ok(read.listing), lease });
+                return Ok(WithLease { result: Ok(read.listing), lease });
             }
             let Some(next) = read.next(place) else { break };
             place = next;
         }
         let result = Err(self.nonsense(Operation::Readdir, "no entries, and not the end of the directory"));
-        Ok(AndDelegated { result, lease })
+        Ok(WithLease { result, lease })
     }
 
     async fn read_part(
@@ -78,7 +78,7 @@ impl Nfs4Client {
         directory: &Handle,
         ((cookie, cookieverf), bytes, plus): (Place, u32, bool),
         piggybacking: Piggybacking,
-    ) -> std::result::Result<AndDelegated<Part>, NotCarriedOut> {
+    ) -> std::result::Result<WithLease<Part>, NotCarriedOut> {
         let attr_request = if plus { convert::ATTRIBUTES | PLUS } else { NAMES };
         let args = ReaddirArgs { cookie, cookieverf, dircount: bytes, maxcount: bytes, attr_request };
         // Long results come last: see `read_data`.
@@ -86,16 +86,16 @@ impl Nfs4Client {
         let begun = self.begin_in(caller, directory, Operation::Readdir, piggybacking, &rest).await?;
         let Begun { mut results, above, lease } = match begun {
             Ok(begun) => begun,
-            Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
+            Err(failed) => return Ok(WithLease::alone(Err(failed))),
         };
         let result = above.and_then(|above| self.part(&mut results, above, plus));
-        Ok(AndDelegated { result, lease })
+        Ok(WithLease { result, lease })
     }
 
-    /// An answer of a directory with these attributes.
+    /// Converts a listing of a directory with these attributes.
     fn part(&self, results: &mut Results, above: Attributes, plus: bool) -> Result<Part> {
         let ok = results.take::<op::Readdir>().map_err(|error| match error.status() {
-            // The verifier is of another listing.
+            // The verifier belongs to another listing.
             Some(Wire::NotSame) => Status::BadCookie.into(),
             _ => self.failed(&error),
         })?;
@@ -107,11 +107,17 @@ impl Nfs4Client {
                 entries.push(entry);
             }
         }
-        let listing = Listing { entries, verifier: ok.cookieverf, eof: ok.eof, directory: Some(above) };
+        let listing = Listing {
+            entries,
+            verifier: ok.cookieverf,
+            eof: ok.eof,
+            directory: Some(above),
+            directory_lease: None,
+        };
         Ok(Part { listing, last_cookie })
     }
 
-    /// An entry off the wire; `None` for `.` and `..`, which version 4 does not have but some servers send.
+    /// Converts an entry. `None` for `.` and `..`, which version 4 does not have but some servers send.
     fn entry(&self, came: &WireEntry, plus: bool) -> Result<Option<Entry>> {
         let passed_on = listing::name_of(&came.name, came.cookie);
         let Some((name, cookie)) = passed_on.map_err(|what| self.nonsense(Operation::Readdir, what))? else {
@@ -123,7 +129,7 @@ impl Nfs4Client {
         Ok(Some(Entry { name, fileid, cookie, node }))
     }
 
-    /// What an entry is, unless the origin could not tell.
+    /// The node of an entry. `None` if the origin could not return its attributes.
     fn entry_node(&self, came: &Fattr) -> Result<Option<Node>> {
         let Some(handle) = came.filehandle.as_ref().and_then(convert::from_wire) else { return Ok(None) };
         if matches!(came.rdattr_error, Some(protocol::Reply::Fail(..))) || came.ftype.is_none() {

@@ -1,15 +1,17 @@
-//! What is held at the origin outlives the process: a record of it, and what the next life makes of one.
+//! A record of the state held at the origin, which survives the process, and its use by the next incarnation.
 //!
-//! [`record`] says what is recorded, [`journal`] keeps it in a file. Whoever locks the state through [`RecordedState::lock`] has
-//! recorded all that changed when the lock goes, before anybody is told of it. The order is such that the record never
-//! promises more than the origin has:
-//! - a grant is recorded when it came, and that it may come before it is asked for;
-//! - what is given up is recorded as going before the origin is told, and forgotten when the origin has it;
-//! - a range that a LOCK or LOCKU is about is in doubt from before it is sent until it is answered.
+//! [`record`] defines the entries, and [`journal`] keeps them in a file. All code locks the state through
+//! [`RecordedState::lock`]. Releasing that lock records all changes, before any caller learns of them. The
+//! order of steps ensures that the record never promises more than the origin has:
+//! - A grant is recorded when it arrives. That it may arrive is recorded before the request is sent.
+//! - An object that is given up is recorded as going before the origin is told, and removed when the origin
+//!   has it.
+//! - The range of a LOCK or LOCKU is recorded as in doubt, from before it is sent until it is answered.
 //!
-//! Assumed: the process is killed, not the machine. A record of another boot of the machine is not believed, nor one
-//! that is damaged, or of another URL or server; then this life is a new incarnation of the client, and the origin drops
-//! what the last one held (RFC 8881, section 2.4). If the record can no longer be written, it is removed.
+//! The module assumes that the process is killed, but not the machine. It rejects a record of another boot of
+//! the machine, of another URL or server, or a damaged one. Then this incarnation has a new verifier, and the
+//! origin drops what the last one held (RFC 8881, section 2.4). If the record can no longer be written, it is
+//! removed.
 
 pub(crate) mod journal;
 pub(crate) mod record;
@@ -30,20 +32,20 @@ use crate::url::Url;
 use journal::{Contents, Entries, Journal};
 use record::{Entry, Going, Opening, TooLarge};
 
-/// What an earlier life held, as far as it was recorded.
+/// The recorded state of an earlier incarnation.
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
     pub(crate) incarnation: record::Incarnation,
-    /// When the lease was renewed last, at least, in time since the machine started.
+    /// The lease was renewed at this time or later, counted from the start of the machine.
     pub(crate) renewed: Duration,
     pub(crate) opens: BTreeMap<OpenId, (Open, Going)>,
     pub(crate) leases: BTreeMap<LeaseId, (Delegation, Going)>,
     pub(crate) openings: Vec<Opening>,
-    /// The last name that was given to anything.
+    /// The last id assigned to any object.
     pub(crate) last_name: u64,
 }
 
-/// Who this life is to the origin, and what it takes over from the one before.
+/// The identity of this incarnation at the origin, and the state that it takes over from the last one.
 #[derive(Clone, Debug)]
 pub struct Incarnation {
     pub(crate) identity: Identity,
@@ -51,14 +53,15 @@ pub struct Incarnation {
 }
 
 impl Incarnation {
-    /// A client that nobody has heard of before, nor will again.
+    /// A client that is unknown to every server and leaves no record.
     pub fn volatile(url: &Url) -> Incarnation {
         Incarnation { identity: Identity::volatile(url), past: None }
     }
 
-    /// The client with this `co_ownerid`, at most 1,024 bytes, whose record, if there is one, is the file `path`. If what
-    /// is recorded cannot be gone on with, the reason comes along, as one line for the user, and the origin is to drop
-    /// what the last life held; but if that was of another URL, it is left alone, and this is a client of its own.
+    /// The client with this `co_ownerid`, at most 1,024 bytes. Its record, if any, is the file `path`. If the
+    /// record cannot be used, the second value is the reason, as one line for the user. The origin must then
+    /// drop what the last incarnation held. But if the record is of another URL, that state is left alone,
+    /// and this is a client of its own.
     pub fn resume(url: &Url, owner: Bytes, path: &Path) -> (Incarnation, Option<String>) {
         let mut fresh = Identity { owner, ..Identity::volatile(url) };
         let reason =
@@ -91,17 +94,17 @@ impl Incarnation {
         &self.identity.owner
     }
 
-    /// Is anything taken over?
+    /// Does it take anything over?
     pub fn resumes(&self) -> bool {
         self.past.is_some()
     }
 }
 
 impl Past {
-    /// What a journal says.
+    /// Parses the contents of a journal.
     ///
     /// # Errors
-    /// In words, if an entry is none of ours or says nothing by itself.
+    /// A message, if an entry is unknown or refers to an entry that is missing.
     pub(crate) fn parse(contents: &Contents) -> Result<Past, String> {
         let names = contents.entries.keys().chain(&contents.removed).filter_map(|key| record::name_of(key));
         let mut last_name = names.max().unwrap_or(0);
@@ -113,7 +116,7 @@ impl Past {
                 Entry::Renewed(seconds) => renewed = Duration::from_secs(seconds),
                 Entry::Open(id, open, going) => drop(opens.insert(OpenId(id), (open, going))),
                 Entry::Locks(id, owner, locks, doubt) => {
-                    // An open comes before its locks, in the order of keys.
+                    // In the order of keys, an open comes before its locks.
                     let (open, _): &mut (Open, Going) =
                         opens.get_mut(&OpenId(id)).ok_or("it has locks without an open")?;
                     doubt.map(|doubt| open.doubts.insert(owner.clone(), doubt));
@@ -128,7 +131,7 @@ impl Past {
         Ok(Past { incarnation, renewed, opens, leases, openings, last_name })
     }
 
-    /// May it be gone on with?
+    /// May this incarnation take it over?
     fn check(&self, owner: &[u8], boot: Option<&[u8]>) -> Result<(), String> {
         if self.incarnation.owner[..] != *owner {
             return Err("it is of another client".to_owned());
@@ -140,8 +143,8 @@ impl Past {
         }
     }
 
-    /// Is the lease sure to have lasted until now? Then nobody else was given what was held, even if the origin has
-    /// restarted meanwhile.
+    /// Is it certain that the lease has not ended? Then no other client was granted this state, even if the
+    /// origin has restarted meanwhile.
     pub(crate) fn is_within_lease(&self) -> bool {
         let lease = Duration::from_secs(self.incarnation.lease_seconds.into());
         let passed = uptime().and_then(|now| now.checked_sub(self.renewed));
@@ -149,21 +152,21 @@ impl Past {
     }
 }
 
-/// Which boot of the machine this is. Without /proc nobody knows.
+/// The id of this boot of the machine. It is unknown without /proc.
 fn boot() -> Option<Vec<u8>> {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
     let id = id.trim_ascii().to_vec();
     (!id.is_empty() && id.len() <= 64).then_some(id)
 }
 
-/// Time since the machine started, in which it may have slept.
+/// Time since the machine started, including time asleep.
 pub(super) fn uptime() -> Option<Duration> {
     let text = std::fs::read_to_string("/proc/uptime").ok()?;
     let seconds: f64 = text.split_whitespace().next()?.parse().ok()?;
     Duration::try_from_secs_f64(seconds).ok()
 }
 
-/// The state, and the journal that follows it.
+/// The state, and the journal that records it.
 #[derive(Debug, Default)]
 pub(super) struct RecordedState {
     inner: Mutex<Followed>,
@@ -175,7 +178,7 @@ struct Followed {
     journal: Option<Journal>,
 }
 
-/// The state, locked. What was touched is recorded when this goes.
+/// The locked state. Dropping the guard records what was touched.
 pub(super) struct Guard<'a>(MutexGuard<'a, Followed>);
 
 impl Deref for Guard<'_> {
@@ -203,7 +206,7 @@ impl RecordedState {
         Guard(self.inner.lock())
     }
 
-    /// Records everything, now and from now on, in the file `path`, in the place of what was there.
+    /// Records everything, now and from now on, in the file `path`, and replaces what was there.
     pub(super) fn keep(&self, path: &Path, incarnation: &record::Incarnation) -> std::io::Result<()> {
         let mut followed = self.inner.lock();
         let Followed { state, journal } = &mut *followed;
@@ -219,17 +222,18 @@ impl RecordedState {
         Ok(())
     }
 
-    /// Nothing is recorded any more, and nothing is left of what was.
+    /// Stops recording, and removes the record.
     pub(super) fn forget(&self) {
         let mut followed = self.inner.lock();
         followed.state.record(false);
         if let Some(Err(error)) = followed.journal.take().map(Journal::abandon) {
-            // The next life finds that the origin has nothing of what it says.
+            // A record that stays does no harm: the next incarnation finds that the origin has none of this
+            // state.
             tracing::debug!(%error, "the record of what was held at the origin could not be removed");
         }
     }
 
-    /// Another client id or session.
+    /// Records another client id or session.
     pub(super) fn change_incarnation(&self, incarnation: &record::Incarnation) {
         self.inner.lock().note(|journal| {
             journal.put(record::incarnation_key(), record::incarnation(incarnation)?);
@@ -237,7 +241,7 @@ impl RecordedState {
         });
     }
 
-    /// The lease was renewed, not before this time since the machine started.
+    /// Records that the lease was renewed at this time since the machine started, or later.
     pub(super) fn renewed(&self, uptime: Duration) {
         self.inner.lock().note(|journal| {
             journal.put(record::renewed_key(), record::renewed(uptime.as_secs())?);
@@ -275,7 +279,7 @@ impl Followed {
         }
     }
 
-    /// What is not recorded must not be relied on: there is no record any more.
+    /// Removes the record, because an incomplete record must not be relied on.
     fn give_up(&mut self, cause: &str) {
         self.state.record(false);
         let Some(journal) = self.journal.take() else { return };
@@ -293,7 +297,7 @@ fn in_words(_: TooLarge) -> String {
     "a name is too long, or one owner has too many locks".to_owned()
 }
 
-/// All there is to record.
+/// All entries of the record.
 fn all(state: &mut State, incarnation: &record::Incarnation) -> Result<Entries, TooLarge> {
     let mut entries = Entries::from([(record::incarnation_key(), record::incarnation(incarnation)?)]);
     if let Some(uptime) = uptime() {
@@ -305,7 +309,7 @@ fn all(state: &mut State, incarnation: &record::Incarnation) -> Result<Entries, 
     Ok(entries)
 }
 
-/// What the keys of something begin with, and its entries.
+/// The common prefix of an object's keys, and its entries.
 fn entries_of(state: &State, what: Touched) -> Result<(Vec<u8>, Entries), TooLarge> {
     let one = |key: Vec<u8>, value: Option<Vec<u8>>| {
         let entries = value.map(|value| (key.clone(), value)).into_iter().collect();
@@ -326,7 +330,7 @@ fn entries_of(state: &State, what: Touched) -> Result<(Vec<u8>, Entries), TooLar
     })
 }
 
-/// The entry of this life.
+/// The entry that describes this incarnation.
 pub(super) fn incarnation(
     url: &Url,
     identity: &Identity,
@@ -347,12 +351,12 @@ pub(super) fn incarnation(
     }
 }
 
-/// What is too long is recorded as nothing, which nothing matches.
+/// A value that is too long is recorded as empty, which matches nothing.
 fn opaque<const MAX: usize>(bytes: &[u8]) -> Opaque<MAX> {
     Opaque::new(Bytes::copy_from_slice(bytes)).unwrap_or_default()
 }
 
-/// An owner's part in an open, for the layer above.
+/// The locks of an open, for the layer above.
 pub(super) fn locks_of(open: &Open) -> Vec<vfs::Lock> {
     let of = |owner: &Owner, range: super::state::ranges::Range| vfs::Lock {
         owner: owner.clone(),

@@ -1,5 +1,5 @@
-//! Client id and session: EXCHANGE_ID, CREATE_SESSION, BIND_CONN_TO_SESSION, RECLAIM_COMPLETE, and their end
-//! (RFC 8881, sections 18.33 to 18.38, 18.50 and 18.51).
+//! Client id and session: EXCHANGE_ID, CREATE_SESSION, BIND_CONN_TO_SESSION, RECLAIM_COMPLETE, and their
+//! destruction (RFC 8881, sections 18.33 to 18.38, 18.50 and 18.51).
 
 use std::time::Duration;
 
@@ -23,37 +23,37 @@ use crate::url::Url;
 
 /// The program number of our callbacks.
 pub(crate) const CB_PROGRAM: u32 = 0x4000_0000;
-/// The most slots that are asked for.
+/// Most slots to ask for.
 pub(crate) const SLOTS_MAX: u32 = 64;
-/// The most slots of the server's callbacks.
+/// Most slots for the server's callbacks.
 pub(crate) const BACK_SLOTS: u32 = 16;
-/// Operations in a callback, CB_SEQUENCE counted.
+/// Most operations in a callback, CB_SEQUENCE included.
 pub(crate) const BACK_OPERATIONS_MAX: u32 = 8;
-/// The most bytes in a request or reply: our largest transfer and what is around it.
+/// Most bytes in a request or reply: our largest transfer and its headers.
 const MESSAGE_MAX_BYTES: u32 = (1 << 20) + (16 << 10);
-/// The most bytes in a reply that must be given again.
+/// Most bytes in a reply that the server must cache for resends.
 const CACHED_MAX_BYTES: u32 = 16 << 10;
-/// The most operations in a compound.
+/// Most operations in a compound.
 const OPERATIONS_MAX: u32 = 32;
 const BACK_MESSAGE_MAX_BYTES: u32 = 16 << 10;
 
-/// Who this client is to the origin (RFC 8881, section 2.4).
+/// The identity of this client at the origin (RFC 8881, section 2.4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// `co_ownerid`: the same for all lives of one client, at most 1,024 bytes. Two clients with the same one throw
-    /// each other out.
+    /// `co_ownerid`, at most 1,024 bytes. All incarnations of one client have the same. Two clients with the
+    /// same one expel each other.
     pub owner: Bytes,
-    /// `co_verifier`: another for each incarnation of the client, so that the origin drops what the last one held. A life
-    /// that goes on with what the last one held has the same.
+    /// `co_verifier`. A new value makes the origin drop what the last incarnation held. An incarnation that
+    /// takes over that state has the same value.
     pub verifier: [u8; 8],
 }
 
 impl Identity {
-    /// One that no other process has, and no later life of this one. What it holds when it is killed is held until
-    /// the lease ends.
+    /// An identity that no other process has, and no later incarnation of this one. If the process is killed,
+    /// the origin keeps its state until the lease ends.
     pub fn volatile(url: &Url) -> Identity {
         let mut random = [0; 24];
-        // Without randomness the process id has to do.
+        // Without randomness, use the process id.
         if getrandom::fill(&mut random).is_err() {
             random[..4].copy_from_slice(&std::process::id().to_ne_bytes());
         }
@@ -73,26 +73,26 @@ impl Identity {
     }
 }
 
-/// What EXCHANGE_ID gave.
+/// The result of EXCHANGE_ID.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Client {
     pub(crate) id: u64,
-    /// Of the next CREATE_SESSION.
+    /// The sequence id of the next CREATE_SESSION.
     pub(crate) sequence: u32,
     /// The server knows this client and has not lost its state.
     pub(crate) confirmed: bool,
     /// `so_major_id`.
     pub(crate) server: Bytes,
-    /// Where the id is good.
+    /// The scope in which the client id is valid.
     pub(crate) scope: Bytes,
 }
 
 /// Why a session cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NotMade {
-    /// The server said so.
+    /// The server answered with this status.
     Status(Wire),
-    /// No answer, or nonsense.
+    /// There was no answer, or it made no sense.
     NoAnswer,
 }
 
@@ -102,15 +102,15 @@ impl From<CompoundError> for NotMade {
     }
 }
 
-/// The connection that a call was made on, if it can only have been this one: what the link had before the call and
-/// after the answer.
+/// The connection that carried a call, from the link's state before the call and after the answer. `None` if
+/// it is not certain.
 fn only(before: Connected, after: Connected) -> Option<u64> {
     let first = if before.up { before.generation } else { before.generation + 1 };
     (after.up && after.generation == first).then_some(first)
 }
 
 impl Nfs4Client {
-    /// A compound of one operation and no SEQUENCE, over the link that carries the callbacks.
+    /// Sends a compound of one operation without SEQUENCE, over one link.
     async fn alone(
         &self,
         operation: ArgOp,
@@ -188,7 +188,8 @@ impl Nfs4Client {
         List::new(vec![CallbackSecParms::AuthSys(sys), CallbackSecParms::AuthNone]).unwrap_or_default()
     }
 
-    /// Makes the present connection of a link one of the session. For the first link, one of the backchannel too.
+    /// Binds the current connection of a link to the session. The first link is also bound to the
+    /// backchannel.
     pub(super) async fn bind_connection(&self, session: &Session, link: usize) -> Result<(), NotMade> {
         let back = link == 0;
         let dir = if back { ChannelDirFromClient::ForeOrBoth } else { ChannelDirFromClient::Fore };
@@ -220,7 +221,7 @@ impl Nfs4Client {
         Ok(results.take::<op::DestroyClientid>()?)
     }
 
-    /// Says that nothing more will be reclaimed; until that is said, a server makes no new opens.
+    /// Says that the client will reclaim nothing more. A server grants no new opens before that.
     pub(super) async fn reclaim_complete(&self, session: &std::sync::Arc<Session>) -> Result<(), NotMade> {
         let args = op::ReclaimComplete::with(ReclaimCompleteArgs { one_fs: false });
         let mut results =

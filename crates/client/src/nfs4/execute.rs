@@ -1,9 +1,10 @@
-//! One compound, from its arguments to its results: a session, a slot, a link, and again, as often as the origin wants
-//! to be asked again.
+//! One compound, from its arguments to its results. It gets a session, a slot and a link, and is retried as
+//! often as the origin asks for it.
 //!
-//! What may not happen twice is asked again only if it has not happened: the origin says so (DELAY before the operation
-//! that the compound is for, or a refused SEQUENCE, if that is not DELAY), or gives the reply that it has kept for the
-//! slot. Where it cannot say, because the session is gone, the answer is marked as one that may be the second: see
+//! A non-idempotent compound is retried only if it was not executed, or if the origin returns the reply that
+//! it kept for the slot. The origin says that it did not execute the compound in two ways: with DELAY before
+//! the compound's main operation, or by refusing SEQUENCE with any status but DELAY. If the session is gone,
+//! the origin cannot tell. Then the result is marked as possibly that of a second execution: see
 //! `vfs::replay`.
 
 use std::sync::Arc;
@@ -26,32 +27,34 @@ use super::session::{Session, Slot};
 use super::state::{State, Used};
 use super::{Nfs4Client, Phase};
 
-/// The first pause after DELAY or GRACE; each further one is twice as long.
+/// The first pause after DELAY or GRACE. Each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// The longest.
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// So often a request is made again for a state that the origin did not have.
+/// How often a request is retried because the origin did not have the state it named.
 const MENDS_MAX: u32 = 4;
 
-/// What a compound is for, and what may be done with it.
+/// The purpose of a compound, and how it may be retried.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     main: Operation,
-    /// It may not happen twice.
+    /// It must not be executed twice.
     once: bool,
     work: Work,
-    /// What it does at the origin must be known: it is waited for beyond the caller's deadline, and given up on a `soft`
-    /// mount alone, where the origin may then keep what nobody here knows of until the lease ends.
+    /// The client must learn what the compound did at the origin. So the request continues beyond the
+    /// caller's deadline, and only a `soft` mount gives it up. In that case the origin may keep state that
+    /// this client does not know of, until the lease ends.
     run_to_completion: bool,
-    /// At least so many bytes come back. What the session does not keep for a resend need not be kept: a server refuses to
-    /// carry out what it could not.
+    /// The least size of the reply, in bytes. If the session's reply cache does not take that much, the
+    /// request does not ask to cache the reply. A server refuses to execute a request whose reply it cannot
+    /// cache.
     reply_bytes: u32,
-    /// If the origin says DELAY for so long, it is `Resource`.
+    /// If the origin says DELAY for this long, the request fails with `Resource`.
     delays_max: Option<Duration>,
 }
 
 impl Plan {
-    /// Doing it again does no harm.
+    /// A plan for an idempotent compound.
     pub(super) fn reading(main: Operation) -> Plan {
         Plan {
             main,
@@ -63,69 +66,70 @@ impl Plan {
         }
     }
 
-    /// It may not happen twice.
+    /// A plan for a compound that must not be executed twice.
     pub(super) fn changing(main: Operation) -> Plan {
         Plan { once: true, ..Plan::reading(main) }
     }
 
-    /// It changes what we hold at the origin.
+    /// A plan for a compound that changes our state at the origin.
     pub(super) fn stateful(main: Operation) -> Plan {
         Plan { run_to_completion: true, ..Plan::changing(main) }
     }
 
-    /// Its reply has so many bytes.
+    /// The reply has at least this many bytes.
     pub(super) fn answered_with(self, reply_bytes: u32) -> Plan {
         Plan { reply_bytes, ..self }
     }
 
-    /// It is told whoever asks if the origin says DELAY for longer than this.
+    /// If the origin says DELAY for longer than this, the request fails with `Resource`.
     pub(super) fn told_of_delays(self, longer: Duration) -> Plan {
         Plan { delays_max: Some(longer), ..self }
     }
 
-    /// Recalls wait for it.
+    /// Recalls wait for this request, so it may use the reserved slots.
     pub(super) fn urgent(self) -> Plan {
         Plan { work: Work::Recall, ..self }
     }
 }
 
-/// Results, behind those of SEQUENCE.
+/// The results after that of SEQUENCE.
 pub(super) struct Ran {
     pub(super) results: Results,
-    /// The compound may have been carried out before the time that they tell of.
+    /// The compound may have been executed before the execution that these results describe.
     pub(super) again: bool,
 }
 
-/// One try.
+/// One attempt.
 struct Request<'a> {
     principal: &'a Principal,
     main: Operation,
     operations: Vec<ArgOp>,
     cachethis: bool,
     work: Work,
-    /// Until when whoever asks waits: for what the origin has not begun, however lasting.
+    /// The caller's deadline. It holds for work that the origin has not begun, even if the plan runs to
+    /// completion.
     asked_until: Option<Instant>,
-    /// Until when what the origin may have begun is waited for.
+    /// The deadline for work that the origin may have begun.
     deadline: Option<Instant>,
-    /// When the patience of a `soft` mount ends, whatever it is.
+    /// When the patience of a `soft` mount ends, for any work.
     soft: Option<Instant>,
 }
 
-/// What comes of one try.
+/// The result of one attempt.
 enum Tried {
-    /// Results, behind those of SEQUENCE.
+    /// The results after that of SEQUENCE.
     Answered(CompoundRes),
-    /// It was carried out, and the origin does not tell with what result.
+    /// The origin executed the request, and does not say with what result.
     Untold,
     /// The origin will never take it.
     Never(Wire),
-    /// There is no such session any more. If it was sent more than once, it may have been carried out.
+    /// The session does not exist any more. True if the request may have been executed.
     NoSession(bool),
 }
 
 impl Nfs4Client {
-    /// Makes a compound of what `build` says, which is asked anew for each try: states have other names after a
-    /// recovery.
+    /// Runs the compound that `build` returns. Each attempt calls `build` again, because a recovery changes
+    /// state ids.
     pub(super) async fn run<B>(&self, caller: &Caller, plan: Plan, build: B) -> Result<Ran>
     where
         B: Fn(&State) -> Result<(Vec<ArgOp>, Used)> + Send + Sync,
@@ -165,7 +169,8 @@ impl Nfs4Client {
                             }
                         }
                         Some(Wire::Grace) if !happened => {}
-                        // Behind a SEQUENCE that succeeds: it was carried out, and the reply was not to be kept.
+                        // After a successful SEQUENCE, this status says: the request was executed, and its
+                        // reply was not kept.
                         Some(Wire::RetryUncachedRep) => {
                             again |= plan.once;
                             self.may_have_strays(&plan);
@@ -183,7 +188,7 @@ impl Nfs4Client {
                             }
                         }
                         _ => {
-                            // That it was sent more than once does not matter: the slot has answered it once.
+                            // Even if the request was sent more than once, the slot executed it only once.
                             return Ok(Ran { results: compound.into_results(), again });
                         }
                     }
@@ -203,7 +208,8 @@ impl Nfs4Client {
                     lost += 1;
                 }
             }
-            // Once at once. An origin that gives sessions and refuses each is not asked as fast as it answers.
+            // Retry the first time without a pause. Pause after that: an origin may grant sessions and refuse
+            // each of them at once.
             if lost == 1 {
                 lost += 1;
                 continue;
@@ -213,15 +219,16 @@ impl Nfs4Client {
         }
     }
 
-    /// It may have been carried out, and nobody will hear what it gave: a delegation that we do not know of goes back when
-    /// it is recalled.
+    /// Notes that a request may have been executed without this client learning the result. If it brought a
+    /// delegation that we do not know of, that delegation is returned when the origin recalls it.
     fn may_have_strays(&self, plan: &Plan) {
         if plan.run_to_completion {
             self.strays.store(true, Ordering::Relaxed);
         }
     }
 
-    /// One compound in this session and no other, for recovery and upkeep: for ever, but for the end of the session.
+    /// Runs one compound in this session only, for recovery and upkeep. It has no deadline, but ends with the
+    /// session or with the patience of a `soft` mount.
     pub(super) async fn within(
         &self,
         session: &Arc<Session>,
@@ -243,7 +250,7 @@ impl Nfs4Client {
             };
             match self.attempt(session, request).await.map_err(|_| NotMade::NoAnswer)? {
                 Tried::Answered(compound) => {
-                    // GRACE is no answer to wait for here: who reclaims does so within it.
+                    // Do not wait for the end of GRACE: a client reclaims during the grace period.
                     if compound.status != Err(Wire::Delay) || happened(&compound, main) {
                         return Ok(compound.into_results());
                     }
@@ -257,7 +264,7 @@ impl Nfs4Client {
         }
     }
 
-    /// The session, as soon as there is one.
+    /// Waits for a session.
     async fn session(&self, deadline: Option<Instant>, soft: Option<Instant>) -> Result<Arc<Session>> {
         if let Phase::Ready(session) = &*self.phase.borrow() {
             return Ok(session.clone());
@@ -274,9 +281,10 @@ impl Nfs4Client {
         }
     }
 
-    /// One request, in one slot, until the origin says what comes of it. Told to come again, or on another connection, it
-    /// keeps the slot, and sends the same under the same sequence id: the origin says DELAY of what it is still carrying out
-    /// when that is sent again (RFC 8881, section 2.10.6.2), and whoever had the slot next would be given its results.
+    /// Sends one request in one slot until the origin gives a final answer. If the origin says DELAY or wants
+    /// another connection, the request keeps its slot and is sent again under the same sequence id. The
+    /// origin also says DELAY to a resent request that it is still executing (RFC 8881, section 2.10.6.2). If
+    /// another request took over the slot, it would get the results of this one.
     async fn attempt(&self, session: &Arc<Session>, request: Request<'_>) -> Result<Tried> {
         let slot = session.acquire(request.work);
         let slot = match [request.asked_until, request.soft].into_iter().flatten().min() {
@@ -297,7 +305,7 @@ impl Nfs4Client {
         loop {
             let sending = Sending { principal, args: &args, main, link: Some(link), deadline };
             let sent = Instant::now();
-            // Given up, here or in a pause, the slot is in doubt: that is what dropping it means.
+            // If the request is given up here or in a pause, dropping the slot marks it as in doubt.
             let answer = self.channel.send(sending).await?;
             retransmitted |= answer.retransmitted;
             match self.sequenced(answer.compound, main)? {
@@ -318,7 +326,7 @@ impl Nfs4Client {
         }
     }
 
-    /// What SEQUENCE says, and the results behind it.
+    /// Splits a reply into the result of SEQUENCE and the results after it.
     fn sequenced(
         &self,
         mut compound: CompoundRes,
@@ -340,7 +348,7 @@ impl Nfs4Client {
         }
     }
 
-    /// The origin took the request.
+    /// Handles a request that the origin accepted.
     fn answered(&self, slot: Slot, sent: Instant, ok: &SequenceOk, compound: CompoundRes) -> Result<Tried> {
         if !slot.answers(ok) {
             slot.spent();
@@ -351,7 +359,7 @@ impl Nfs4Client {
         Ok(Tried::Answered(compound))
     }
 
-    /// What a failure of SEQUENCE means (RFC 8881, section 18.46.3).
+    /// Handles a failure of SEQUENCE (RFC 8881, section 18.46.3).
     fn sequence_failed(&self, slot: Slot, status: Wire, retransmitted: bool) -> Tried {
         match status {
             Wire::RetryUncachedRep | Wire::SeqFalseRetry => {
@@ -372,7 +380,7 @@ impl Nfs4Client {
                 tracing::warn!("server {} does not take a request: {status}", self.server);
                 Tried::Never(status)
             }
-            // The server and we do not agree about the slots: only a new session helps.
+            // The server and this client disagree about the slots. Only a new session helps.
             _ => {
                 slot.refused();
                 tracing::warn!("server {} refuses SEQUENCE: {status}; making a new session", self.server);
@@ -381,7 +389,7 @@ impl Nfs4Client {
         }
     }
 
-    /// Finds out, slot by slot, what the server has seen of requests that were given up.
+    /// Finds out, slot by slot, whether the server has seen the requests that were given up.
     pub(super) async fn probe_slots(&self, session: &Arc<Session>) {
         loop {
             let slot = session.in_doubt().await;
@@ -415,7 +423,7 @@ impl Nfs4Client {
         }
     }
 
-    /// The failure of a result that could not be taken.
+    /// Converts the failure of a result.
     pub(super) fn failed(&self, error: &CompoundError) -> Error {
         match error.status() {
             Some(status) => convert::status(status).into(),
@@ -436,26 +444,28 @@ impl Nfs4Client {
         results.take::<O>().map_err(|error| self.failed(&error))
     }
 
-    /// When a request left whose SEQUENCE the server took: the lease runs from then. And what it said with it.
+    /// Notes when a request was sent whose SEQUENCE the server accepted, because the lease runs from then.
+    /// Notes the flags of the reply too.
     fn renewed(&self, sent: Instant, flags: u32) {
         {
             let mut renewed = self.renewed.lock();
             *renewed = (*renewed).max(sent);
         }
         self.note_renewal(sent);
-        // What it says now, whatever it said before: requests that overtake each other are set right by the next.
+        // Keep the latest flags, whatever the earlier ones were. If replies overtake each other, the next one
+        // corrects the flags.
         if self.flags.swap(flags, Ordering::Relaxed) != flags || flags != 0 {
             self.upkeep.notify_one();
         }
     }
 }
 
-/// Was the operation carried out that the compound is for?
+/// Was the main operation of the compound executed?
 fn happened(compound: &CompoundRes, main: Operation) -> bool {
     compound.resarray.iter().any(|result| result.operation() == main && result.status().is_ok())
 }
 
-/// Pauses, but not beyond what is left of the time.
+/// Pauses, but not beyond the deadlines.
 async fn rest(pause: Duration, deadline: Option<Instant>, soft: Option<Instant>) -> Result<()> {
     let until = Instant::now() + pause;
     match [deadline, soft].into_iter().flatten().min() {
@@ -470,13 +480,13 @@ async fn rest(pause: Duration, deadline: Option<Instant>, soft: Option<Instant>)
     }
 }
 
-/// Time is over: the caller's, or that of a `soft` mount.
+/// The error for an expired deadline: the caller's, or that of a `soft` mount.
 fn late(deadline: Option<Instant>) -> Error {
     let by_deadline = deadline.is_some_and(|deadline| deadline <= Instant::now());
     if by_deadline { Status::Delay.into() } else { Status::Io.into() }
 }
 
-/// The status of a failure, whatever comes with it.
+/// The status of a failure, without the data that comes with it.
 pub(super) fn status_of<F: Failure>(failure: &F) -> Status {
     convert::status(failure.status())
 }

@@ -1,7 +1,8 @@
-//! Owners: strings on the wire, numbers here (RFC 8881, section 5.9).
+//! Owners: strings on the wire, numbers in this program (RFC 8881, section 5.9).
 //!
-//! Digits are numbers, which servers send to AUTH_SYS clients. `name@domain` is looked up in the machine's own
-//! `/etc/passwd` and `/etc/group`, which are read again when they have changed; who is not there is nobody.
+//! A string of digits is a number, which is what servers send to AUTH_SYS clients. Any other owner is
+//! `name@domain`: the name is looked up in `/etc/passwd` or `/etc/group` of this machine. The files are read
+//! again after a change. An unknown name becomes `nobody`.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -9,9 +10,9 @@ use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::Mutex;
 
-/// Who has no number here.
+/// The number of an owner that is unknown here.
 pub(crate) const NOBODY: u32 = 65534;
-/// The files are looked at no more often.
+/// The shortest interval between two checks of the files.
 const LOOK_EVERY: Duration = Duration::from_secs(30);
 
 /// See the module.
@@ -37,7 +38,7 @@ impl Idmap {
     }
 }
 
-/// Names of one kind.
+/// Names of one kind: users or groups.
 #[derive(Debug)]
 struct Names {
     file: &'static Path,

@@ -1,9 +1,9 @@
-//! READ, WRITE and COMMIT, and the READ that rides on an OPEN.
+//! READ, WRITE and COMMIT, and the READ that piggybacks on an OPEN.
 //!
-//! A READ may stand last in the compound of an OPEN, under the state id that this gives: the current one (RFC 8881, section
-//! 16.2.3.1.2). It comes behind the grant and the attributes, so that what the delegation vouches for are its bytes too.
-//! If it fails, the OPEN stands, and whoever wants the bytes sends a READ of his own and hears why. It has no result of its
-//! own that could be lost: carried out twice, it is a READ.
+//! A READ may be the last operation in the compound of an OPEN, under the current state id, which OPEN sets
+//! (RFC 8881, section 16.2.3.1.2). It follows the grant and the attributes, so the delegation also covers its
+//! data. If the READ fails, the OPEN stands; a caller that wants the data sends its own READ and gets the
+//! error. The READ is idempotent, so losing or repeating it does no harm.
 
 use std::sync::atomic::Ordering;
 
@@ -22,15 +22,15 @@ use super::execute::Plan;
 use super::state::{State, Used};
 use super::{Nfs4Client, Phase, convert};
 
-/// What a READ reads: offset and count.
+/// Offset and count of a READ.
 pub(super) type Part = (u64, u32);
 
-/// Bytes of a reply to OPEN besides those that a READ behind it brings: three sets of attributes, two handles, a delegation.
+/// Size of a reply to OPEN without the data of its READ: three sets of attributes, two handles, a delegation.
 pub(super) const OPEN_BYTES: u32 = 4 << 10;
-/// Operations in the longest compound that an OPEN and a READ are in, with SEQUENCE and GET_DIR_DELEGATION.
+/// Operations in the longest compound with an OPEN and a READ, including SEQUENCE and GET_DIR_DELEGATION.
 const OPERATIONS: u32 = 9;
 
-/// The open that I/O names, if it names one.
+/// The open that I/O names, if any.
 pub(super) fn open_of(by: StateidBasis) -> Option<OpenId> {
     match by {
         StateidBasis::Anonymous => None,
@@ -39,19 +39,21 @@ pub(super) fn open_of(by: StateidBasis) -> Option<OpenId> {
 }
 
 impl Nfs4Client {
-    /// WRITE and COMMIT do no harm a second time: the same bytes in the same place. Of a file whose delegation is being
-    /// recalled, they are what the recall waits for.
+    /// The plan for WRITE and COMMIT, which are idempotent: the same bytes go to the same place. If the
+    /// file's delegation is being recalled, the recall waits for them.
     fn writing(&self, handle: &Handle, main: Operation) -> Plan {
         let recalled = self.state.lock().lease_of(handle).is_some_and(|(_, held)| held.recalled);
         let plan = Plan::reading(main);
         if recalled { plan.urgent() } else { plan }
     }
 
-    /// One READ of at most the size that both sides do. The data shares the buffer of the record it came in.
+    /// Sends one READ, of at most the size that both sides support. The data shares the buffer of the record
+    /// that it came in.
     ///
-    /// The attributes are those of before, so that the data is theirs or newer. READ comes last, as all long results do:
-    /// where operation number and status of what follows lie in two pages (behind data of 4,089 to 4,092 bytes, modulo
-    /// 4,096), Linux 6.1 writes the status four bytes too far.
+    /// The compound reads the attributes before the data, so the data is as new as the attributes or newer.
+    /// READ comes last, as all long results do. Otherwise Linux 6.1 writes the status of the next result four
+    /// bytes too far, if its operation number and status lie in two pages. This happens after data of 4,089
+    /// to 4,092 bytes, modulo 4,096.
     pub(super) async fn read_data(
         &self,
         caller: &Caller,
@@ -68,13 +70,14 @@ impl Nfs4Client {
         };
         let mut results = self.run(caller, Plan::reading(Operation::Read), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
-        // With every READ: see `vfs::Read`. What is no regular file, READ says itself.
+        // Every READ returns attributes: see `vfs::Read`. If the file is not a regular file, READ itself says
+        // so.
         let attributes = self.take_attributes(&mut results, handle, None)?;
         let ok = self.take::<op::Read>(&mut results)?;
         self.read_came(ok, (offset, count), attributes)
     }
 
-    /// What a READ brought. The attributes are those of before.
+    /// Checks the result of a READ. The attributes are those from before it.
     fn read_came(&self, ok: ReadOk, (offset, count): Part, attributes: Attributes) -> Result<Read> {
         let Bulk::Bytes(data) = ok.data else { return Err(self.nonsense(Operation::Read, "no data")) };
         if data.len() as u64 > u64::from(count) {
@@ -85,7 +88,7 @@ impl Nfs4Client {
         }
         let mut eof = ok.eof;
         if data.is_empty() && count > 0 && !eof {
-            // Nothing, and more to come: only past the end of the file does that mean something.
+            // No data and no end of file makes sense only at or past the end of the file.
             eof = attributes.size <= offset;
             if !eof {
                 return Err(self.nonsense(Operation::Read, "no bytes, and not the end of the file"));
@@ -94,7 +97,8 @@ impl Nfs4Client {
         Ok(Read { data: Data::Bytes(data), eof, attributes: Some(attributes) })
     }
 
-    /// What may be read along with an OPEN: as much of it as has room beside that.
+    /// The part of a READ that may piggyback on an OPEN: as much as the reply can hold besides the OPEN's
+    /// results.
     pub(super) fn may_ride(&self, (offset, count): Part) -> Option<Part> {
         let (reply_bytes, operations) = match &*self.phase.borrow() {
             Phase::Ready(session) => (session.fore.maxresponsesize, session.fore.maxoperations),
@@ -105,12 +109,12 @@ impl Nfs4Client {
         Some((offset, count.min(room))).filter(|(_, count)| rides && *count > 0)
     }
 
-    /// The READ behind an OPEN, with the file as the current object and the OPEN's state id as the current one.
+    /// The READ after an OPEN. The file is the current filehandle, and the OPEN's state id the current one.
     pub(super) fn piggyback_read((offset, count): Part) -> ArgOp {
         op::Read::with(ReadArgs { stateid: Stateid::CURRENT, offset, count })
     }
 
-    /// What it brought, if anything. A server that cannot do it is not asked again.
+    /// Takes the result of the piggybacked READ, if any. A server that cannot do it is not asked again.
     pub(super) fn take_piggybacked_read(
         &self,
         results: &mut Results,
@@ -130,7 +134,8 @@ impl Nfs4Client {
         }
     }
 
-    /// One WRITE of at most the size that both sides do; the caller learns how much that was.
+    /// Sends one WRITE, of at most the size that both sides support. The result says how many bytes were
+    /// written.
     pub(super) async fn write_data(
         &self,
         caller: &Caller,

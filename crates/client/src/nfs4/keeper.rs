@@ -1,5 +1,5 @@
-//! Upkeep: the lease renewed when nothing else renews it, its end noticed, the backchannel kept on a connection that is
-//! there, slots in doubt cleared up, and what SEQUENCE's flags ask for.
+//! Upkeep tasks. They renew the lease when nothing else does, and notice its end. They keep the backchannel
+//! on a live connection, probe slots in doubt, and act on the flags of SEQUENCE.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -19,19 +19,19 @@ use super::establish::NotMade;
 use super::session::Session;
 use super::{Nfs4Client, Phase};
 
-/// The least time between two attempts to do what the same flag asks for.
+/// Least time between two attempts to act on the same flag.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// The callbacks do not get through.
+/// Callbacks do not get through.
 const PATH_DOWN: u32 =
     SEQ4_STATUS_CB_PATH_DOWN | SEQ4_STATUS_CB_PATH_DOWN_SESSION | SEQ4_STATUS_BACKCHANNEL_FAULT;
-/// Some state is no more.
+/// Some state was revoked.
 const REVOKED: u32 = SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED
     | SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED
     | SEQ4_STATUS_ADMIN_STATE_REVOKED
     | SEQ4_STATUS_RECALLABLE_STATE_REVOKED;
 
-/// Starts the tasks. They end when they are aborted.
+/// Starts the tasks. They run until they are aborted.
 pub(super) fn start(inner: &Arc<Nfs4Client>) -> Vec<JoinHandle<()>> {
     vec![
         tokio::spawn(renew(inner.clone())),
@@ -41,7 +41,7 @@ pub(super) fn start(inner: &Arc<Nfs4Client>) -> Vec<JoinHandle<()>> {
     ]
 }
 
-/// The session, once there is one; `None` when there will be none any more.
+/// Waits for a session. `None` if there will be none any more.
 async fn ready(inner: &Nfs4Client) -> Option<Arc<Session>> {
     let mut phase = inner.phase.subscribe();
     match phase.wait_for(|phase| !matches!(phase, Phase::Recovering)).await.as_deref() {
@@ -50,7 +50,7 @@ async fn ready(inner: &Nfs4Client) -> Option<Arc<Session>> {
     }
 }
 
-/// One SEQUENCE for every third of the lease in which nothing else was asked.
+/// Sends one SEQUENCE for every third of the lease time without another request.
 async fn renew(inner: Arc<Nfs4Client>) {
     let period = inner.export().lease_time / 3;
     loop {
@@ -69,7 +69,7 @@ async fn renew(inner: Arc<Nfs4Client>) {
     }
 }
 
-/// A delegation is good for as long as the lease, which runs from the last request that renewed it.
+/// Revokes all delegations when the lease ends, which runs from the last request that renewed it.
 async fn expire(inner: Arc<Nfs4Client>) {
     let lease_time = inner.export().lease_time;
     loop {
@@ -93,7 +93,7 @@ async fn expire(inner: Arc<Nfs4Client>) {
     }
 }
 
-/// Does what flags and lost connections ask for.
+/// Acts on flags and lost connections.
 async fn tend(inner: Arc<Nfs4Client>) {
     let mut link = inner.channel.links()[0].watch();
     let mut moved = false;
@@ -122,7 +122,7 @@ async fn tend(inner: Arc<Nfs4Client>) {
                 inner.server
             );
         }
-        // So that a flag that stays set does not keep us busy.
+        // Pause, so that a flag that stays set does not cause a busy loop.
         sleep(AGAIN / 20).await;
         if inner.flags.load(Ordering::Relaxed) & (PATH_DOWN | REVOKED) != 0 {
             sleep(AGAIN).await;
@@ -134,7 +134,7 @@ async fn tend(inner: Arc<Nfs4Client>) {
     }
 }
 
-/// Finds out about requests that were given up.
+/// Probes the slots of requests that were given up.
 async fn clear_up(inner: Arc<Nfs4Client>) {
     loop {
         let Some(session) = ready(&inner).await else { return };

@@ -1,4 +1,4 @@
-//! Delegations on their way back: returned, recalled, revoked.
+//! The end of delegations: returned, recalled or revoked.
 
 use protocol::nfs4::{DelegreturnArgs, Op, Operation, op};
 use tokio::time::Instant;
@@ -18,7 +18,8 @@ impl Nfs4 {
 }
 
 impl Nfs4Client {
-    /// DELEGRETURN. From its beginning on the name means nothing. One that the origin does not have is returned.
+    /// Returns a delegation with DELEGRETURN. Its id is invalid from the start of the call. If the origin
+    /// does not have the delegation, it counts as returned.
     pub(super) async fn give_back(&self, caller: &Caller, id: LeaseId) -> Result<()> {
         let held = self.state.lock().give_up(id);
         match held {
@@ -28,7 +29,7 @@ impl Nfs4Client {
     }
 
     pub(super) async fn delegreturn(&self, caller: &Caller, id: LeaseId, held: &Delegation) -> Result<()> {
-        // With its seqid: a later grant of it is another lease.
+        // Send the seqid: a later grant with the same state id is another lease.
         let args = DelegreturnArgs { deleg_stateid: held.stateid };
         let build = |_: &State| Ok((vec![put(&held.handle)?, op::Delegreturn::with(args)], Used::Nothing));
         let ran = self.run(caller, Plan::stateful(Operation::Delegreturn).urgent(), build).await?;
@@ -51,7 +52,8 @@ impl Nfs4Client {
         });
     }
 
-    /// The origin wants a delegation back: the layer above is asked for it, once. Without one it goes back at once.
+    /// Handles a recall by the origin: asks the layer above for the delegation, once. If no layer listens,
+    /// the delegation goes back at once.
     pub(super) fn recall(&self, id: LeaseId) {
         let deadline = Instant::now() + self.export().lease_time;
         let recall = {
@@ -69,7 +71,7 @@ impl Nfs4Client {
         }
     }
 
-    /// A delegation is no more. What the origin still has of it, if anything, goes back when it can.
+    /// Ends a delegation. If `at_origin`, the origin may still have it, and a task returns it.
     pub(super) fn revoked(&self, id: LeaseId, at_origin: bool) {
         let Some(held) = self.state.lock().give_up(id) else { return };
         self.back.tell(Callback::Revoked { id, handle: held.handle });

@@ -14,10 +14,10 @@ use super::state::ranges::{Range, Ranges};
 use super::state::{Doubt, Locks, Open, State, Used, latest};
 use super::{Nfs4, Nfs4Client};
 
-/// Of an owner of another client, in the place where ours have 0 or 1.
+/// Marks an owner of another client, in the place where our owners have 0 or 1.
 const FOREIGN: u8 = 0xff;
 
-/// The type of a lock on the wire.
+/// Encodes the type of a lock.
 pub(super) fn lock_type(kind: LockKind, wait: bool) -> NfsLockType {
     match (kind, wait) {
         (LockKind::Shared, false) => NfsLockType::Read,
@@ -27,7 +27,7 @@ pub(super) fn lock_type(kind: LockKind, wait: bool) -> NfsLockType {
     }
 }
 
-/// Who takes a lock: an owner that has locks through this open, or one that has none yet.
+/// The locker of a LOCK: an owner with locks through this open, or one without any yet.
 pub(super) fn locker(open: &Open, owner: &Owner) -> Option<Locker> {
     if let Some(locks) = open.locks.get(owner) {
         return Some(Locker::LockOwner { lock_stateid: latest(locks.stateid), lock_seqid: 0 });
@@ -79,7 +79,7 @@ impl Nfs4Client {
         state.opens().any(|(_, open)| open.handle == handle && held(open))
     }
 
-    /// The next LOCK or LOCKU of an open.
+    /// Waits for this caller's turn to send a LOCK or LOCKU of an open.
     async fn turn(&self, id: OpenId) -> Result<tokio::sync::OwnedMutexGuard<()>> {
         let turn = self.state.lock().open(id).map(|open| open.turn.clone()).ok_or(Status::BadStateId)?;
         Ok(turn.lock_owned().await)
@@ -142,7 +142,7 @@ impl Nfs4Client {
         let left = {
             let state = self.state.lock();
             let open = state.open(id).ok_or(Status::BadStateId)?;
-            // Nothing is locked by it.
+            // The owner has no locks.
             let Some(locks) = open.locks.get(owner) else { return Ok(()) };
             let mut left = locks.ranges.clone();
             left.unlock(range.0, range.1);
@@ -160,7 +160,7 @@ impl Nfs4Client {
             };
             let mut operations = vec![put(&open.handle)?, op::Locku::with(args)];
             if left.is_empty() {
-                // So that the server need not remember an owner that has nothing left.
+                // Free the state id, so that the server need not keep an owner without locks.
                 operations.push(op::FreeStateid::with(FreeStateidArgs { stateid: lock_stateid }));
             }
             Ok((operations, Used::Lock(id, owner.clone())))
@@ -207,7 +207,7 @@ impl Nfs4Client {
         }
     }
 
-    /// A lock in the way, in words of ours: an owner of another client can be none of ours.
+    /// Converts a conflicting lock. An owner of another client must differ from all of ours.
     fn in_the_way(&self, denied: LockDenied) -> Lock {
         let ours = self.client.lock().id;
         let owner = denied.owner.owner.into_bytes();

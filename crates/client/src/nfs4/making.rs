@@ -1,6 +1,5 @@
-//! CREATE, LINK, and OPEN that makes a file and closes it at once.
-//!
-//! What they make has a handle and attributes when it leaves here.
+//! CREATE, LINK, and an OPEN that creates a file and closes it at once. Every result has a handle and
+//! attributes.
 
 use bytes::Bytes;
 use protocol::nfs4::{
@@ -32,7 +31,7 @@ impl Nfs4 {
         let (above, new, first) = (*directory, name.clone(), *set);
         let work = async move { Ok(inner.create_file(&asker, &above, &new, how, &first).await) };
         match self.to_the_end(caller, work, |_, _| {}).await? {
-            // The origin itself tells an exclusive create that comes again by its verifier.
+            // The origin itself recognizes a resent exclusive create by its verifier.
             (Err(failed), true) if how == CreateHow::Guarded => {
                 let made = Made::Node { file_type: FileType::Regular, set };
                 replay::made(self, caller, directory, name, failed, made).await
@@ -127,7 +126,7 @@ impl Nfs4 {
         if node.attributes.is_none() {
             node.attributes = Some(self.inner.get_attributes(caller, &node.handle).await?);
         }
-        Ok(Created { node, directory: directory_wcc })
+        Ok(Created { node, directory: directory_wcc, lease: None })
     }
 
     pub(super) async fn make_link(
@@ -168,7 +167,7 @@ impl Nfs4Client {
         Ok(before)
     }
 
-    /// What CREATE made, if that came along.
+    /// Takes the result of CREATE. The node is `None` if the compound did not return it.
     fn created(
         &self,
         mut results: Results,
@@ -200,7 +199,7 @@ impl Nfs4Client {
         if results.take::<op::Restorefh>().is_ok() {
             node.attributes = self.attributes_after(&mut results, file, None)?;
         }
-        Ok(Created { node, directory: Around { before, cinfo }.with(after) })
+        Ok(Created { node, directory: Around { before, cinfo }.with(after), lease: None })
     }
 
     fn create_operations(
@@ -210,7 +209,7 @@ impl Nfs4Client {
         owner: &Owner,
         (how, set): (CreateHow, &SetAttributes),
     ) -> Result<Vec<ArgOp>> {
-        // An existing file is opened for what is asked of it, and no more.
+        // Open an existing file only with the access that the request needs.
         let access = if set.size.is_some() { Share::WRITE } else { Share::READ };
         let share = (access, Share::empty());
         let openhow = Openflag::Create(self.create_how(how, set));
@@ -229,7 +228,8 @@ impl Nfs4Client {
         ])
     }
 
-    /// OPEN and CLOSE in one; also whether a failure may come from it having been carried out before.
+    /// Sends OPEN and CLOSE in one compound. The flag is true if a failure may be due to an earlier
+    /// execution.
     async fn create_file(
         &self,
         caller: &Caller,
@@ -238,7 +238,7 @@ impl Nfs4Client {
         how: CreateHow,
         set: &SetAttributes,
     ) -> (Result<Created>, bool) {
-        // An owner of its own, so that nothing else is closed.
+        // Use an owner of its own, so that CLOSE closes no other open.
         let owner = self.back.passing_owner();
         let build =
             |_: &State| Ok((self.create_operations(directory, name, &owner, (how, set))?, Used::Nothing));
@@ -267,7 +267,7 @@ impl Nfs4Client {
         })?;
         let handle = self.take_handle(&mut results)?;
         let mut attributes = self.attributes_after(&mut results, &handle, REGULAR)?;
-        // Against our wish, but there it is.
+        // The origin granted a delegation although we asked for none.
         if let Some(given) = self.delegated(&handle, &caller.principal, &ok.delegation, vfs::Want::None) {
             self.return_soon(given.id);
         }
@@ -280,7 +280,7 @@ impl Nfs4Client {
         }
         if let Some(left) = self.left_to_set(how, set) {
             let followed = self.set_attributes(caller, &handle, &left, None).await.0;
-            // The attributes of this failure are the file's, and the operation was asked of the directory.
+            // This failure carries the file's attributes, but the operation was on the directory.
             attributes = followed.map_err(|failed| Error::from(failed.status).with(after))?.after;
         }
         let attributes = match attributes {
@@ -290,10 +290,11 @@ impl Nfs4Client {
         Ok(Created {
             node: node(handle, attributes),
             directory: Around { before, cinfo: ok.cinfo }.with(after),
+            lease: None,
         })
     }
 
-    /// Closes an open that never was in the table.
+    /// Closes an open that was never in the table.
     async fn close_named(&self, caller: &Caller, handle: Handle, open_stateid: Stateid) -> Result<()> {
         let build = |_: &State| {
             let close = op::Close::with(CloseArgs { seqid: 0, open_stateid });

@@ -1,7 +1,8 @@
-//! What the server refers us elsewhere for (RFC 8881, section 11.4): an export, or something below it.
+//! Referrals (RFC 8881, section 11.4): the server says that an export, or something below it, is on another
+//! server.
 //!
-//! A referral is not followed: what is cached, and what is held at an origin, belongs to the server that was named. Whoever
-//! runs us is told the URL of the other one.
+//! A referral is not followed, because the cache and the state at an origin belong to the server that the
+//! user named. The user is told the URL of the other server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,23 +16,23 @@ use super::attributes::getattr;
 use super::session::Session;
 use crate::connect::ConnectError;
 
-/// So many places are told, at most.
+/// Most locations to report.
 const TOLD_MAX: usize = 8;
 /// At most one warning in this time.
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// How long it may take to ask for the places.
+/// How long asking for the locations may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is told to whoever wants to mount the export with this path.
+/// The error for mounting the export at this path.
 pub(super) async fn error(inner: &Nfs4Client, names: &[Component], session: &Arc<Session>) -> ConnectError {
     let locations = locations(inner, names, session).await.unwrap_or_default();
     ConnectError::Moved { server: inner.server, export: inner.url.export_text(), locations }
 }
 
-/// Asks for the places of a path, as URLs. None if the server does not say.
+/// Asks for the locations of a path, as URLs. `None` if the server does not say.
 async fn locations(inner: &Nfs4Client, names: &[Component], session: &Arc<Session>) -> Option<Vec<String>> {
     let mut depth = names.len();
-    // The first time it may be that only a directory above was found: that one is asked the second time.
+    // The first attempt may find only a directory above. The second attempt asks about that one.
     for _ in 0..2 {
         let mut way: Vec<ArgOp> = vec![op::Putrootfh::with(())];
         let lookup = |name: &Component| op::Lookup::with(LookupArgs { objname: name.clone() });
@@ -49,7 +50,7 @@ async fn locations(inner: &Nfs4Client, names: &[Component], session: &Arc<Sessio
     None
 }
 
-/// Asks where that is which these operations lead to.
+/// Asks for the locations of the object to which these operations lead.
 async fn ask(inner: &Nfs4Client, session: &Arc<Session>, mut way: Vec<ArgOp>) -> Option<Results> {
     way.push(getattr(Bitmap::of(&[Attr::FsLocations, Attr::Fsid])));
     let asked = inner.within(session, &Principal::Machine, Operation::Getattr, way);
@@ -57,7 +58,8 @@ async fn ask(inner: &Nfs4Client, session: &Arc<Session>, mut way: Vec<ArgOp>) ->
 }
 
 impl Nfs4Client {
-    /// Says in the log where that is, now and then. The last of `answered` of these operations failed with MOVED.
+    /// Logs the location of a moved object, at most once in `WARN_EVERY`. The last of the `answered`
+    /// operations failed with MOVED.
     pub(super) fn tell_moved(&self, session: &Arc<Session>, operations: Vec<ArgOp>, answered: usize) {
         let now = Instant::now();
         {
@@ -85,7 +87,7 @@ impl Nfs4Client {
     }
 }
 
-/// Of the operations of a compound those that led to what the last answered one was asked of.
+/// The operations that lead to the object of the last answered operation.
 fn way_to_failure(mut operations: Vec<ArgOp>, answered: usize) -> Vec<ArgOp> {
     operations.truncate(answered.saturating_sub(1));
     let put = operations.iter().rposition(|operation| matches!(operation, ArgOp::Putfh(_)));
@@ -105,7 +107,7 @@ async fn places(inner: &Nfs4Client, session: &Arc<Session>, way: Vec<ArgOp>) -> 
     Some(urls(&fs_locations, &[]))
 }
 
-/// The places with what is below, as URLs.
+/// The locations as URLs, each with the path `below` appended.
 fn urls(at: &FsLocations, below: &[&[u8]]) -> Vec<String> {
     let of = |location: &protocol::nfs4::FsLocation| {
         let names = location.rootpath.iter().map(|name| &name[..]).chain(below.iter().copied());

@@ -6,12 +6,11 @@ use protocol::nfs4::{
     Status as Wire, VerifyArgs, op,
 };
 use vfs::{
-    AndDelegated, Attributes, Caller, Error, FileType, Handle, Looked, Name, Node, Renamed, Result, Status,
-    Wcc, replay,
+    Attributes, Caller, Error, FileType, Handle, Looked, Name, Node, Renamed, Result, Status, Wcc, replay,
 };
 
 use super::attributes::{Around, DIRECTORY, getattr, getattr_all, put};
-use super::delegating::{Begun, NotCarriedOut, Piggybacking, plain};
+use super::delegating::{Begun, NotCarriedOut, Piggybacking, WithLease, plain};
 use super::execute::Plan;
 use super::state::{State, Used};
 use super::{Nfs4, Nfs4Client, convert};
@@ -22,7 +21,8 @@ pub(super) fn lookup(name: &Name) -> ArgOp {
 }
 
 impl Nfs4Client {
-    /// A name in a directory, or the parent without one. The directory's attributes are those before the look.
+    /// Looks up a name in a directory, or the parent if `name` is `None`. The directory's attributes are
+    /// those from before the lookup.
     pub(super) async fn look_up(
         &self,
         caller: &Caller,
@@ -32,18 +32,18 @@ impl Nfs4Client {
         plain(self.look_up_once(caller, directory, name, Piggybacking::Never).await)
     }
 
-    /// A name in a directory, and a delegation of that along with it.
+    /// Looks up a name in a directory, with a piggybacked delegation of the directory.
     pub(super) async fn look_up_delegated(
         &self,
         caller: &Caller,
         directory: &Handle,
         name: &Name,
-    ) -> AndDelegated<Looked> {
+    ) -> WithLease<Looked> {
         // A recall may come before the answer.
         let _in_flight = self.back.opening();
         match self.look_up_once(caller, directory, Some(name), self.piggybacking(directory)).await {
             Ok(looked) => looked,
-            Err(NotCarriedOut) => AndDelegated::alone(self.look_up(caller, directory, Some(name)).await),
+            Err(NotCarriedOut) => WithLease::alone(self.look_up(caller, directory, Some(name)).await),
         }
     }
 
@@ -53,30 +53,30 @@ impl Nfs4Client {
         directory: &Handle,
         name: Option<&Name>,
         piggybacking: Piggybacking,
-    ) -> std::result::Result<AndDelegated<Looked>, NotCarriedOut> {
+    ) -> std::result::Result<WithLease<Looked>, NotCarriedOut> {
         let main = if name.is_some() { Operation::Lookup } else { Operation::Lookupp };
         let mut rest =
             vec![name.map_or_else(|| op::Lookupp::with(()), lookup), op::Getfh::with(()), getattr_all()];
         if piggybacking == Piggybacking::Last {
             match put(directory) {
                 Ok(back) => rest.push(back),
-                Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
+                Err(failed) => return Ok(WithLease::alone(Err(failed))),
             }
         }
         rest.extend(piggybacking.last());
         let Begun { mut results, above, lease } =
             match self.begin_in(caller, directory, main, piggybacking, &rest).await? {
                 Ok(begun) => begun,
-                Err(failed) => return Ok(AndDelegated::alone(Err(failed))),
+                Err(failed) => return Ok(WithLease::alone(Err(failed))),
             };
         let result = above.and_then(|above| self.looked(&mut results, above, name.is_some()));
         let told =
             result.is_ok() && piggybacking == Piggybacking::Last && results.take::<op::Putfh>().is_ok();
         let last = if told { self.take_last(caller, directory, piggybacking, &mut results) } else { None };
-        Ok(AndDelegated { result, lease: lease.or(last) })
+        Ok(WithLease { result, lease: lease.or(last) })
     }
 
-    /// What a look in a directory with these attributes found.
+    /// Takes the result of a lookup in a directory with these attributes.
     fn looked(&self, results: &mut Results, above: Attributes, by_name: bool) -> Result<Looked> {
         if !above.is_dir() {
             return Err(Error::from(Status::NotDir).with(Some(above)));
@@ -85,14 +85,18 @@ impl Nfs4Client {
             if by_name { self.take::<op::Lookup>(results) } else { self.take::<op::Lookupp>(results) };
         looked.map_err(|failed| failed.with(Some(above)))?;
         let node = self.take_node(results, None)?;
-        Ok(Looked { node, directory: Some(above) })
+        Ok(Looked { node, directory: Some(above), directory_lease: None })
     }
 
     pub(super) async fn look_up_parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
         if *directory == self.export().root {
-            // What is above the root is nobody's business.
+            // Objects above the root of the export stay hidden.
             let attributes = Some(self.get_attributes(caller, directory).await?);
-            return Ok(Looked { node: Node { handle: *directory, attributes }, directory: attributes });
+            return Ok(Looked {
+                node: Node { handle: *directory, attributes },
+                directory: attributes,
+                directory_lease: None,
+            });
         }
         let looked = self.look_up(caller, directory, None).await?;
         if looked.node.attributes.is_some_and(|attributes| !attributes.is_dir()) {
@@ -101,14 +105,14 @@ impl Nfs4Client {
         Ok(looked)
     }
 
-    /// The results of GETFH and GETATTR.
+    /// Takes the results of GETFH and GETATTR.
     pub(super) fn take_node(&self, results: &mut Results, wanted: Option<FileType>) -> Result<Node> {
         let handle = self.take_handle(results)?;
         let attributes = self.take_attributes(results, &handle, wanted)?;
         Ok(Node { handle, attributes: Some(attributes) })
     }
 
-    /// The result of GETFH.
+    /// Takes the result of GETFH.
     pub(super) fn take_handle(&self, results: &mut Results) -> Result<Handle> {
         let object = self.take::<op::Getfh>(results)?.object;
         convert::from_wire(&object).ok_or_else(|| self.nonsense(Operation::Getfh, "an empty handle"))
@@ -133,7 +137,7 @@ impl Nfs4Client {
     }
 }
 
-/// VERIFY or NVERIFY that the current object is a directory: REMOVE does not care.
+/// VERIFY or NVERIFY that the current object is a directory, because REMOVE removes objects of any type.
 fn is_directory(wanted: bool) -> ArgOp {
     let obj_attributes = ArgFattr::from(Fattr { ftype: Some(Ftype::Dir), ..Fattr::default() });
     let args = VerifyArgs { obj_attributes };
@@ -141,7 +145,7 @@ fn is_directory(wanted: bool) -> ArgOp {
 }
 
 impl Nfs4 {
-    /// REMOVE of a directory, or of anything else.
+    /// Removes a directory if `is_dir`, and only other objects otherwise.
     pub(super) async fn remove_name(
         &self,
         caller: &Caller,

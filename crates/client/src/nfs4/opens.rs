@@ -1,4 +1,5 @@
-//! OPEN, OPEN_DOWNGRADE and CLOSE. What rides on an OPEN: [`super::delegating`], [`super::io`].
+//! OPEN, OPEN_DOWNGRADE and CLOSE. For operations that piggyback on an OPEN, see [`super::delegating`] and
+//! [`super::io`].
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,29 +16,30 @@ use protocol::nfs4::{
 use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, AndDelegated, Caller, CreateHow, Error, FileType, Handle, Lease, LeaseId, LeaseKind, Node,
-    OpenId, OpenRequest, Opened, Owner, Principal, Read, Result, SetAttributes, Share, Status, Want, Wcc,
+    AccessMask, Caller, CreateHow, Error, FileType, Handle, Lease, LeaseId, LeaseKind, Node, OpenId,
+    OpenRequest, Opened, Owner, Principal, Read, Result, SetAttributes, Share, Status, Want, Wcc,
     WccAttributes,
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, is_confirmed, put};
-use super::delegating::{NotCarriedOut, Piggybacking};
+use super::delegating::{NotCarriedOut, Piggybacking, WithLease};
 use super::durable::record::Opening;
 use super::execute::Plan;
 use super::io::{OPEN_BYTES, Part};
 use super::state::{Combinations, Delegation, Granted, Open, State, Used, latest};
 use super::{Nfs4, Nfs4Client, convert, state};
 
-/// What is asked for with an open, so that it need not be asked for later.
+/// The rights to ask for with an open, so that no later ACCESS is needed.
 const RIGHTS: AccessMask =
     AccessMask::READ.union(AccessMask::MODIFY).union(AccessMask::EXTEND).union(AccessMask::EXECUTE);
 
-/// Who holds state for others may give some of it up where the origin has no room for more: he is told when it has said
-/// DELAY for longer than a recall there holds anybody.
+/// A client that holds state for others can give some of it up when the origin has no capacity for more. So
+/// its OPEN fails with `Resource` once the origin has said DELAY for this long. That is longer than a recall
+/// at the origin delays any requester.
 const DELAYS_MAX: Duration = Duration::from_secs(5);
 
-/// An owner for the wire. The origin tells other clients of it in the reply to a LOCK that is denied, so that an owner which
-/// not all of them have space for goes by its hash.
+/// Encodes an owner for the wire. The origin reports it to other clients in the reply to a denied LOCK. Not
+/// all clients have space for a long owner, so a long owner goes by its hash.
 pub(super) fn wire_owner(owner: &Owner) -> StateOwner {
     let is_short = owner.0.len() <= SHORT_OWNER_BYTES;
     let bytes = if is_short { owner.0.clone() } else { Bytes::copy_from_slice(&hashed(&owner.0)) };
@@ -58,7 +60,7 @@ fn hashed(bytes: &[u8]) -> [u8; 16] {
     both
 }
 
-/// The argument of an OPEN.
+/// The arguments of an OPEN.
 pub(super) fn open_args(
     owner: &Owner,
     (access, deny): (Share, Share),
@@ -77,8 +79,8 @@ pub(super) fn open_args(
 }
 
 impl Nfs4 {
-    /// Does what changes our state at the origin to its end, whether or not the caller waits for it; `undo` takes back
-    /// what nobody waited for.
+    /// Runs work that changes our state at the origin to completion, even if the caller stops waiting. If
+    /// nobody waits for the result, `undo` reverts it.
     pub(super) async fn to_the_end<T, F, U>(&self, caller: &Caller, work: F, undo: U) -> Result<T>
     where
         T: Send + 'static,
@@ -112,17 +114,17 @@ impl Nfs4 {
         }
     }
 
-    /// An open that makes nothing; along with it a READ of the file, and a delegation of the directory that the name is in.
+    /// Opens a file. If the open creates nothing, its compound also has the READ and the request for a delegation of
+    /// the directory that `request` wants.
     pub(super) async fn open_file_with_piggyback(
         &self,
         caller: &Caller,
         request: &OpenRequest,
-        part: Option<Part>,
-        delegate: bool,
-    ) -> (AndDelegated<Opened>, Option<Read>) {
-        let delegate = delegate && request.name.is_some();
+    ) -> Result<Opened> {
+        let part = request.read_first;
+        let delegate = request.want_directory_lease && request.name.is_some();
         if request.create.is_some() || (part.is_none() && !delegate) {
-            return (AndDelegated::alone(self.open_file(caller, request).await), None);
+            return self.open_file(caller, request).await;
         }
         let inner = self.inner.clone();
         let (asker, wanted) = (caller.clone(), request.clone());
@@ -130,21 +132,19 @@ impl Nfs4 {
             let piggybacking =
                 if delegate { inner.piggybacking(&wanted.handle) } else { Piggybacking::Never };
             match inner.open_with(&asker, &wanted, Piggyback { piggybacking, part }).await {
-                Ok(came) => Ok((AndDelegated { result: came.result, lease: came.lease }, came.read)),
-                Err(NotCarriedOut) => {
-                    Ok((AndDelegated::alone(inner.open_once(&asker, &wanted).await.0), None))
-                }
+                Ok(came) => Ok((WithLease { result: came.result, lease: came.lease }, came.read)),
+                Err(NotCarriedOut) => Ok((WithLease::alone(inner.open_once(&asker, &wanted).await.0), None)),
             }
         };
-        let undo = |inner: Arc<Nfs4Client>, (unheard, _): (AndDelegated<Opened>, Option<Read>)| {
+        let undo = |inner: Arc<Nfs4Client>, (unheard, _): (WithLease<Opened>, Option<Read>)| {
             unheard.lease.into_iter().for_each(|(lease, _)| inner.return_soon(lease.id));
             unheard.result.iter().for_each(|opened| inner.forget(opened));
         };
-        let heard = self.to_the_end(caller, work, undo).await;
-        heard.unwrap_or_else(|failed| (AndDelegated::alone(Err(failed)), None))
+        let (opened, read) = self.to_the_end(caller, work, undo).await?;
+        opened.into_result().map(|opened| Opened { read: read.map(Box::new), ..opened })
     }
 
-    /// The name was there: was it we who made it, in an answer that was lost?
+    /// The name exists already. Finds out whether we created it with a call whose answer was lost.
     async fn open_made(&self, caller: &Caller, request: &OpenRequest, failed: vfs::Error) -> Result<Opened> {
         let (Some(name), Some((CreateHow::Guarded, set))) = (&request.name, &request.create) else {
             return Err(failed);
@@ -170,7 +170,7 @@ impl Nfs4 {
     }
 
     pub(super) async fn close_open(&self, caller: &Caller, id: OpenId) -> Result<()> {
-        // From here on the name means nothing, and an OPEN whose answer comes later is another open.
+        // From here on the id is invalid, and an OPEN that is answered later is another open.
         let open = self.inner.state.lock().close(id).ok_or(Status::BadStateId)?;
         let (inner, asker) = (self.inner.clone(), caller.clone());
         self.to_the_end(caller, async move { inner.close(&asker, id, open).await }, |_, ()| {}).await
@@ -178,7 +178,7 @@ impl Nfs4 {
 }
 
 impl Nfs4Client {
-    /// Which delegation to ask for: none, if nobody would hear of its recall.
+    /// The delegation to ask for: none if the layer above does not listen for recalls.
     fn want(&self, want: Want) -> u32 {
         match want {
             _ if !self.back.listening() => OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
@@ -189,7 +189,8 @@ impl Nfs4Client {
         }
     }
 
-    /// How to create, and what of the attributes has to be set afterwards.
+    /// The `createhow4` of a request. An exclusive create carries only the attributes that the origin can set
+    /// with it.
     pub(super) fn create_how(&self, how: CreateHow, set: &SetAttributes) -> Createhow {
         match how {
             CreateHow::Unchecked => Createhow::Unchecked(convert::arg(set)),
@@ -202,8 +203,8 @@ impl Nfs4Client {
         }
     }
 
-    /// What an exclusive create has left to be set: what it could not. Times that hold its verifier stay: they tell it
-    /// apart if it comes again.
+    /// The attributes that an exclusive create could not set. Times that the caller does not set stay as they
+    /// are: they may hold the create's verifier, which identifies the file if the create is sent again.
     pub(super) fn left_to_set(&self, how: CreateHow, set: &SetAttributes) -> Option<SetAttributes> {
         if !matches!(how, CreateHow::Exclusive(_)) {
             return None;
@@ -221,13 +222,13 @@ impl Nfs4Client {
         (left != SetAttributes::default()).then_some(left)
     }
 
-    /// One OPEN; also whether a failure may come from it having been carried out before.
+    /// Sends one OPEN. The flag is true if a failure may be due to an earlier execution of the same OPEN.
     async fn open_once(&self, caller: &Caller, request: &OpenRequest) -> (Result<Opened>, bool) {
         let opening = self.open_with(caller, request, Piggyback::NOTHING).await;
         opening.map_or((Err(Status::ServerFault.into()), false), |opening| (opening.result, opening.again))
     }
 
-    /// One OPEN, and along with it a delegation of the directory that the name is in, and a READ.
+    /// Sends one OPEN, with the operations that piggyback on it.
     async fn open_with(
         &self,
         caller: &Caller,
@@ -262,7 +263,7 @@ impl Nfs4Client {
         let mut results = ran.results;
         let opened = self.opened(caller, request, &mut results, with_piggyback);
         self.state.lock().opening_ended(opening);
-        let AndDelegated { result, lease } = opened?;
+        let WithLease { result, lease } = opened?;
         let complete = result.as_ref().is_ok_and(|half| half.complete);
         let last = || {
             if complete {
@@ -285,8 +286,9 @@ impl Nfs4Client {
         Ok(Came { result, lease, read, again })
     }
 
-    /// The directory is asked for behind the OPEN, which may have changed it; for one that makes nothing, and on which a
-    /// READ rides, before it, so that the file stays the current object.
+    /// The operations of an OPEN. GETATTR of the directory follows the OPEN, which may have changed the
+    /// directory. With a READ, the GETATTR comes before the OPEN, so that the file stays the current
+    /// filehandle; such an OPEN creates nothing.
     fn open_operations(
         &self,
         request: &OpenRequest,
@@ -328,16 +330,16 @@ impl Nfs4Client {
         Ok(operations)
     }
 
-    /// Enters what an OPEN gave, up to [`Piggybacking::last`].
+    /// Enters the results of an OPEN, up to [`Piggybacking::last`].
     fn opened(
         &self,
         caller: &Caller,
         request: &OpenRequest,
         results: &mut Results,
         with_piggyback: Piggyback,
-    ) -> std::result::Result<AndDelegated<Half>, NotCarriedOut> {
+    ) -> std::result::Result<WithLease<Half>, NotCarriedOut> {
         if let Err(failed) = self.take::<op::Putfh>(results) {
-            return Ok(AndDelegated::alone(Err(failed)));
+            return Ok(WithLease::alone(Err(failed)));
         }
         if request.name.is_none() || !with_piggyback.is_seen_first() {
             let before = match &request.name {
@@ -347,10 +349,11 @@ impl Nfs4Client {
             let seen = before.map(|before| Above { before, all: None });
             let half =
                 seen.and_then(|above| self.opened_file(caller, request, results, (above, with_piggyback)));
-            return Ok(AndDelegated::alone(half));
+            return Ok(WithLease::alone(half));
         }
         let promised = self.take_first(caller, &request.handle, with_piggyback.piggybacking, results)?;
-        // The caller may ask in what is no directory: that is its mistake, and no nonsense of the origin's.
+        // The handle may not name a directory. That is the caller's mistake, and not nonsense from the
+        // origin.
         let above = self.take_attributes(results, &request.handle, None).and_then(|above| {
             if above.is_dir() { Ok(above) } else { Err(Error::from(Status::NotDir).with(Some(above))) }
         });
@@ -360,15 +363,17 @@ impl Nfs4Client {
             let half = self.opened_file(caller, request, results, (seen, with_piggyback));
             let old = |failed: &Error| failed.status == Status::NoEnt && lease.is_none();
             half.map_err(|failed| match failed.attributes {
-                // A proxy tells from memory what stands in front of the OPEN; that the name is not there is of later.
+                // A proxy may answer the operations before the OPEN from its cache, while this NOENT is
+                // newer. So NOENT gets these attributes only with a delegation.
                 None if !old(&failed) => failed.with(Some(above)),
                 _ => failed,
             })
         });
-        Ok(AndDelegated { result, lease })
+        Ok(WithLease { result, lease })
     }
 
-    /// Enters what an OPEN gave. Without its attributes, if those did not come along.
+    /// Enters the results of OPEN and what follows it. The file's attributes are `None` if the compound did
+    /// not return them.
     fn opened_file(
         &self,
         caller: &Caller,
@@ -379,7 +384,8 @@ impl Nfs4Client {
         if request.name.is_some() && with_piggyback.part.is_none() {
             self.take::<op::Savefh>(results)?;
         }
-        // Servers say so that they have no room for one more open file (ENFILE), and not that waiting may help.
+        // Servers say SERVERFAULT if they have no capacity for one more open file (ENFILE). They do not say
+        // that waiting may help.
         let full = |failed: Error| match failed.status {
             Status::ServerFault => Status::Resource.into(),
             _ => failed,
@@ -441,8 +447,8 @@ impl Nfs4Client {
         Ok(Half { id, handle, attributes, lease, directory, created, granted, complete })
     }
 
-    /// What is still to be done before an open can be given away: attributes that did not come along, or could not be
-    /// set.
+    /// Completes an open before the caller gets it: sets the attributes that the create could not set, and
+    /// fetches those that the compound did not return.
     async fn complete(&self, caller: &Caller, request: &OpenRequest, half: Half) -> Result<Opened> {
         let mut attributes = half.attributes;
         let left = request.create.as_ref().and_then(|(how, set)| self.left_to_set(*how, set));
@@ -464,7 +470,8 @@ impl Nfs4Client {
         };
         let lease: Option<Lease> = half.lease.map(|given| given.lease(&attributes));
         if let Some(Lease { id, .. }) = lease {
-            // What came with the grant: an attribute that was set afterwards has changed it.
+            // Use the change attribute that came with the grant: setting an attribute afterwards has changed
+            // it.
             let change = half.attributes.unwrap_or(attributes).change;
             self.state.lock().granted_at(id, change);
         }
@@ -476,10 +483,12 @@ impl Nfs4Client {
             directory: half.directory,
             created: half.created,
             granted: half.granted,
+            directory_lease: None,
+            read: None,
         })
     }
 
-    /// Enters a delegation. One that nobody wants goes back.
+    /// Enters a delegation. Returns it to the origin if the caller wants none.
     pub(super) fn delegated(
         &self,
         handle: &Handle,
@@ -515,12 +524,12 @@ impl Nfs4Client {
         new.then_some(Given { id, kind, space })
     }
 
-    /// Closes what nobody waited for.
+    /// Closes an open that no caller waited for.
     fn forget(&self, opened: &Opened) {
         self.let_go(opened.id, opened.lease.map(|lease| lease.id));
     }
 
-    /// Closes an open, and returns a delegation, in the background.
+    /// Closes an open and returns its delegation, in the background.
     fn let_go(&self, id: OpenId, lease: Option<LeaseId>) {
         if let Some(lease) = lease {
             self.return_soon(lease);
@@ -545,7 +554,8 @@ impl Nfs4Client {
             };
             Ok((vec![put(&open.handle)?, op::OpenDowngrade::with(args)], Used::Open(id)))
         };
-        // What the next life relies on is the less, from before it is so.
+        // Record the narrower open before the origin has it: the next incarnation must not rely on more than
+        // the origin grants.
         let before = self.narrow(id, access, deny);
         let mut results = self.run(caller, Plan::stateful(Operation::OpenDowngrade), build).await?.results;
         let narrowed = match self.take::<op::Putfh>(&mut results) {
@@ -562,7 +572,7 @@ impl Nfs4Client {
         narrowed.map(|_| ())
     }
 
-    /// An open has no more than this from now on. What it had before.
+    /// Narrows an open to these shares. Returns its shares and combinations before.
     fn narrow(&self, id: OpenId, access: Share, deny: Share) -> Option<(Share, Share, Combinations)> {
         let mut state = self.state.lock();
         let open = state.open_mut(id)?;
@@ -572,7 +582,8 @@ impl Nfs4Client {
         Some(before)
     }
 
-    /// Closes an open that is out of the table already. One that the origin does not have is closed.
+    /// Closes an open that is already removed from the table. If the origin does not have it, it counts as
+    /// closed.
     pub(super) async fn close(&self, caller: &Caller, id: OpenId, open: Open) -> Result<()> {
         let result = self.close_at_origin(caller, open).await;
         if result.is_ok() {
@@ -589,7 +600,7 @@ impl Nfs4Client {
                 if unlocked {
                     operations.extend(open.locks.values().take(20).map(|locks| unlock_all(locks.stateid)));
                 }
-                // With its seqid: if an OPEN has come in between, it is not this one that is closed.
+                // Send the seqid: if another OPEN came in between, this CLOSE must not close it.
                 operations.push(op::Close::with(CloseArgs { seqid: 0, open_stateid }));
                 Ok((operations, Used::Nothing))
             };
@@ -605,7 +616,7 @@ impl Nfs4Client {
     }
 }
 
-/// LOCKU of the whole file.
+/// A LOCKU of all bytes of the file.
 fn unlock_all(stateid: protocol::nfs4::Stateid) -> ArgOp {
     op::Locku::with(LockuArgs {
         locktype: NfsLockType::Write,
@@ -616,7 +627,7 @@ fn unlock_all(stateid: protocol::nfs4::Stateid) -> ArgOp {
     })
 }
 
-/// What rides on an OPEN.
+/// The operations that piggyback on an OPEN.
 #[derive(Clone, Copy, Debug)]
 struct Piggyback {
     piggybacking: Piggybacking,
@@ -626,23 +637,24 @@ struct Piggyback {
 impl Piggyback {
     const NOTHING: Piggyback = Piggyback { piggybacking: Piggybacking::Never, part: None };
 
-    /// With as much of the READ as may ride: none where a delegation rides last, since READ stands last or not at all.
+    /// Limits the READ to the part that may piggyback. If a delegation is asked for last, there is no READ,
+    /// because a READ must stand last.
     fn with(self, may_ride: impl FnOnce(Part) -> Option<Part>) -> Piggyback {
         let part = self.part.filter(|_| self.piggybacking != Piggybacking::Last).and_then(may_ride);
         Piggyback { part, ..self }
     }
 
-    /// Are all attributes of the directory asked for before the OPEN?
+    /// Does the compound ask for all attributes of the directory before the OPEN?
     fn is_seen_first(self) -> bool {
         self.piggybacking == Piggybacking::First || self.part.is_some()
     }
 }
 
-/// The directory of a name before the OPEN.
+/// The attributes of the directory before the OPEN.
 #[derive(Clone, Copy, Debug)]
 struct Above {
     before: Option<WccAttributes>,
-    /// If it was asked for all of it.
+    /// All attributes, if the compound asked for them.
     all: Option<vfs::Attributes>,
 }
 
@@ -651,12 +663,13 @@ struct Above {
 pub(super) struct Given {
     pub(super) id: LeaseId,
     kind: LeaseKind,
-    /// What the origin promises, with a delegation for writing.
+    /// The space that the origin promises with a write delegation.
     space: Option<NfsSpaceLimit>,
 }
 
 impl Given {
-    /// The lease for the layer above. A promise in blocks is for what is written from now on.
+    /// The lease for the layer above. A promise in blocks counts from the current size, because it covers
+    /// data written from now on.
     fn lease(&self, attributes: &vfs::Attributes) -> Lease {
         let space_limit = match self.space {
             None => Lease::NO_SPACE_LIMIT,
@@ -669,7 +682,7 @@ impl Given {
     }
 }
 
-/// An open that is not complete yet.
+/// An open that is not completed yet.
 struct Half {
     id: OpenId,
     handle: Handle,
@@ -678,20 +691,20 @@ struct Half {
     directory: Wcc,
     created: bool,
     granted: Option<AccessMask>,
-    /// All of the compound was carried out.
+    /// Every operation of the compound was executed.
     complete: bool,
 }
 
-/// What came of an OPEN.
+/// The result of an OPEN.
 struct Came {
     result: Result<Opened>,
     lease: Option<(Lease, vfs::Attributes)>,
     read: Option<Read>,
-    /// A failure may come from it having been carried out before.
+    /// A failure may be due to an earlier execution of the same OPEN.
     again: bool,
 }
 
-/// A file as a node.
+/// Makes a node of a file.
 pub(super) fn node(handle: Handle, attributes: vfs::Attributes) -> Node {
     Node { handle, attributes: Some(attributes) }
 }

@@ -1,8 +1,10 @@
-//! Recovery (RFC 8881, section 8.4): a new session, a new client id, what was held reclaimed, and single states mended.
+//! Recovery (RFC 8881, section 8.4): a new session or client id, reclaiming state, and repairing single
+//! states.
 //!
-//! One recovery at a time; calls wait for it and then go on with the states' new names. What cannot be got back is lost
-//! for good: a delegation is revoked, an open is without a state id from then on. An open that had locks which could
-//! not be got back is lost as a whole, for whoever goes on with it believes to have them.
+//! Only one recovery runs at a time. Calls wait for it, and then continue with the new state ids. State that
+//! cannot be recovered is lost for good: a delegation is revoked, and an open has no state id from then on.
+//! If any lock of an open cannot be reclaimed, the open is lost completely, because its user believes to hold
+//! all its locks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,35 +28,35 @@ use super::{Nfs4Client, Phase};
 
 /// The first pause between two attempts; each further one is twice as long.
 const PAUSE_MIN: Duration = Duration::from_millis(10);
-/// The longest.
+/// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
-/// So many opens are reclaimed at once.
+/// Number of opens reclaimed at once.
 const AT_ONCE: usize = 16;
 
-/// What came of mending a state.
+/// The result of repairing a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mended {
-    /// Try again.
+    /// The request can be retried.
     Again,
-    /// It is gone.
+    /// The state is lost.
     Lost,
 }
 
-/// What came of reclaiming an open.
+/// The result of reclaiming an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reclaimed {
     Done,
-    /// The origin takes no reclaims (any more).
+    /// The origin does not accept reclaims, or not any more.
     TooLate,
 }
 
 impl Nfs4Client {
-    /// This session is no more. Whoever notices first starts the recovery.
+    /// Handles the loss of a session. The first caller starts the recovery.
     pub(super) fn session_lost(&self, lost: &Arc<Session>) {
         self.start_recovery(lost, false);
     }
 
-    /// The server has restarted and kept the session, but not what was held.
+    /// Handles a restart of the server that kept the session but not the state.
     pub(super) fn reclaim_wanted(&self, session: &Arc<Session>) {
         self.start_recovery(session, true);
     }
@@ -99,7 +101,7 @@ impl Nfs4Client {
         }
     }
 
-    /// One attempt. What it achieves is kept for the next one.
+    /// Makes one attempt. The next one continues with what this one achieved.
     async fn restore(
         self: &Arc<Nfs4Client>,
         made: &mut Option<Arc<Session>>,
@@ -117,7 +119,8 @@ impl Nfs4Client {
         Ok(session)
     }
 
-    /// A session of the client id that there is, or of a new one, and then everything must be reclaimed.
+    /// Makes a session of the current client id, or of a new one. With a new one, everything must be
+    /// reclaimed.
     pub(super) async fn new_session(&self, reclaim: &mut bool) -> Result<Arc<Session>, NotMade> {
         let client = self.client.lock().clone();
         match self.create_session(&client, None).await {
@@ -135,15 +138,15 @@ impl Nfs4Client {
         let fresh = self.exchange_id(None).await?;
         let session = self.create_session(&fresh, None).await?;
         let sequence = fresh.sequence.wrapping_add(1);
-        // A server that still has the client has what it holds.
+        // A server that still has the client also has its state.
         *reclaim |= !(fresh.confirmed && fresh.id == client.id);
         *self.client.lock() = super::establish::Client { sequence, ..fresh };
         self.note_incarnation(&session);
         Ok(Arc::new(session))
     }
 
-    /// Opens with their delegations and locks, then delegations that have no open; then the end of it is told, and
-    /// what came too late is opened anew.
+    /// Reclaims opens with their delegations and locks, then delegations without an open. Then it says
+    /// RECLAIM_COMPLETE, and opens anew what came too late.
     async fn reclaim_everything(self: &Arc<Nfs4Client>, session: &Arc<Session>) -> Result<(), NotMade> {
         self.lose_directories();
         let plan = self.plan();
@@ -173,7 +176,7 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// What is to be reclaimed: each open, the first of a file with the delegation of the file.
+    /// What to reclaim: every open, and with the first open of a file the delegation of that file.
     pub(super) fn plan(&self) -> ToReclaim {
         let state = self.state.lock();
         let mut leases: Vec<(LeaseId, Handle)> = state.leases().map(|(id, held)| (id, held.handle)).collect();
@@ -191,7 +194,7 @@ impl Nfs4Client {
         id: OpenId,
         lease: Option<LeaseId>,
     ) -> Result<Reclaimed, NotMade> {
-        // Closed meanwhile: nothing to do.
+        // If it was closed meanwhile, there is nothing to do.
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(Reclaimed::Done) };
         let kind = lease.and_then(|lease| self.state.lock().lease(lease).map(|held| held.kind));
         let claim = OpenClaim::Previous(delegation_type(kind));
@@ -219,7 +222,7 @@ impl Nfs4Client {
         }
     }
 
-    /// What became of a delegation.
+    /// Enters the delegation that a reclaim brought.
     fn reclaimed(&self, lease: LeaseId, handle: &Handle, principal: &Principal, came: &OpenDelegation) {
         let (stateid, kind, recall) = match came {
             OpenDelegation::Read(read) | OpenDelegation::ReadAttrsDeleg(read) => {
@@ -240,7 +243,8 @@ impl Nfs4Client {
             })
         };
         if !same {
-            // Another kind than was held, or not held any more: it is a new one, which nobody asked for.
+            // Its kind has changed, or it is not held any more. So it is a new delegation, which no caller
+            // asked for.
             self.revoked(lease, false);
             self.delegated(handle, principal, came, Want::None);
         } else if recall {
@@ -288,7 +292,7 @@ impl Nfs4Client {
         Ok(Reclaimed::Done)
     }
 
-    /// A delegation without an open is reclaimed by an open that is closed again.
+    /// Reclaims a delegation without an open: opens the file and closes it again.
     pub(super) async fn reclaim_lease(
         &self,
         session: &Arc<Session>,
@@ -312,7 +316,8 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// Opens anew what could not be reclaimed: others may have had the file meanwhile, but the share is had again.
+    /// Opens anew what could not be reclaimed. Other clients may have had the file meanwhile, but the share
+    /// is held again.
     async fn reopen(&self, session: &Arc<Session>, id: OpenId) -> Result<bool, NotMade> {
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(true) };
         match self.open_again(session, &open, OpenClaim::Fh).await? {
@@ -331,7 +336,7 @@ impl Nfs4Client {
         }
     }
 
-    /// OPEN of a file by its handle. The inner failure is the origin's answer to it.
+    /// Opens a file by its handle. The inner error is the origin's answer to OPEN.
     pub(super) async fn open_again(
         &self,
         session: &Arc<Session>,
@@ -340,7 +345,7 @@ impl Nfs4Client {
     ) -> Result<Result<(Stateid, OpenDelegation), Wire>, NotMade> {
         let want = match claim {
             OpenClaim::Fh => OPEN4_SHARE_ACCESS_WANT_NO_DELEG,
-            // `serve` tells of space for delayed writes only where the delegation is asked for.
+            // `leasehold serve` grants space for delayed writes only with a delegation that was asked for.
             OpenClaim::Previous(OpenDelegationType::Write) => OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG,
             _ => 0,
         };
@@ -353,7 +358,7 @@ impl Nfs4Client {
         }
     }
 
-    /// The origin says that it does not have a state that a request named.
+    /// Repairs a state that the origin said it does not have.
     pub(super) async fn mend(&self, session: &Arc<Session>, used: &Used, said: Wire) -> Mended {
         let result = match used {
             Used::Nothing => return Mended::Lost,
@@ -375,7 +380,7 @@ impl Nfs4Client {
             Ok(true) => Mended::Again,
             Ok(false) => Mended::Lost,
             Err(_) => {
-                // The session is what is wrong; the next try notices, too.
+                // The session has failed; the next attempt notices that too.
                 Mended::Again
             }
         }
@@ -401,7 +406,7 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// TEST_STATEID; one that was revoked is freed.
+    /// Tests a state id with TEST_STATEID, and frees it if it was revoked.
     async fn is_good(
         &self,
         session: &Arc<Session>,
@@ -427,13 +432,13 @@ impl Nfs4Client {
             .any(|it| matches!(it, Wire::Expired | Wire::AdminRevoked | Wire::DelegRevoked))
         {
             let free = op::FreeStateid::with(FreeStateidArgs { stateid });
-            // It may be gone already.
+            // The origin may have freed it already.
             let _ = self.within(session, principal, Operation::FreeStateid, vec![free]).await?;
         }
         Ok(false)
     }
 
-    /// Some state was revoked; which, is found out.
+    /// Finds out which state was revoked.
     pub(super) async fn sweep(&self, session: &Arc<Session>) {
         let leases: Vec<LeaseId> = self.state.lock().leases().map(|(id, _)| id).collect();
         for id in leases {
@@ -451,7 +456,7 @@ impl Nfs4Client {
     }
 }
 
-/// What a recovery has to do.
+/// The work of a recovery.
 pub(super) struct ToReclaim {
     pub(super) opens: Vec<(OpenId, Option<LeaseId>)>,
     pub(super) lone_leases: Vec<(LeaseId, Handle)>,
@@ -459,13 +464,13 @@ pub(super) struct ToReclaim {
 
 type Joined = Result<Result<(OpenId, Reclaimed), NotMade>, tokio::task::JoinError>;
 
-/// The open, if it came too late.
+/// The open, if its reclaim came too late.
 fn too_late(joined: Joined) -> Result<Option<OpenId>, NotMade> {
     let (id, reclaimed) = joined.map_err(|_| NotMade::NoAnswer)??;
     Ok((reclaimed == Reclaimed::TooLate).then_some(id))
 }
 
-/// A failure that is the origin's answer; nonsense is none.
+/// The origin's status, or an error if the answer is nonsense.
 fn again_or(error: &CompoundError) -> Result<Wire, NotMade> {
     error.status().ok_or(NotMade::NoAnswer)
 }

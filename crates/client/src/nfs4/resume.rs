@@ -1,14 +1,14 @@
-//! Going on with what an earlier life of this client held (RFC 8881, sections 8.4.2 and 8.4.3).
+//! Resuming the state of an earlier incarnation of this client (RFC 8881, sections 8.4.2 and 8.4.3).
 //!
-//! If the origin still has the client, it still has the state, or says of each state that it does not: TEST_STATEID
-//! decides. Before that, the session of the last life is destroyed, so that no request of it comes late; after it, what
-//! was on its way to be given up is given up, what an OPEN on its way may have brought is closed, and ranges in doubt are
-//! brought to what is recorded.
+//! If the origin still has the client, TEST_STATEID says for each state whether the origin still has it.
+//! Before that, the session of the last incarnation is destroyed, so that no late request of it is executed.
+//! Afterwards, state that was being given up is given up. An open that an OPEN in flight may have brought is
+//! closed. Ranges in doubt are set to what is recorded.
 //!
-//! If the origin does not have the client any more, it may have restarted. In its period of grace it gives back what
-//! the client held when it went down, and refuses a client whose lease it had let go of. We claim only if the lease is
-//! sure to have lasted until now, by our own clock too. What cannot be had back so is not opened anew: nobody relies on
-//! it yet, and who wants it can ask for it.
+//! If the origin does not have the client any more, it may have restarted. In its grace period it returns
+//! what a client held when the origin went down, and refuses a client whose lease had ended. This client
+//! reclaims only if the lease certainly lasted until now, by its own clock too. State that cannot be
+//! reclaimed is not opened anew: no caller relies on it yet, and a caller that wants it can ask for it.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -42,23 +42,23 @@ use super::{Nfs4Client, convert};
 
 /// State ids in one TEST_STATEID.
 const TESTED_AT_ONCE: usize = 128;
-/// Calls under way at a time.
+/// Calls in flight at a time.
 const AT_ONCE: usize = 16;
 /// The pause between two attempts to destroy a session that is busy.
 const BUSY: Duration = Duration::from_millis(50);
-/// How long it may be.
+/// How long the session may be busy.
 const BUSY_MAX: Duration = Duration::from_secs(20);
-/// Of the lease, the part after which the record hears of a renewal again.
+/// The record notes a renewal at most this many times in one lease time.
 const RENEWALS: u32 = 8;
 
 impl Nfs4Client {
-    /// Takes over what the last life held, as far as the origin has it.
+    /// Takes over the state of the last incarnation, as far as the origin has it.
     pub(super) async fn resume(
         self: &Arc<Nfs4Client>,
         session: &Arc<Session>,
         past: &Past,
     ) -> Result<(), NotMade> {
-        // A recall of what is about to be taken over waits for that.
+        // A recall of state that is being taken over must wait until that is done.
         let _in_flight = self.back.opening();
         self.state.lock().skip_names(past.last_name);
         let client = self.client.lock().clone();
@@ -85,7 +85,7 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// No request of the last life's session is carried out after this.
+    /// Destroys the last incarnation's session. No request of it is executed afterwards.
     async fn end_last_session(&self, session: [u8; 16]) -> Result<(), NotMade> {
         let until = Instant::now() + BUSY_MAX;
         loop {
@@ -101,7 +101,7 @@ impl Nfs4Client {
         }
     }
 
-    /// The origin still has the client.
+    /// Resumes when the origin still has the client.
     async fn go_on(self: &Arc<Nfs4Client>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
         let good = self.test_all(session, past).await?;
         let is_good = |stateid: &Stateid| good.get(&stateid.other).copied().unwrap_or(false);
@@ -133,7 +133,7 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// What the last life was giving up goes on going, in the background.
+    /// Gives up, in the background, what the last incarnation was giving up.
     fn give_up_the_going(self: &Arc<Nfs4Client>, past: &Past) {
         let (opens, leases) = {
             let state = self.state.lock();
@@ -158,7 +158,8 @@ impl Nfs4Client {
         });
     }
 
-    /// TEST_STATEID of everything: which of it the origin has. What it has revoked is freed.
+    /// Tests everything with TEST_STATEID, and returns which state ids the origin has. Revoked ones are
+    /// freed.
     async fn test_all(
         self: &Arc<Nfs4Client>,
         session: &Arc<Session>,
@@ -196,7 +197,7 @@ impl Nfs4Client {
         let mut results = self.within(session, principal, Operation::TestStateid, vec![test]).await?;
         let codes = match results.take::<op::TestStateid>() {
             Ok(ok) => ok.status_codes.into_vec(),
-            // Whoever cannot say has not got it.
+            // A server that cannot answer does not have the state.
             Err(CompoundError::Failed { .. }) => Vec::new(),
             Err(CompoundError::Unexpected { .. }) => return Err(NotMade::NoAnswer),
         };
@@ -206,7 +207,7 @@ impl Nfs4Client {
             let result = codes.next().unwrap_or(Err(Wire::BadStateid));
             if let Err(Wire::Expired | Wire::AdminRevoked | Wire::DelegRevoked) = result {
                 let free = op::FreeStateid::with(FreeStateidArgs { stateid });
-                // It may be gone already.
+                // The origin may have freed it already.
                 let _ = self.within(session, principal, Operation::FreeStateid, vec![free]).await?;
             }
             said.push((stateid.other, result.is_ok()));
@@ -214,7 +215,7 @@ impl Nfs4Client {
         Ok(said)
     }
 
-    /// Brings what the origin has of ranges in doubt to what is recorded.
+    /// Makes the origin's locks match the record where ranges are in doubt.
     async fn settle_doubts(&self, session: &Arc<Session>, id: OpenId) -> Result<(), NotMade> {
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(()) };
         for (owner, doubt) in &open.doubts {
@@ -235,8 +236,9 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// What the owner has of the ranges that are recorded: those in doubt are locked as they were, which whoever has
-    /// locked them in any way may do; what is not recorded is unlocked.
+    /// Makes the locks of one owner match its recorded ranges, and returns those. Recorded ranges in doubt
+    /// are locked again in the recorded mode; an owner that has a range locked in any mode may do that. The
+    /// other ranges in doubt are unlocked.
     async fn settle_doubt(
         &self,
         session: &Arc<Session>,
@@ -308,8 +310,8 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// The first LOCK of an owner was on its way: asking again gives the name that it has, if it has one, and then it can
-    /// be given up.
+    /// Ends a first LOCK of an owner that was in flight. Sending it again yields the state id, if the owner
+    /// has one; then everything is unlocked.
     async fn end_first_lock(
         &self,
         session: &Arc<Session>,
@@ -335,7 +337,7 @@ impl Nfs4Client {
         self.within(session, &open.principal, Operation::Locku, operations).await.map(drop)
     }
 
-    /// An OPEN was on its way. Opening again gives the name that it has, and then it can be closed, unless it is one that
+    /// Ends an OPEN that was in flight. Opening again yields the state id. Then the open is closed, unless it
     /// was held before.
     async fn end_opening(&self, session: &Arc<Session>, opening: &Opening) -> Result<(), NotMade> {
         let claim = match &opening.name {
@@ -366,7 +368,8 @@ impl Nfs4Client {
         self.within(session, &opening.principal, Operation::Close, operations).await.map(drop)
     }
 
-    /// The origin does not have the client any more, and the lease has lasted: if it restarted, it gives back what it had.
+    /// Reclaims when the origin does not have the client and the lease has lasted. An origin that restarted
+    /// returns what the client held.
     async fn claim(self: &Arc<Nfs4Client>, session: &Arc<Session>, past: &Past) -> Result<(), NotMade> {
         {
             let mut state = self.state.lock();
@@ -379,7 +382,7 @@ impl Nfs4Client {
                 }
                 state.adopt_open(*id, open, false);
             }
-            // Those of directories are not given back.
+            // Delegations of directories cannot be reclaimed.
             let claimed = |(held, going): &&(Delegation, bool)| !going && !held.directory;
             for (id, (held, _)) in past.leases.iter().filter(|(_, lease)| claimed(lease)) {
                 state.adopt_lease(*id, held.clone(), false);
@@ -409,7 +412,7 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// What came too late is not opened anew here.
+    /// Drops an open that was reclaimed too late. It is not opened anew here.
     fn drop_late(
         &self,
         joined: Result<(OpenId, Result<Reclaimed, NotMade>), tokio::task::JoinError>,
@@ -421,7 +424,7 @@ impl Nfs4Client {
         Ok(())
     }
 
-    /// What was taken over, for the layer above.
+    /// The state that was taken over, for the layer above.
     pub(super) fn adopted(&self) -> Adopted {
         let state = self.state.lock();
         let opens = state.opens().map(|(id, open)| AdoptedOpen {
@@ -438,7 +441,7 @@ impl Nfs4Client {
         Adopted { opens: opens.collect(), leases: leases.collect() }
     }
 
-    /// Returns a delegation that nobody knows of.
+    /// Returns a delegation that this client does not know.
     pub(super) fn return_stray(&self, handle: Handle, stateid: Stateid, permit: OwnedSemaphorePermit) {
         let Some(inner) = self.myself() else { return };
         let held = Delegation {
@@ -450,10 +453,10 @@ impl Nfs4Client {
             recalled: true,
             change: None,
         };
-        // No name of ours is zero.
+        // No id of ours is zero.
         let id = LeaseId(0);
         tokio::spawn(async move {
-            // Nothing is left to be done if it fails: the origin asks again.
+            // A failure needs no action: the origin recalls the delegation again.
             let _ = inner.delegreturn(&Caller::machine(), id, &held).await;
             drop(permit);
         });
@@ -480,13 +483,13 @@ impl Nfs4Client {
         )
     }
 
-    /// The client has another session, or id.
+    /// Records that the client has another session or client id.
     pub(super) fn note_incarnation(&self, session: &Session) {
         let incarnation = self.incarnation(session.id);
         self.state.change_incarnation(&incarnation);
     }
 
-    /// The lease was renewed by a request that was sent then. The record hears of it now and then.
+    /// Notes that a request sent at this time renewed the lease. Only some renewals are recorded.
     pub(super) fn note_renewal(&self, sent: Instant) {
         let due = self.export().lease_time / RENEWALS;
         {
@@ -497,7 +500,7 @@ impl Nfs4Client {
             *told = Some(sent);
         }
         if let Some(now) = durable::uptime() {
-            // Rounded down to whole seconds where it is written.
+            // The record rounds it down to whole seconds.
             self.state.renewed(now.saturating_sub(sent.elapsed()));
         }
     }

@@ -1,12 +1,12 @@
-//! The end of the process: everything that is held at the origin goes back to it, or is left to the next life, if that
-//! will know of it.
+//! The end of the process: all state at the origin goes back to it, or is left to the next incarnation if
+//! there will be one.
 //!
-//! What is given back is given back many at once, as many as there are slots: at 75 ms of round trip, a thousand opens one
-//! after the other would be more than a minute. Then the session ends and the client with it, so that the origin need not
-//! wait for the end of a lease before it lets go of anything. An origin that says nothing is waited for as long as one
-//! silence may last, and one that is slow as long as it goes on, up to a bound.
+//! Many objects go back at once, as many as there are slots. With a round trip of 75 ms, a thousand opens one
+//! after the other would take more than a minute. Then the session is destroyed, and the client id with it.
+//! So the origin can free its records at once and need not wait for the end of the lease. An origin that says
+//! nothing is given up after one `SILENCE_MAX`. A slow one may continue up to `FAREWELL_MAX`.
 //!
-//! Assumed: the layer above opens nothing any more.
+//! The module assumes that the layer above opens nothing any more.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ use vfs::{Caller, LeaseId, OpenId};
 use super::establish::SLOTS_MAX;
 use super::{Nfs4, Nfs4Client, Phase};
 
-/// So long is nothing heard of an origin until it is given up.
+/// An origin that sends nothing for this long is given up.
 const SILENCE_MAX: Duration = Duration::from_secs(5);
-/// The longest that the end of a process is held up.
+/// The longest delay of the end of the process.
 pub const FAREWELL_MAX: Duration = Duration::from_secs(30);
-/// What was on its way when its turn came is found in the next round.
+/// Number of rounds. A request that was in flight in one round is handled in the next.
 const ROUNDS_MAX: u32 = 3;
 
 impl Nfs4 {
-    /// There is no next life that would want what this one holds: [`FileSystem::shutdown`] gives it back even if it is
-    /// recorded, and the record ends with it.
+    /// Says that there will be no next incarnation that takes over this state. So [`FileSystem::shutdown`]
+    /// gives it back even if it is recorded, and removes the record.
     ///
     /// [`FileSystem::shutdown`]: vfs::FileSystem::shutdown
     pub fn leave_nothing(&self) {
         self.inner.leaves_nothing.store(true, Ordering::Relaxed);
     }
 
-    /// Returns, closes and destroys everything, as far as the origin answers; or leaves it to the next life, if that will
-    /// know of it.
+    /// Returns, closes and destroys everything, as far as the origin answers. If the state is recorded for
+    /// the next incarnation, leaves it there.
     pub(super) async fn give_everything_back(&self) {
         let inner = &self.inner;
         let left = inner.state.lock().is_recorded() && !inner.leaves_nothing.load(Ordering::Relaxed);
@@ -64,13 +64,13 @@ impl Nfs4 {
         if let Ok(Err(refused)) = timeout_at(limit, destroyed).await {
             tracing::info!(?refused, "server {} keeps our record until the lease ends", inner.server);
         }
-        // The next life is a new incarnation, for which the origin drops whatever it may have kept of this one.
+        // The next incarnation has a new verifier, so the origin drops whatever it may have kept of this one.
         inner.state.forget();
     }
 }
 
 impl Nfs4Client {
-    /// Gives back all leases and opens. False if that is not known to have come to an end.
+    /// Gives back all delegations and opens. Returns false if it is not certain that this finished.
     async fn give_all_back(self: &Arc<Nfs4Client>, until: Instant) -> bool {
         for _ in 0..ROUNDS_MAX {
             let leases: Vec<LeaseId> = self.state.lock().leases().map(|(id, _)| id).collect();
@@ -83,7 +83,7 @@ impl Nfs4Client {
             if !many(until, opens.into_iter().map(|id| self.clone().close_last(id, until))).await {
                 return false;
             }
-            // What others have sent may bring something, or be about to take it back.
+            // Other requests in flight may bring new state, or may be about to give some back.
             let Phase::Ready(session) = self.phase.borrow().clone() else { return false };
             let limit = until.min(Instant::now() + SILENCE_MAX);
             if timeout_at(limit, session.idle()).await.is_err() {
@@ -112,8 +112,8 @@ impl Nfs4Client {
     }
 }
 
-/// Does many things, as many at once as there can be slots. False if none of them came to an end for too long, or if it is
-/// late; what is still under way is given up then.
+/// Runs many futures, as many at once as there can be slots. Returns false if none finished for
+/// `SILENCE_MAX`, or after `until`; it then drops the unfinished ones.
 async fn many<F>(until: Instant, work: impl Iterator<Item = F>) -> bool
 where
     F: Future<Output = ()> + Send + 'static,

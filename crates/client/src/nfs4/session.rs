@@ -1,4 +1,4 @@
-//! A session (RFC 8881, section 2.10): its name, its bounds, its slots, and who waits for one.
+//! A session (RFC 8881, section 2.10): its id, its limits, its slots, and the requests that wait for a slot.
 
 pub(crate) mod slots;
 
@@ -16,12 +16,12 @@ use slots::{End, Grant, Slots, Work};
 pub(crate) struct Session {
     pub(crate) id: Sessionid,
     pub(crate) clientid: Clientid,
-    /// As the server has them.
+    /// The limits of the fore channel that the server chose.
     pub(crate) fore: ChannelAttrs,
     table: Mutex<Table>,
     /// A slot is in doubt.
     doubt: Notify,
-    /// Nothing is under way.
+    /// No request is in flight.
     idle: Notify,
 }
 
@@ -33,7 +33,7 @@ struct Table {
 }
 
 impl Table {
-    /// Gives what is free to who waits, whose work is more urgent first.
+    /// Gives free slots to waiters, urgent work first.
     fn serve(&mut self) {
         for (work, waiting) in [(Work::Recall, &mut self.recall), (Work::Ordinary, &mut self.ordinary)] {
             while !waiting.is_empty() {
@@ -54,7 +54,7 @@ impl Session {
         Session { id, clientid, fore, table: Mutex::new(table), doubt: Notify::new(), idle: Notify::new() }
     }
 
-    /// A slot, as soon as there is one.
+    /// Waits for a slot.
     pub(crate) async fn acquire(self: &Arc<Session>, work: Work) -> Slot {
         let waiting = {
             let mut table = self.table.lock();
@@ -71,12 +71,12 @@ impl Session {
         waiting.wait().await
     }
 
-    /// The server wishes that no slot above this one be used.
+    /// Notes the highest slot that the server wants to be used.
     pub(crate) fn limit(&self, target: u32) {
         self.table.lock().slots.limit(u32::MAX, target);
     }
 
-    /// A slot in doubt, for a probe.
+    /// Waits for a slot in doubt, to probe it.
     pub(crate) async fn in_doubt(self: &Arc<Session>) -> Slot {
         loop {
             let changed = self.doubt.notified();
@@ -87,7 +87,7 @@ impl Session {
         }
     }
 
-    /// Waits until no request is under way.
+    /// Waits until no request is in flight.
     pub(crate) async fn idle(&self) {
         loop {
             let mut idle = std::pin::pin!(self.idle.notified());
@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// A wait for a slot. One that was granted and not taken goes back.
+/// A wait for a slot. If the wait is dropped after a grant, the slot goes back.
 struct Waiting {
     session: Arc<Session>,
     granted: oneshot::Receiver<Grant>,
@@ -123,7 +123,7 @@ impl Waiting {
     async fn wait(mut self) -> Slot {
         match (&mut self.granted).await {
             Ok(grant) => Slot { session: self.session.clone(), grant, done: false },
-            // The senders live as long as the session, which we hold.
+            // The session owns the senders, and we hold the session.
             Err(_) => std::future::pending().await,
         }
     }
@@ -138,7 +138,7 @@ impl Drop for Waiting {
     }
 }
 
-/// A slot in use. Dropped without a word, it is in doubt.
+/// A slot in use. Dropping it without another call marks it as in doubt.
 #[derive(Debug)]
 pub(crate) struct Slot {
     session: Arc<Session>,
@@ -147,7 +147,7 @@ pub(crate) struct Slot {
 }
 
 impl Slot {
-    /// The first operation of the request.
+    /// The arguments of SEQUENCE, the first operation of the request.
     pub(crate) fn sequence(&self, cachethis: bool) -> SequenceArgs {
         SequenceArgs {
             sessionid: self.session.id,
@@ -158,25 +158,25 @@ impl Slot {
         }
     }
 
-    /// Is this the answer to it?
+    /// Is this the answer to our request?
     pub(crate) fn answers(&self, ok: &SequenceOk) -> bool {
         ok.sessionid == self.session.id
             && ok.slotid == self.grant.slot
             && ok.sequenceid == self.grant.sequence
     }
 
-    /// The server took the request.
+    /// Ends a request that the server accepted.
     pub(crate) fn taken(mut self, ok: &SequenceOk) {
         self.session.table.lock().slots.limit(ok.highest_slotid, ok.target_highest_slotid);
         self.end(End::Taken);
     }
 
-    /// The server took the sequence id, and has nothing to tell of the request.
+    /// Ends a request whose sequence id the server accepted, without usable results.
     pub(crate) fn spent(mut self) {
         self.end(End::Taken);
     }
 
-    /// The server refused SEQUENCE, or nothing was sent.
+    /// Ends a request whose SEQUENCE the server refused, or that was not sent.
     pub(crate) fn refused(mut self) {
         self.end(End::Refused);
     }
@@ -215,7 +215,7 @@ mod tests {
         tokio::task::yield_now().await;
         first.spent();
         assert_eq!(waiting.await.unwrap(), 2);
-        // That one was dropped without a word.
+        // The task dropped that slot without another call.
         assert_eq!(session.in_doubt().await.sequence(false).sequenceid, 2);
     }
 

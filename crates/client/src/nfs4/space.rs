@@ -12,13 +12,13 @@ use super::io::open_of;
 use super::state::{State, Used};
 use super::{Nfs4Client, convert};
 
-/// The state id for a place in a file.
+/// The state id to use at a place in a file.
 fn at(state: &State, place: &Place, access: Share) -> Result<(Stateid, Used)> {
     let found = state.for_io(&place.handle, open_of(place.by), access);
     found.ok_or_else(|| Status::BadStateId.into())
 }
 
-/// Source, then destination as the current file.
+/// The operations that make the source the saved filehandle and the destination the current one.
 fn both(state: &State, from: &Place, to: &Place) -> Result<(Vec<ArgOp>, Stateid, Stateid, Used)> {
     let (source, _) = at(state, from, Share::READ)?;
     let (destination, used) = at(state, to, Share::WRITE)?;
@@ -46,7 +46,7 @@ impl Nfs4Client {
             return Err(self.nonsense(Operation::Seek, "an extent before where it was looked for"));
         }
         let attributes = self.attributes_after(&mut results, &place.handle, REGULAR)?;
-        // The origin says that there is no more data by `eof` alone.
+        // The origin says only by `eof` that there is no more data.
         if ok.eof && what == DataContent::Data {
             return Err(Error::from(Status::Nxio).with(attributes));
         }

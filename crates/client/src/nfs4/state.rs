@@ -1,11 +1,12 @@
-//! What this client holds at the origin, without I/O: opens, byte-range locks, delegations, under the names that the
-//! layer above knows them by.
+//! The state that this client holds at the origin, without I/O: opens, byte-range locks and delegations,
+//! under the ids that the layer above uses.
 //!
-//! Everything that changes is *touched*, so that [`super::durable`] records it before anybody relies on it. What is given
-//! up stays *going* until the origin has it back, for the next life to give back if this one does not.
+//! Every change *touches* an object, so that [`super::durable`] records it before any caller relies on it. An
+//! object that is being given up stays *going* until the origin has it back. If this process ends first, the
+//! next incarnation gives the object back.
 //!
-//! An open is one (file, owner) at the origin. Its name ends when `close` begins: an OPEN of the same owner whose reply
-//! comes later is a new open under a new name, whatever the origin makes of it.
+//! An open is one (file, owner) pair at the origin. Its id ends when `close` begins. If an OPEN of the same
+//! owner is answered later, it is a new open under a new id, whatever the origin makes of it.
 
 mod combinations;
 pub(crate) mod ranges;
@@ -28,21 +29,21 @@ pub(crate) struct Open {
     pub(crate) owner: Owner,
     pub(crate) access: Share,
     pub(crate) deny: Share,
-    /// What it may be narrowed to.
+    /// The shares that OPEN_DOWNGRADE may narrow it to.
     pub(crate) had: Combinations,
-    /// As whom it was made, and is made again.
+    /// The principal that made the open, and that reclaims it.
     pub(crate) principal: Principal,
-    /// `None` if the origin has lost it and it could not be got back.
+    /// `None` if the origin has lost the open and recovery failed.
     pub(crate) stateid: Option<Stateid>,
     pub(crate) locks: HashMap<Owner, Locks>,
-    /// What a LOCK or LOCKU of each owner is about that was sent and whose answer is not known.
+    /// For each owner, the range of a LOCK or LOCKU that was sent and whose result is unknown.
     pub(crate) doubts: HashMap<Owner, Doubt>,
-    /// One LOCK or LOCKU at a time, so that what we believe to hold is what the origin believes.
+    /// Allows one LOCK or LOCKU at a time, so that our table of locks matches the origin's.
     pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Open {
-    /// Without a state id yet.
+    /// An open without a state id.
     pub(crate) fn new(
         handle: Handle,
         owner: Owner,
@@ -66,12 +67,12 @@ impl Open {
     }
 }
 
-/// A range of which it is not known what the origin has.
+/// A range whose lock state at the origin is unknown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
-    /// Its kind is the one that was asked for.
+    /// The range, with the kind that was asked for.
     pub(crate) range: Range,
-    /// It was to be given up.
+    /// The request was a LOCKU.
     pub(crate) unlocking: bool,
 }
 
@@ -83,7 +84,7 @@ impl Doubt {
     }
 }
 
-/// What one lock owner has locked through one open.
+/// The locks of one lock owner through one open.
 #[derive(Clone, Debug)]
 pub(crate) struct Locks {
     pub(crate) stateid: Stateid,
@@ -95,20 +96,20 @@ pub(crate) struct Locks {
 pub(crate) struct Delegation {
     pub(crate) handle: Handle,
     pub(crate) kind: LeaseKind,
-    /// It is a directory's, which no open brings back.
+    /// The object is a directory, so no open can reclaim the delegation.
     pub(crate) directory: bool,
     pub(crate) stateid: Stateid,
     pub(crate) principal: Principal,
-    /// The layer above has been asked for it.
+    /// The layer above was asked to return it.
     pub(crate) recalled: bool,
-    /// The change attribute that it was granted with, if it is known.
+    /// The change attribute at the time of the grant, if known.
     pub(crate) change: Option<u64>,
 }
 
-/// On what state a request relies.
+/// The state that a request relies on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Used {
-    /// None of ours.
+    /// No state of ours.
     Nothing,
     Open(OpenId),
     Lock(OpenId, Owner),
@@ -126,9 +127,9 @@ pub(crate) struct Granted {
     pub(crate) stateid: Stateid,
 }
 
-/// So many are remembered: more than there are requests in flight.
+/// Number of given-up delegations to remember: more than there are requests in flight.
 const GIVEN_UP_MAX: usize = 256;
-/// OPENs on their way that are recorded: more than there are slots, and some that a `soft` mount gave up.
+/// Number of OPENs in flight to record: more than there are slots, plus some that a `soft` mount gave up.
 const OPENINGS_MAX: usize = 1024;
 
 /// See the module.
@@ -139,20 +140,20 @@ pub(crate) struct State {
     by_file: HashMap<Handle, Vec<OpenId>>,
     leases: HashMap<LeaseId, Delegation>,
     by_handle: HashMap<Handle, LeaseId>,
-    /// State ids of delegations given up last: a grant that was on its way then is not to be believed.
+    /// State ids of the delegations given up last. A grant that was in flight at that time must be ignored.
     given_up: VecDeque<Stateid>,
-    /// What is on its way back.
+    /// Objects that are being given back.
     going_opens: HashMap<OpenId, Open>,
     going_leases: HashMap<LeaseId, Delegation>,
-    /// OPENs on their way.
+    /// OPENs in flight.
     openings: HashMap<u64, Opening>,
     last: u64,
-    /// Somebody records what is touched.
+    /// Touched objects are recorded.
     recorded: bool,
     touched: BTreeSet<Touched>,
 }
 
-/// Something that is to be recorded anew.
+/// An object to record again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Touched {
     Open(OpenId),
@@ -166,12 +167,12 @@ impl State {
         self.last
     }
 
-    /// The last name that was given.
+    /// The last id assigned.
     pub(crate) fn last_name(&self) -> u64 {
         self.last
     }
 
-    /// No name up to this one is given again.
+    /// Ensures that no id up to `last` is assigned again.
     pub(crate) fn skip_names(&mut self, last: u64) {
         self.last = self.last.max(last);
     }
@@ -182,7 +183,7 @@ impl State {
         }
     }
 
-    /// From now on somebody records what is touched, which at first is everything. Or nobody does any more.
+    /// Starts or stops noting touched objects. At the start, every object counts as touched.
     pub(crate) fn record(&mut self, recorded: bool) {
         self.recorded = recorded;
         self.touched.clear();
@@ -194,17 +195,17 @@ impl State {
         }
     }
 
-    /// Is what is held recorded?
+    /// Is the state recorded?
     pub(crate) fn is_recorded(&self) -> bool {
         self.recorded
     }
 
-    /// What was touched since this was last asked.
+    /// The objects touched since the last call.
     pub(crate) fn take_touched(&mut self) -> BTreeSet<Touched> {
         std::mem::take(&mut self.touched)
     }
 
-    /// An OPEN is about to be sent.
+    /// Notes that an OPEN is about to be sent.
     pub(crate) fn opening(&mut self, opening: Opening) -> u64 {
         let number = self.name();
         if self.recorded && self.openings.len() < OPENINGS_MAX {
@@ -214,31 +215,31 @@ impl State {
         number
     }
 
-    /// It was answered, and what it gave is entered.
+    /// Notes that an OPEN was answered and its results are entered.
     pub(crate) fn opening_ended(&mut self, number: u64) {
         if self.openings.remove(&number).is_some() {
             self.touch(Touched::Opening(number));
         }
     }
 
-    /// An OPEN on its way.
+    /// An OPEN in flight.
     pub(crate) fn opening_of(&self, number: u64) -> Option<&Opening> {
         self.openings.get(&number)
     }
 
-    /// An open that is held or going, and whether it is going.
+    /// An open that is held or going. True if it is going.
     pub(crate) fn any_open(&self, id: OpenId) -> Option<(&Open, bool)> {
         let held = self.opens.get(&id).map(|open| (open, false));
         held.or_else(|| self.going_opens.get(&id).map(|open| (open, true)))
     }
 
-    /// The same for a delegation.
+    /// A delegation that is held or going. True if it is going.
     pub(crate) fn any_lease(&self, id: LeaseId) -> Option<(&Delegation, bool)> {
         let held = self.leases.get(&id).map(|lease| (lease, false));
         held.or_else(|| self.going_leases.get(&id).map(|lease| (lease, true)))
     }
 
-    /// A LOCK or LOCKU is about to be sent. It is in doubt until the doubt is removed.
+    /// Notes that a LOCK or LOCKU is about to be sent. Its range is in doubt until [`State::sure`].
     pub(crate) fn doubt(&mut self, id: OpenId, owner: &Owner, doubt: Doubt) {
         let some = doubt.range.start < doubt.range.end;
         if let Some(open) = self.opens.get_mut(&id).filter(|_| self.recorded && some) {
@@ -248,28 +249,28 @@ impl State {
         }
     }
 
-    /// What an owner holds is known again.
+    /// Notes that the locks of an owner are known again.
     pub(crate) fn sure(&mut self, id: OpenId, owner: &Owner) {
         if self.opens.get_mut(&id).and_then(|open| open.doubts.remove(owner)).is_some() {
             self.touch(Touched::Open(id));
         }
     }
 
-    /// The origin has an open back.
+    /// Notes that the origin has an open back.
     pub(crate) fn closed(&mut self, id: OpenId) {
         if self.going_opens.remove(&id).is_some() {
             self.touch(Touched::Open(id));
         }
     }
 
-    /// The origin has a delegation back.
+    /// Notes that the origin has a delegation back.
     pub(crate) fn returned(&mut self, id: LeaseId) {
         if self.going_leases.remove(&id).is_some() {
             self.touch(Touched::Lease(id));
         }
     }
 
-    /// Takes over an open of an earlier life under the name that it had there.
+    /// Takes over an open of an earlier incarnation, under the same id.
     pub(crate) fn adopt_open(&mut self, id: OpenId, open: Open, going: bool) {
         self.skip_names(id.0);
         if going {
@@ -282,7 +283,7 @@ impl State {
         self.touch(Touched::Open(id));
     }
 
-    /// The same for a delegation.
+    /// Takes over a delegation of an earlier incarnation, under the same id.
     pub(crate) fn adopt_lease(&mut self, id: LeaseId, held: Delegation, going: bool) {
         self.skip_names(id.0);
         if going {
@@ -294,7 +295,7 @@ impl State {
         self.touch(Touched::Lease(id));
     }
 
-    /// Enters an OPEN's result: a new open, or more of one that there is.
+    /// Enters the result of an OPEN: a new open, or more shares of an existing one.
     pub(crate) fn opened(&mut self, granted: Granted) -> OpenId {
         let key = (granted.handle, granted.owner.clone());
         if let Some(id) = self.by_owner.get(&key)
@@ -340,13 +341,13 @@ impl State {
         self.opens.iter().map(|(id, open)| (*id, open))
     }
 
-    /// The open of this file by this owner.
+    /// The open of a file by an owner.
     #[cfg(test)]
     pub(crate) fn open_of(&self, handle: &Handle, owner: &Owner) -> Option<OpenId> {
         self.by_owner.get(&(*handle, owner.clone())).copied()
     }
 
-    /// An open of this file that has at least this access.
+    /// An open of a file with at least this access.
     pub(crate) fn open_for(&self, handle: &Handle, access: Share) -> Option<OpenId> {
         let ids = self.by_file.get(handle)?.iter().copied();
         ids.into_iter().find(|id| {
@@ -354,7 +355,7 @@ impl State {
         })
     }
 
-    /// Takes an open out: its name means nothing any more. It is going until it is [`closed`](State::closed).
+    /// Removes an open: its id is invalid from now on. The open is going until [`closed`](State::closed).
     pub(crate) fn close(&mut self, id: OpenId) -> Option<Open> {
         let open = self.opens.remove(&id)?;
         if self.recorded && open.stateid.is_some() {
@@ -371,7 +372,7 @@ impl State {
         Some(open)
     }
 
-    /// The origin has this open no more, nor its locks.
+    /// Notes that the origin no longer has this open and its locks.
     pub(crate) fn lose(&mut self, id: OpenId) {
         if let Some(open) = self.opens.get_mut(&id) {
             open.stateid = None;
@@ -381,8 +382,9 @@ impl State {
         }
     }
 
-    /// Enters a delegation: a new one, or what is new about the one of that file. True if it is new or stronger. One that
-    /// was given up while this grant was on its way is no more.
+    /// Enters a delegation: a new one, or an update of the one for that file. The flag is true if the
+    /// delegation is new or stronger. Returns `None` if the delegation was given up while this grant was in
+    /// flight.
     pub(crate) fn delegated(&mut self, delegation: Delegation) -> Option<(LeaseId, bool)> {
         if self.was_given_up(&delegation.stateid) {
             return None;
@@ -409,7 +411,7 @@ impl State {
         Some((id, true))
     }
 
-    /// Has a delegation with this state id, or a later one of it, been given up lately?
+    /// Was a delegation with this state id, or a later version of it, given up lately?
     pub(crate) fn was_given_up(&self, stateid: &Stateid) -> bool {
         let later = |old: &Stateid| old.seqid.wrapping_sub(stateid.seqid) < u32::MAX / 2;
         self.given_up.iter().any(|old| old.other == stateid.other && later(old))
@@ -424,7 +426,7 @@ impl State {
         self.leases.get_mut(&id)
     }
 
-    /// The change attribute that came with the grant of a delegation. It is not recorded.
+    /// Stores the change attribute that came with the grant of a delegation. It is not recorded.
     pub(crate) fn granted_at(&mut self, id: LeaseId, change: u64) {
         if let Some(held) = self.leases.get_mut(&id) {
             held.change = Some(change);
@@ -447,7 +449,8 @@ impl State {
         self.lease_of(handle).filter(|(_, held)| held.stateid.other == stateid.other).map(|(id, _)| id)
     }
 
-    /// Takes a delegation out: its name means nothing any more. It is going until it is [`returned`](State::returned).
+    /// Removes a delegation: its id is invalid from now on. The delegation is going until
+    /// [`returned`](State::returned).
     pub(crate) fn give_up(&mut self, id: LeaseId) -> Option<Delegation> {
         let delegation = self.leases.remove(&id)?;
         if self.recorded {
@@ -462,8 +465,8 @@ impl State {
         Some(delegation)
     }
 
-    /// On what state I/O of a file is done: that of the open; without one, of a delegation that covers it; without
-    /// either, none. `None` if the open is none, or lost.
+    /// The state to use for I/O on a file. It is the open's state if there is an open; otherwise that of a
+    /// delegation that covers the access; otherwise none. Returns `None` if the open is unknown or lost.
     pub(crate) fn for_io(
         &self,
         handle: &Handle,
@@ -483,7 +486,7 @@ impl State {
     }
 }
 
-/// The state id in its latest version: a seqid of zero (RFC 8881, section 8.2.2).
+/// The state id with a seqid of zero, which means its latest version (RFC 8881, section 8.2.2).
 pub(crate) fn latest(stateid: Stateid) -> Stateid {
     Stateid { seqid: 0, ..stateid }
 }
@@ -493,12 +496,12 @@ pub(crate) fn lease(id: LeaseId, kind: LeaseKind, change: u64) -> Lease {
     Lease { id, kind, until: None, change, space_limit: Lease::NO_SPACE_LIMIT }
 }
 
-/// A directory before and after a change, if nothing else changed it in between.
+/// Did only our own change happen to a directory between these two values of its change attribute?
 pub(crate) fn unchanged(before: u64, after: Option<u64>, cinfo: protocol::nfs4::ChangeInfo) -> bool {
     cinfo.atomic && cinfo.before == before && after == Some(cinfo.after)
 }
 
-/// Nothing known.
+/// Nothing is known about the change.
 pub(crate) const NO_WCC: Wcc = Wcc { before: None, after: None, change: None };
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ const SPACE: Bitmap = Bitmap::of(&[
     Attr::FilesAvail,
 ]);
 
-/// What is asked of a file system, and of the root of the export when it is mounted.
+/// The attributes to ask of a file system, and of the root of the export at mount time.
 pub(super) const LIMITS: Bitmap = Bitmap::of(&[
     Attr::SupportedAttrs,
     Attr::LinkSupport,
@@ -40,12 +40,12 @@ pub(super) const LIMITS: Bitmap = Bitmap::of(&[
     Attr::TimeDelta,
 ]);
 
-/// Of minor version 1.
+/// Additional attributes of minor version 1.
 pub(super) const LIMITS_1: Bitmap = Bitmap::of(&[Attr::SuppattrExclcreat]);
-/// Of minor version 2.
+/// Additional attributes of minor version 2.
 pub(super) const LIMITS_2: Bitmap = Bitmap::of(&[Attr::XattrSupport]);
 
-/// What only minor version 2 has.
+/// Features that only minor version 2 has.
 const OF_4_2: Features = Features::XATTR
     .union(Features::SEEK)
     .union(Features::ALLOCATE)
@@ -74,9 +74,9 @@ impl Nfs4Client {
         })
     }
 
-    /// Transfer sizes are those that were agreed on when the export was mounted, or less on this file system.
+    /// Asks for the limits. Transfer sizes are those agreed on at mount time, or less on this file system.
     pub(super) async fn ask_limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits> {
-        // Who is about to write need not ask for the space by itself.
+        // Include the free space, so that a caller that is about to write need not ask for it separately.
         let mut asked = LIMITS | Bitmap::of(&[Attr::SpaceAvail]);
         if self.minor >= 2 {
             asked = asked | LIMITS_2 | (self.export().supported & Bitmap::of(&[Attr::CloneBlksize]));
@@ -129,7 +129,7 @@ impl Nfs4Client {
         features - Features::from_bits_truncate(self.missing.load(Ordering::Relaxed))
     }
 
-    /// Notes what an operation taught about a feature.
+    /// Notes that the origin lacks a feature, if its answer says so.
     pub(super) fn learn<T>(&self, feature: Features, result: Result<T>) -> Result<T> {
         if result.as_ref().is_err_and(|failed| failed.status == Status::NotSupp) {
             self.missing.fetch_or(feature.bits(), Ordering::Relaxed);
@@ -137,7 +137,7 @@ impl Nfs4Client {
         result
     }
 
-    /// Is it worth asking?
+    /// Fails with `NotSupp` if the origin is known to lack a feature.
     pub(super) fn offers(&self, feature: Features) -> Result<()> {
         let missing = Features::from_bits_truncate(self.missing.load(Ordering::Relaxed));
         let too_old = self.minor < 2 && OF_4_2.contains(feature);

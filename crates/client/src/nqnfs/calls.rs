@@ -1,4 +1,4 @@
-//! Calls to the server, again while it says NQNFS_TRYLATER; and its one call to us, EVICTED.
+//! Calls to the server, repeated while it says NQNFS_TRYLATER, and its one call to us, EVICTED.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -20,20 +20,20 @@ use super::leases::{Effect, Grant, Leases, ReturnAll};
 use super::{NqnfsClient, convert, plain};
 use crate::transport::credential;
 
-/// The first pause after an NQNFS_TRYLATER; each further one is twice as long.
+/// The first pause after NQNFS_TRYLATER. Each further one is twice as long.
 const TRYLATER_MIN: Duration = Duration::from_millis(100);
-/// The longest.
+/// The longest pause.
 const TRYLATER_MAX: Duration = Duration::from_secs(2);
-/// How long a renewal is waited for.
+/// How long a renewal may take.
 const RENEWAL: Duration = Duration::from_secs(4);
-/// How long a VACATED is waited for before names are asked for without a lease.
+/// How long to wait for a VACATED before names are looked up without a lease.
 const VACATING_MAX: Duration = Duration::from_secs(1);
-/// How long the server is waited for at the end.
+/// How long to wait for the server at the end.
 const FAREWELL: Duration = Duration::from_secs(2);
-/// The term that is asked for, in seconds.
+/// The term to ask for, in seconds.
 const TERM: u32 = nqnfs::TERM_DEFAULT;
 
-/// What the server promises, if it is a lease.
+/// The grant in a server's answer, if it is one.
 fn grant(kind: LeaseKind, promise: Promise) -> Option<Grant> {
     let term = Duration::from_secs(promise.duration.into());
     promise.cachable.then_some(Grant { kind, term, change: promise.rev })
@@ -47,7 +47,7 @@ fn succeeded<T>(reply: Reply<T>) -> Result<Granted<T>> {
 }
 
 impl NqnfsClient {
-    /// Makes a call that may carry a lease, and gives its results.
+    /// Makes a call that may carry a lease request, and returns its results.
     pub(super) async fn call<C, A, T>(&self, caller: &Caller, args: &Leased<A>) -> Result<Granted<T>>
     where
         C: Call<Args = Leased<A>, Results = Reply<T>>,
@@ -57,8 +57,8 @@ impl NqnfsClient {
         succeeded(self.ask::<C>(caller, args).await?)
     }
 
-    /// The same, of one file: if the server says that the lease on it has ended (NQNFS_EXPIRED), it is believed no more, and the
-    /// caller may come again without.
+    /// The same, for a call on one file. If the server says that the file's lease has ended (NQNFS_EXPIRED),
+    /// the lease is lost. The caller may then repeat the call without it.
     pub(super) async fn call_of<C, A, T>(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -77,7 +77,7 @@ impl NqnfsClient {
         succeeded(reply)
     }
 
-    /// Makes a call until its answer is another than NQNFS_TRYLATER, or the caller's patience ends.
+    /// Makes a call, and repeats it until the answer is not NQNFS_TRYLATER or the caller's deadline passes.
     pub(super) async fn ask<C: Call>(&self, caller: &Caller, args: &C::Args) -> Result<C::Results> {
         let mut pauses = Pauses::new();
         loop {
@@ -102,12 +102,13 @@ impl NqnfsClient {
             arguments: encoder.finish(),
         };
         let started = Instant::now();
-        // A second VACATED for one eviction, with another xid, could be carried out too late: one is sent until it is answered.
+        // Send one VACATED until it is answered. A second one for the same eviction, with another xid, could
+        // be executed too late.
         let soft = self.soft.filter(|_| C::NUMBER != Procedure::Vacated as u32).map(|soft| started + soft);
         let until = [soft, caller.deadline].into_iter().flatten().min();
         let patience = until.map_or(Patience::Hard, Patience::Until);
         self.counting.called(C::NUMBER, outgoing.arguments.len());
-        match self.link.call(outgoing, patience).await {
+        match self.pulse.follow(self.link.call(outgoing, patience)).await {
             Ok(answer) => {
                 let bytes = answer.results.remaining();
                 self.counting.answered(C::NUMBER, bytes, started.elapsed(), answer.retransmitted);
@@ -126,19 +127,19 @@ impl NqnfsClient {
         }
     }
 
-    /// The layer above uses the file.
+    /// Notes that the layer above uses a file.
     pub(super) fn used(&self, handle: &Handle) {
         self.leases.lock().used(Instant::now(), handle);
     }
 
-    /// Takes note of attributes.
+    /// Converts and remembers attributes.
     pub(super) fn learn(&self, handle: &Handle, fattr: &nqnfs::Fattr) -> vfs::Attributes {
         let attributes = convert::attributes(fattr);
         self.seen.lock().note(handle, &attributes);
         attributes
     }
 
-    /// The file as it is at this `modifyrev`: as it was seen, or asked.
+    /// The attributes of a file at this `modifyrev`: remembered ones, or those of a GETATTR.
     pub(super) async fn attributes_at(
         &self,
         caller: &Caller,
@@ -153,8 +154,9 @@ impl NqnfsClient {
         Ok(self.learn(handle, &fattr))
     }
 
-    /// WRITE. What is not pushed under a lease for writing says so by asking for one, for the shortest term: a server that
-    /// recovers then has it wait until nobody believes in leases of before.
+    /// Sends WRITE. If it does not push data written under a write lease, it says so by asking for a write
+    /// lease of the shortest term. A recovering server then delays the write until no client relies on a
+    /// lease from before its restart.
     pub(super) async fn write_data(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -166,7 +168,7 @@ impl NqnfsClient {
         Ok(self.call_of::<call::Write, _, _>(caller, handle, &Leased { lease, args }).await?.results)
     }
 
-    /// GETLEASE: the lease, if there is one, and the attributes, which were asked for under it.
+    /// Sends GETLEASE. Returns the lease, if granted, and the attributes, which were read under it.
     pub(super) async fn get_lease(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -188,11 +190,11 @@ impl NqnfsClient {
         Ok((lease, self.learn(handle, &ok.attributes)))
     }
 
-    /// ACCESS of all that is asked, with a request for a lease: the lease, and at which `modifyrev` it was given or refused, if
-    /// it was asked for.
+    /// Sends ACCESS for all these rights, with a request for a lease. Returns the lease, and the `modifyrev`
+    /// at which it was granted or refused, if it was requested.
     ///
     /// # Errors
-    /// `Access`: the caller has not all of it.
+    /// `Access` if the caller lacks any of the rights.
     pub(super) async fn access_with_lease(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -218,9 +220,10 @@ impl NqnfsClient {
         Ok((lease, promise(&granted).map(|promise| promise.rev)))
     }
 
-    /// A call that may bring a lease, again while the server says NQNFS_TRYLATER. `args` are those with or without a request
-    /// for one, `promise` finds it in the results. Each try counts from when it is sent: a lease that was long waited for is
-    /// not over when it comes.
+    /// Makes a call that may bring a lease, and repeats it while the server says NQNFS_TRYLATER. `args`
+    /// builds the arguments with or without a lease request, and `promise` finds the lease in the results.
+    /// The term counts from when the last attempt was sent. So a lease that took long to get is not over when
+    /// it arrives.
     async fn ask_with_lease<C, T>(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -263,8 +266,8 @@ impl NqnfsClient {
         }
     }
 
-    /// CREATE or MKDIR, with a request for a lease on what it makes. Gives what was made, and what the answer says of the
-    /// lease.
+    /// Sends CREATE or MKDIR with a request for a lease on the new object. Returns the object, and what the
+    /// answer says about the lease.
     pub(super) async fn make_with_lease<C>(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -289,7 +292,8 @@ impl NqnfsClient {
         Ok(Made { handle, attributes, new, lease })
     }
 
-    /// The end: what was returned since [`Leases::leave`] is told of at once, if the server answers soon.
+    /// Ends the mount: tells the server at once what was returned since [`Leases::leave`], if the server
+    /// answers soon.
     pub(super) async fn return_all(self: &Arc<NqnfsClient>) {
         let Some(ReturnAll { all, each }) = self.leases.lock().return_all() else { return };
         let said = async {
@@ -304,7 +308,7 @@ impl NqnfsClient {
         let _ = tokio::time::timeout(FAREWELL, said).await;
     }
 
-    /// Does something with what is believed, and what follows from it.
+    /// Runs an event on the leases, and carries out its effects.
     pub(super) fn with<T>(self: &Arc<NqnfsClient>, event: impl FnOnce(&mut Leases, Instant) -> T) -> T {
         let mut leases = self.leases.lock();
         let before = leases.next_tick();
@@ -342,7 +346,7 @@ impl NqnfsClient {
         }
     }
 
-    /// Says VACATED until that is answered.
+    /// Sends VACATED until the server answers.
     async fn vacate(self: Arc<NqnfsClient>, handle: &Handle) {
         let Ok(file) = convert::to_wire(handle) else { return };
         while let Err(error) = self.once::<call::Vacated>(&Caller::machine(), &file).await {
@@ -356,8 +360,8 @@ impl NqnfsClient {
         self.vacated.notify_waiters();
     }
 
-    /// Waits, but not for long, until a VACATED of the file has been answered that is on its way: then a lease may be asked
-    /// for again.
+    /// Waits briefly until the server has answered a VACATED of the file that is in flight. After that, a
+    /// lease may be asked for again.
     pub(super) async fn vacated(&self, handle: &Handle) {
         let limit = Instant::now() + VACATING_MAX;
         loop {
@@ -370,7 +374,8 @@ impl NqnfsClient {
         }
     }
 
-    /// Tells the layer above. It has room for all leases at once, or nearly: what finds none is told again by a task.
+    /// Passes a callback to the layer above. The channel has space for nearly all leases at once. If it is
+    /// full, a task waits for space.
     fn tell(self: &Arc<NqnfsClient>, callback: Callback) {
         if let Err(tokio::sync::mpsc::error::TrySendError::Full(callback)) = self.up.try_send(callback) {
             let up = self.up.clone();
@@ -379,13 +384,13 @@ impl NqnfsClient {
     }
 }
 
-/// What a CREATE or MKDIR that asked for a lease has brought.
+/// The result of a CREATE or MKDIR that asked for a lease.
 pub(super) struct Made {
     pub(super) handle: Handle,
     pub(super) attributes: vfs::Attributes,
-    /// It was made just now, if the server tells.
+    /// Whether the object is new, if the server says.
     pub(super) new: Option<bool>,
-    /// With this, its maker may also read and write it.
+    /// A lease also means that the creator may read and write the object.
     pub(super) lease: Option<Lease>,
 }
 
@@ -397,10 +402,10 @@ impl Pauses {
         Pauses(TRYLATER_MIN)
     }
 
-    /// Waits; each time twice as long.
+    /// Waits, each time twice as long.
     ///
     /// # Errors
-    /// `Delay` when the caller's patience is over.
+    /// `Delay` if the caller's deadline passes.
     async fn pause(&mut self, caller: &Caller) -> Result<()> {
         let until = Instant::now() + self.0;
         self.0 = (self.0 * 2).min(TRYLATER_MAX);
@@ -417,7 +422,7 @@ impl Pauses {
     }
 }
 
-/// A WRITE under way, to its end however it ends.
+/// A WRITE in flight. Dropping it notes the end of the WRITE, however it ends.
 struct Writing<'w> {
     inner: &'w NqnfsClient,
     handle: &'w Handle,
@@ -438,12 +443,12 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Leasehold itself, until then.
+/// Leasehold itself as the caller, with a deadline.
 fn machine(deadline: Instant) -> Caller {
     Caller { principal: Principal::Machine, deadline: Some(deadline), ..Caller::machine() }
 }
 
-/// Renews leases and tells of those that end, until nobody has the export any more.
+/// Renews leases and reports those that end, until the export is dropped.
 pub(super) async fn keep(inner: Weak<NqnfsClient>) {
     loop {
         let Some(strong) = inner.upgrade() else { return };
@@ -460,7 +465,7 @@ pub(super) async fn keep(inner: Weak<NqnfsClient>) {
     }
 }
 
-/// What answers the server's calls.
+/// Answers the server's calls.
 #[derive(Debug, Default)]
 pub(super) struct Back(std::sync::OnceLock<Weak<NqnfsClient>>);
 
@@ -501,7 +506,7 @@ impl Service for Back {
 }
 
 impl NqnfsClient {
-    /// Is there anybody above to be called back?
+    /// Does the layer above listen for callbacks?
     pub(super) fn is_listening(&self) -> bool {
         self.listening.load(Ordering::Acquire) && !self.up.is_closed()
     }

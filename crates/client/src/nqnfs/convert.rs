@@ -1,4 +1,5 @@
-//! Values of the appendix as values of the interface, and back. The one place where statuses are mapped.
+//! Converts values of the protocol's appendix to values of the interface, and back. Statuses are mapped only
+//! here.
 
 use bytes::Bytes;
 use protocol::nfs2::{self, DirOpArgs, Filename, Ftype};
@@ -8,10 +9,10 @@ use vfs::{
     SetAttributes, SetTime, Status, Timestamp,
 };
 
-/// Nanoseconds that stand for the server's own time.
+/// The nanoseconds that mean the server's own time.
 const SERVER_TIME: u32 = 1_000_000_000;
 
-/// A status of the server.
+/// Converts a status of the server.
 pub(super) fn status(status: Stat) -> Status {
     match status {
         Stat::V2(status) => status_v2(status),
@@ -42,27 +43,27 @@ fn status_v2(status: nfs2::Stat) -> Status {
     }
 }
 
-/// A handle for the wire. One of another length was never the server's.
+/// Encodes a handle. A handle of another length never came from the server.
 pub(super) fn to_wire(handle: &Handle) -> Result<nqnfs::Handle> {
     handle.as_bytes().try_into().map_err(|_| Error::from(Status::BadHandle))
 }
 
-/// A handle off the wire.
+/// Decodes a handle.
 pub(super) fn from_wire(handle: &nqnfs::Handle) -> Result<Handle> {
     Handle::new(handle).ok_or_else(|| Status::ServerFault.into())
 }
 
-/// Directory and name for the wire.
+/// Encodes a directory and a name.
 pub(super) fn place(directory: &Handle, name: &Name) -> Result<DirOpArgs> {
     Ok(DirOpArgs { dir: to_wire(directory)?, name: filename(name.as_bytes())? })
 }
 
-/// A name for the wire.
+/// Encodes a name.
 pub(super) fn filename(name: &[u8]) -> Result<Filename> {
     Filename::new(Bytes::copy_from_slice(name)).ok_or_else(|| Status::NameTooLong.into())
 }
 
-/// Arguments of ACCESS: the protocol has three rights.
+/// The arguments of ACCESS; the protocol has three rights.
 pub(super) fn rights(handle: &Handle, asked: AccessMask) -> Result<AccessArgs> {
     Ok(AccessArgs {
         file: to_wire(handle)?,
@@ -72,12 +73,12 @@ pub(super) fn rights(handle: &Handle, asked: AccessMask) -> Result<AccessArgs> {
     })
 }
 
-/// What the three rights of ACCESS are here.
+/// The three rights of ACCESS in terms of the interface.
 pub(super) const READ: AccessMask = AccessMask::READ;
 pub(super) const WRITE: AccessMask = AccessMask::MODIFY.union(AccessMask::EXTEND).union(AccessMask::DELETE);
 pub(super) const EXEC: AccessMask = AccessMask::LOOKUP.union(AccessMask::EXECUTE);
 
-/// Attributes off the wire. The change attribute is `modifyrev`.
+/// Decodes attributes. The change attribute is `modifyrev`.
 pub(super) fn attributes(from: &Fattr) -> Attributes {
     Attributes {
         file_type: file_type(from),
@@ -100,7 +101,7 @@ pub(super) fn attributes(from: &Fattr) -> Attributes {
     }
 }
 
-/// Named pipes come as character devices, with their own type in the mode, as in v2.
+/// The file type. As in version 2, a named pipe comes as a character device with its own type in the mode.
 fn file_type(from: &Fattr) -> FileType {
     match from.ftype {
         _ if from.mode & 0o170_000 == 0o010_000 => FileType::Fifo,
@@ -118,7 +119,7 @@ fn timestamp(from: Time) -> Timestamp {
     Timestamp::new(from.seconds.into(), from.nano_seconds.min(999_999_999))
 }
 
-/// Attributes to set, for the wire.
+/// Encodes attributes to set.
 pub(super) fn sattr(from: &SetAttributes) -> Sattr {
     let time = |time: Option<SetTime>| match time {
         None => Time { seconds: KEEP, nano_seconds: KEEP },
@@ -139,7 +140,7 @@ pub(super) fn sattr(from: &SetAttributes) -> Sattr {
     }
 }
 
-/// The `S_IFMT` bits of what CREATE is to make, and the number of a device.
+/// The `S_IFMT` bits of an object to CREATE, and its device number.
 pub(super) fn special(file_type: FileType, device: Device) -> Option<(u32, u64)> {
     let number = ((device.major & 0xfff) << 8) | (device.minor & 0xff) | ((device.minor & 0xfff00) << 12);
     match file_type {
@@ -151,7 +152,7 @@ pub(super) fn special(file_type: FileType, device: Device) -> Option<(u32, u64)>
     }
 }
 
-/// STATFS off the wire.
+/// Decodes the results of STATFS.
 pub(super) fn space(ok: &StatfsOk) -> FsStat {
     let bytes = |blocks: u32| u64::from(blocks) * u64::from(ok.bsize);
     FsStat {
@@ -165,7 +166,7 @@ pub(super) fn space(ok: &StatfsOk) -> FsStat {
     }
 }
 
-/// What can be done: leases come with opens, so there are opens, as it seems.
+/// The limits. Leases come with opens, so the client offers opens.
 pub(super) fn limits(transfer_max: u32) -> FsLimits {
     FsLimits {
         read_max: transfer_max,

@@ -1,15 +1,18 @@
-//! What a client of NQNFS may believe (Macklem 1994, section 4).
+//! The leases that a client of NQNFS may rely on (Macklem 1994, section 4).
 //!
-//! A pure state machine: events come in as method calls with the time, effects go out through [`Leases::effects`]. What it
-//! keeps true, whatever the network loses, repeats or reorders:
-//! - a lease counts from when its request was first sent, and is believed for [`Margin`] less than that;
-//! - an answer to a request that was sent before an EVICTED came grants nothing: the eviction may have been of that lease;
-//! - a file is not asked for while its VACATED is not answered: what gives up the lease of today must not give up that of
-//!   tomorrow.
+//! This is a pure state machine. Events are method calls with the time, and effects come out through
+//! [`Leases::effects`]. These invariants hold whatever the network loses, repeats or reorders:
+//! - The term of a lease counts from when its request was first sent. The client relies on the lease for less
+//!   than that term, by [`Margin`].
+//! - If a request was sent before an EVICTED arrived, its answer grants nothing, because the eviction may
+//!   have been of that lease.
+//! - The client asks for no lease on a file while its VACATED is unanswered. Otherwise a VACATED for the old
+//!   lease could give up the new one.
 //!
-//! A lease is renewed shortly before it ends while the file is in use, and handed back to the layer above in time for what
-//! it has written to be pushed when it is not, or when the server cannot be reached. What may be cached of an answer that
-//! was under way during a write of our own is for the layer above to know, which orders its calls.
+//! A lease is renewed shortly before it ends while the file is in use. If the file is not in use, or the
+//! server cannot be reached, the layer above is asked to return the lease. It is asked early enough to push
+//! what it has written. An answer may be in flight during a write of our own. The layer above, which orders
+//! its calls, decides what of that answer may be cached.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -17,16 +20,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Handle, Lease, LeaseId, LeaseKind};
 
-/// How early is early enough.
+/// How early to act before the end of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Margin {
-    /// A lease is not believed for this last part of its term.
+    /// The client does not rely on a lease for this last part of its term.
     pub(crate) end: Duration,
-    /// A renewal is tried this long before that.
+    /// A renewal is sent this long before that.
     pub(crate) renew: Duration,
-    /// What was written is asked of the layer above this long before the end, if there was no renewal.
+    /// Without a renewal, the layer above must push its writes this long before the end.
     pub(crate) push: Duration,
-    /// A file that nothing was asked of for so long is not renewed.
+    /// A file without a request for this long is not renewed.
     pub(crate) idle: Duration,
 }
 
@@ -37,32 +40,32 @@ impl Default for Margin {
     }
 }
 
-/// For so long after the end of a lease for writing, and after each write that was pushed then, a write counts as pushed. No
-/// longer than servers' `write_slack`, in which they let nobody else in.
+/// How long a write still counts as pushed after the end of a write lease, and after each write pushed since
+/// then. It must not exceed the servers' `write_slack`, during which they let no other client in.
 const LATE_MAX: Duration = Duration::from_secs(5);
 
-/// Between a renewal that was not answered and the next.
+/// Pause between an unanswered renewal and the next one.
 const RENEW_AGAIN: Duration = Duration::from_secs(1);
 
-/// What is to be done.
+/// An action to carry out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// GETLEASE, of this kind.
+    /// Send GETLEASE for this kind.
     Renew(Handle, LeaseKind),
-    /// The layer above is to flush, and to return it by then.
+    /// The layer above must flush, and return the lease by this time.
     Recall(LeaseId, Handle, Instant),
-    /// It is believed no more, from now on.
+    /// The lease is lost from now on.
     Lost(LeaseId, Handle),
-    /// VACATED; then say [`Leases::vacated`].
+    /// Send VACATED, then call [`Leases::vacated`].
     Vacate(Handle),
 }
 
-/// What is to be told at the end.
+/// What to tell the server at the end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReturnAll {
-    /// One VACATED of everything will do.
+    /// One VACATED of everything is enough.
     pub(crate) all: bool,
-    /// Else one of each of these.
+    /// Otherwise, send one VACATED for each of these.
     pub(crate) each: Vec<Handle>,
 }
 
@@ -73,11 +76,11 @@ pub(crate) struct Asked {
     at: Instant,
 }
 
-/// A lease as the answer to a request grants it.
+/// A lease as granted in an answer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     pub(crate) kind: LeaseKind,
-    /// From when it was asked for.
+    /// The term, counted from when the lease was requested.
     pub(crate) term: Duration,
     /// The file's `modifyrev`.
     pub(crate) change: u64,
@@ -89,7 +92,7 @@ struct HeldLease {
     kind: LeaseKind,
     until: Instant,
     used: Instant,
-    /// A renewal is under way, or was refused.
+    /// A renewal is in flight or was refused.
     renewing: bool,
     recalled: bool,
 }
@@ -97,25 +100,26 @@ struct HeldLease {
 #[derive(Debug, Default)]
 struct File {
     held: Option<HeldLease>,
-    /// A lease for writing ended then, or the last write that was pushed after that; more may be to be pushed.
+    /// When a write lease ended, or when the last write pushed after that ended. More writes may have to be
+    /// pushed.
     writer_until: Option<Instant>,
-    /// Writes that are being pushed.
+    /// Number of pushed writes in flight.
     pushing: u32,
     /// The server waits for VACATED.
     evicted: bool,
     vacating: bool,
-    /// Requests below this number bring nothing.
+    /// Requests with a number below this grant nothing.
     barrier: u64,
-    /// Requests under way.
+    /// Number of requests in flight.
     flights: u32,
-    /// A renewal that failed is not tried again before.
+    /// A failed renewal is not tried again before this time.
     not_before: Option<Instant>,
-    /// When there is something to do.
+    /// When the file needs attention.
     alarm: Option<Instant>,
 }
 
 impl File {
-    /// Is what was written under a lease that has ended being pushed still, as far as can be told?
+    /// May writes under a lease that has ended still be in flight?
     fn is_late(&self, now: Instant) -> bool {
         self.pushing > 0 || self.writer_until.is_some_and(|until| now < until + LATE_MAX)
     }
@@ -130,9 +134,10 @@ pub(crate) struct Leases {
     alarms: BTreeSet<(Instant, Handle)>,
     next: u64,
     effects: Vec<Effect>,
-    /// Every eviction so far was of a number below this.
+    /// All evictions so far concern requests below this number.
     evictions: u64,
-    /// No more leases are asked for; what is returned from now on waits for the farewell.
+    /// The client is shutting down: it asks for no more leases. Leases returned from now on wait for
+    /// [`Leases::return_all`].
     leaving: bool,
     returned: Vec<Handle>,
 }
@@ -152,12 +157,13 @@ impl Leases {
         }
     }
 
-    /// What is to be done, in this order.
+    /// The actions to carry out, in order.
     pub(crate) fn effects(&mut self) -> Vec<Effect> {
         std::mem::take(&mut self.effects)
     }
 
-    /// A request for a lease is about to be sent for the first time. `None` if none is to be asked for now.
+    /// Notes that a request for a lease is about to be sent for the first time. `None` if no lease may be
+    /// asked for now.
     pub(crate) fn ask(&mut self, now: Instant, handle: &Handle) -> Option<Asked> {
         if self.leaving {
             return None;
@@ -171,18 +177,19 @@ impl Leases {
         Some(Asked { number: self.next, at: now })
     }
 
-    /// Is a VACATED of the file on its way?
+    /// Is a VACATED of the file in flight?
     pub(crate) fn is_vacating(&self, handle: &Handle) -> bool {
         self.files.get(handle).is_some_and(|file| file.vacating || file.evicted)
     }
 
-    /// A request for a lease is about to be sent, on a file whose handle the answer will tell.
+    /// Notes that a request for a lease is about to be sent, on a file whose handle the answer will give.
     pub(crate) fn ask_unknown(&mut self, now: Instant) -> Asked {
         self.next += 1;
         Asked { number: self.next, at: now }
     }
 
-    /// Its answer. Whatever was evicted since it was sent may have been that file, so that then it grants nothing.
+    /// Handles the answer. Any eviction since the request was sent may have been of that file, and then the
+    /// answer grants nothing.
     pub(crate) fn answered_unknown(
         &mut self,
         now: Instant,
@@ -195,7 +202,7 @@ impl Leases {
         self.answered(now, handle, asked, granted)
     }
 
-    /// Its answer: a lease, or none.
+    /// Handles the answer: a lease, or none.
     pub(crate) fn answered(
         &mut self,
         now: Instant,
@@ -233,15 +240,15 @@ impl Leases {
             let recalled = held.recalled;
             self.ids.insert(lease.id, *handle);
             self.set_alarm(handle);
-            // One that is on its way back is not given anew.
+            // A lease that is being returned is not granted again.
             return (!recalled).then_some(lease);
         }
-        // Refused, or too late: what is held ends as it would have.
+        // The answer was a refusal or came too late: an existing lease ends when it would have ended anyway.
         self.forget_if_unused(handle);
         None
     }
 
-    /// No answer came.
+    /// Notes that no answer came.
     pub(crate) fn unanswered(&mut self, now: Instant, handle: &Handle) {
         if let Some(file) = self.files.get_mut(handle) {
             file.flights = file.flights.saturating_sub(1);
@@ -256,7 +263,7 @@ impl Leases {
         self.forget_if_unused(handle);
     }
 
-    /// The layer above uses the file.
+    /// Notes that the layer above uses the file.
     pub(crate) fn used(&mut self, now: Instant, handle: &Handle) {
         let Some(file) = self.files.get_mut(handle) else { return };
         if let Some(held) = &mut file.held {
@@ -264,8 +271,9 @@ impl Leases {
         }
     }
 
-    /// EVICTED came, perhaps not for the first time. One that finds the lease ended, and writes of it on their way still, is not
-    /// answered: VACATED would let others in before them. The server sends it again, or waits as long as they take.
+    /// Handles EVICTED, which may be a repetition. If the lease has ended and writes under it are still in
+    /// flight, no VACATED is sent: it would let other clients in before those writes. The server sends
+    /// EVICTED again, or waits as long as those writes take.
     pub(crate) fn evicted(&mut self, now: Instant, handle: &Handle) {
         self.next += 1;
         let barrier = self.next;
@@ -286,7 +294,7 @@ impl Leases {
         }
     }
 
-    /// The layer above has returned it: all that was written has been pushed.
+    /// Notes that the layer above has returned a lease. It has pushed all that it wrote.
     pub(crate) fn returned(&mut self, id: LeaseId) {
         let Some(handle) = self.ids.remove(&id) else { return };
         let Some(file) = self.files.get_mut(&handle) else { return };
@@ -295,7 +303,7 @@ impl Leases {
             file.barrier = self.next;
             let late = file.pushing > 0;
             if late {
-                // It had no more time. The server is not told while its last bytes are on their way.
+                // The layer above ran out of time. Do not tell the server while the last bytes are in flight.
                 (file.evicted, file.writer_until) = (false, Some(held.until));
             }
             let waits = self.leaving && !late && !file.evicted && !file.vacating;
@@ -309,20 +317,20 @@ impl Leases {
         }
     }
 
-    /// Nothing is asked for any more.
+    /// Stops asking for leases.
     pub(crate) fn leave(&mut self) {
         self.leaving = true;
     }
 
-    /// What is to be told now that all has been returned that will be. Of everything at once, unless bytes are on their way
-    /// that others must not overtake.
+    /// What to tell the server now that the layer above has returned its leases. One VACATED of everything is
+    /// enough, unless writes are in flight that others must not overtake.
     pub(crate) fn return_all(&mut self) -> Option<ReturnAll> {
         let each = std::mem::take(&mut self.returned);
         let all = self.files.values().all(|file| file.pushing == 0);
         (!each.is_empty()).then_some(ReturnAll { all, each })
     }
 
-    /// VACATED was answered.
+    /// Notes that VACATED was answered.
     pub(crate) fn vacated(&mut self, handle: &Handle) {
         if let Some(file) = self.files.get_mut(handle) {
             file.vacating = false;
@@ -330,12 +338,12 @@ impl Leases {
         self.forget_if_unused(handle);
     }
 
-    /// The server has lost it, or says so (NQNFS_EXPIRED).
+    /// Handles a lease that the server has lost, or says it has lost (NQNFS_EXPIRED).
     pub(crate) fn expired(&mut self, handle: &Handle) {
         self.lose(handle);
     }
 
-    /// Time goes on.
+    /// Acts on the alarms up to now.
     pub(crate) fn tick(&mut self, now: Instant) {
         while let Some(&(at, handle)) = self.alarms.first() {
             if at > now {
@@ -349,21 +357,22 @@ impl Leases {
         }
     }
 
-    /// When [`Leases::tick`] has something to do.
+    /// When [`Leases::tick`] must run next.
     pub(crate) fn next_tick(&self) -> Option<Instant> {
         self.alarms.first().map(|(at, _)| *at)
     }
 
-    /// The kind of lease that may be believed in now.
+    /// The kind of lease that is valid now.
     #[cfg(test)]
     pub(crate) fn held(&self, now: Instant, handle: &Handle) -> Option<LeaseKind> {
         let held = self.files.get(handle)?.held.filter(|held| held.until > now && !held.recalled)?;
         Some(held.kind)
     }
 
-    /// A WRITE is about to be sent. Is it the push of what was written under a lease for writing, as far as can be told here?
-    /// Others ask for such a lease, so that a server that recovers can tell them apart. After the lease has ended that goes on
-    /// as long as the server would wait: while such writes are under way, and [`LATE_MAX`] after the last.
+    /// Notes that a WRITE is about to be sent. Returns whether it pushes data written under a write lease, as
+    /// far as can be told here. Other writes ask for such a lease, so that a recovering server can tell them
+    /// apart. After the lease has ended, writes count as pushed for as long as the server would wait: while
+    /// such writes are in flight, and [`LATE_MAX`] after the last.
     pub(crate) fn write_begins(&mut self, now: Instant, handle: &Handle) -> bool {
         let Some(file) = self.files.get_mut(handle) else { return false };
         let pushes = file.is_late(now) || file.held.is_some_and(|held| held.kind == LeaseKind::Write);
@@ -371,7 +380,7 @@ impl Leases {
         pushes
     }
 
-    /// It was answered, or given up; `pushed` is what was said when it began.
+    /// Notes that a WRITE was answered or given up. `pushed` is the result of [`Leases::write_begins`].
     pub(crate) fn write_ended(&mut self, now: Instant, handle: &Handle, pushed: bool) {
         let Some(file) = self.files.get_mut(handle).filter(|_| pushed) else { return };
         file.pushing = file.pushing.saturating_sub(1);
@@ -382,7 +391,7 @@ impl Leases {
         self.forget_if_unused(handle);
     }
 
-    /// Files of which anything is known.
+    /// Number of files in the table.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.files.len()
@@ -404,7 +413,7 @@ impl Leases {
             held.recalled = true;
             self.effects.push(Effect::Recall(held.id, *handle, held.until));
         } else if !held.recalled && !held.renewing && !in_use {
-            // Nobody will miss it.
+            // The file is not in use: treat it as renewing, so that no renewal is sent.
             held.renewing = true;
         } else if !held.recalled && !held.renewing && held.until <= now + margin.renew {
             held.renewing = true;
@@ -445,7 +454,7 @@ impl Leases {
             }
             self.ids.remove(&held.id);
             self.effects.push(Effect::Lost(held.id, *handle));
-            // Of a lease for writing not all may have been pushed yet.
+            // After a write lease, some writes may not have been pushed yet.
             let evicted = std::mem::take(&mut file.evicted) && held.kind != LeaseKind::Write;
             self.set_alarm(handle);
             if evicted {
@@ -463,7 +472,7 @@ impl Leases {
         }
     }
 
-    /// A barrier is kept for as long as a request from before it is under way.
+    /// Drops an unused file. A barrier stays as long as an earlier request is in flight.
     fn forget_if_unused(&mut self, handle: &Handle) {
         let unused = |file: &File| {
             file.held.is_none()

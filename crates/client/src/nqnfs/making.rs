@@ -1,20 +1,20 @@
 //! CREATE, MKDIR and SYMLINK.
 //!
-//! v2's CREATE takes a file that is there, so that a guarded one is a LOOKUP first: two clients that make the same name at
-//! the same time may both believe that they made it.
+//! CREATE of version 2 accepts an existing file, so a guarded create begins with a LOOKUP. If two clients
+//! create the same name at the same time, both may believe that they created it.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use protocol::nqnfs::{self, CreateArgs, Path, Sattr, SymlinkArgs, call};
 use vfs::{
-    Caller, CreateHow, Created, Device, FileType, Handle, Lease, LeaseKind, Name, Node, Result,
-    SetAttributes, Status, Wcc,
+    Caller, CreateHow, Created, Device, FileType, Handle, LeaseKind, Name, Node, Result, SetAttributes,
+    Status, Wcc,
 };
 
 use super::{NqnfsClient, convert, plain};
 
-/// What a new file gets if nothing is said.
+/// The mode of a new file if the caller gives none.
 const MODE: u32 = 0o644;
 
 impl NqnfsClient {
@@ -85,19 +85,19 @@ impl NqnfsClient {
         self.made(&ok)
     }
 
-    /// The same, with a lease on what is made: by that the server says that its maker has all rights there, and that it is
-    /// empty under the lease (docs/nqnfs.md).
+    /// The same, with a lease on the new directory. Granting it, the server says that the creator has all
+    /// rights there, and that the directory is empty under the lease (docs/nqnfs.md).
     pub(super) async fn make_leased_directory(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
-    ) -> Result<(Created, Option<Lease>)> {
+    ) -> Result<Created> {
         let args = CreateArgs { location: convert::place(directory, name)?, attributes: convert::sattr(set) };
         let made = self.make_with_lease::<call::Mkdir>(caller, args, LeaseKind::Read).await?;
         let node = Node { handle: made.handle, attributes: Some(made.attributes) };
-        Ok((Created { node, directory: Wcc::default() }, made.lease))
+        Ok(Created { node, directory: Wcc::default(), lease: made.lease })
     }
 
     pub(super) async fn make_symlink(
@@ -112,19 +112,19 @@ impl NqnfsClient {
         let args =
             SymlinkArgs { from: convert::place(directory, name)?, to, attributes: convert::sattr(set) };
         self.call::<call::Symlink, _, _>(caller, &plain(args)).await?;
-        // Its answer brings no handle.
+        // The answer has no handle.
         let node = self.look_up(caller, directory, name.as_bytes()).await?.node;
-        Ok(Created { node, directory: Wcc::default() })
+        Ok(Created { node, directory: Wcc::default(), lease: None })
     }
 
     fn made(&self, ok: &nqnfs::DirOpOk) -> Result<Created> {
         let handle = convert::from_wire(&ok.file)?;
         let attributes = Some(self.learn(&handle, &ok.attributes));
-        Ok(Created { node: Node { handle, attributes }, directory: Wcc::default() })
+        Ok(Created { node: Node { handle, attributes }, directory: Wcc::default(), lease: None })
     }
 }
 
-/// Those of a CREATE of a regular file.
+/// The arguments of a CREATE of a regular file.
 pub(super) fn arguments(directory: &Handle, name: &Name, set: &SetAttributes) -> Result<CreateArgs> {
     let mut attributes = convert::sattr(set);
     if set.mode.is_none() {

@@ -1,4 +1,5 @@
-//! From a URL to a mounted export: MOUNT version 1, for handles of 32 bytes, and one link that is called back on.
+//! Mounts the export of a URL: MOUNT version 1, for handles of 32 bytes, and one link, on which the server
+//! may call back.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::connect::{ConnectError, link_options, source};
 use crate::counts::Counting;
 use crate::nonsense::Nonsense;
 use crate::portmapper::{AskError, Way, ask};
+use crate::pulse::Pulse;
 use crate::transport::machine_name;
 use crate::url::{Proto, Url};
 
@@ -30,7 +32,7 @@ const UPWARD_MAX: usize = 1024;
 /// The largest transfers over TCP and UDP.
 const TRANSFER_MAX: [u32; 2] = [1 << 20, 32 << 10];
 
-/// Tells the mounts of one process apart.
+/// Distinguishes the mounts of one process.
 static MOUNTS: AtomicU64 = AtomicU64::new(0);
 
 /// See [`Nqnfs::connect`].
@@ -53,6 +55,7 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
         transfer_max,
         counting: Counting::default(),
         nonsense: Nonsense::new(server),
+        pulse: Pulse::default(),
         leases: Mutex::new(Leases::new(Margin::default())),
         seen: Mutex::default(),
         up,
@@ -66,8 +69,9 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
     Ok(Nqnfs { url: url.clone(), inner, callbacks: Mutex::new(Some(callbacks)), keeper })
 }
 
-/// The name by which the server tells us from other clients on this host: two mounts are two clients, and so is one that comes after
-/// another, since what that one has said last may come late. In a container both may have the same process id.
+/// The name by which the server distinguishes this client from others on this host. Two mounts are two
+/// clients. So are two mounts one after the other, because the last messages of the first may arrive late. In
+/// a container, both may have the same process id.
 fn own_name() -> Opaque<255> {
     let host = machine_name();
     let (process, mount) = (std::process::id(), MOUNTS.fetch_add(1, Ordering::Relaxed));
@@ -91,7 +95,7 @@ async fn mount_root(url: &Url, server: SocketAddr) -> Result<nqnfs::Handle, Conn
     }
 }
 
-/// What STATFS says, within what was asked for and what the transport takes.
+/// The transfer size of STATFS, within the options and the limit of the transport.
 async fn transfer_max(url: &Url, server: SocketAddr, root: &nqnfs::Handle) -> Result<u32, ConnectError> {
     let options = &url.options;
     let way = Way { server, transport: options.proto.into(), source: source(options) };
@@ -99,7 +103,7 @@ async fn transfer_max(url: &Url, server: SocketAddr, root: &nqnfs::Handle) -> Re
     let wanted = options.rsize.unwrap_or(most).min(options.wsize.unwrap_or(most)).min(most);
     match ask::<call::Statfs>(way, &plain(*root), PATIENCE).await {
         Ok(Reply::Ok(granted)) => Ok(granted.results.tsize.clamp(1024, wanted.max(1024))),
-        // It is there, and busy: the smallest that anybody does will do.
+        // The server is there but busy: use the size that every server supports.
         Ok(Reply::Fail(..)) => Ok(wanted.min(protocol::nfs2::DATA_MAX)),
         Err(AskError::Refused(_)) => Err(ConnectError::Version { server, wanted: "nqnfs" }),
         Err(source) => Err(ConnectError::Nqnfs { server, source }),

@@ -1,4 +1,5 @@
-//! LOOKUP, ACCESS, READDIR and READDIRLOOK; and opens, which are a LOOKUP and an ACCESS that asks for the lease along.
+//! LOOKUP, ACCESS, READDIR and READDIRLOOK, and opens. An open is a LOOKUP, and an ACCESS that asks for the
+//! lease.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,7 +16,7 @@ use super::convert::{EXEC, READ, WRITE};
 use super::{NqnfsClient, convert, making, plain};
 use crate::{cookie, listing};
 
-/// What the answer to a READDIR can be made of at most, in bytes.
+/// Most bytes of a reply to READDIR.
 const READDIR_MAX: u32 = 32 << 10;
 
 impl NqnfsClient {
@@ -25,10 +26,11 @@ impl NqnfsClient {
         let ok = self.call::<call::Lookup, _, _>(caller, &plain(args)).await?.results;
         let handle = convert::from_wire(&ok.file)?;
         let attributes = Some(self.learn(&handle, &ok.attributes));
-        Ok(Looked { node: Node { handle, attributes }, directory: None })
+        Ok(Looked { node: Node { handle, attributes }, directory: None, directory_lease: None })
     }
 
-    /// The server says yes or no to all that is asked at once; after a no, parts are asked.
+    /// Asks for all rights in one call, to which the server says yes or no. After a no, asks for parts of
+    /// them.
     pub(super) async fn ask_access(
         &self,
         caller: &Caller,
@@ -43,8 +45,8 @@ impl NqnfsClient {
         Ok(Accessed { granted, attributes: None })
     }
 
-    /// Not all of this is granted: which part of it is? First without execution, which most files lack, then without writing;
-    /// one part that is granted tells that the rest is not.
+    /// Finds out which part of the rights is granted, when not all of them are. Tries first without
+    /// execution, which most files lack, then without writing. If one of these is granted, the rest is not.
     async fn ask_parts(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<AccessMask> {
         let parts: Vec<AccessMask> = [READ, WRITE, EXEC]
             .map(|class| asked & class)
@@ -79,7 +81,7 @@ impl NqnfsClient {
         }
     }
 
-    /// The rights on a directory, and a lease on it: one call where all of them are granted.
+    /// Asks for rights on a directory and a lease on it. One call suffices if all rights are granted.
     pub(super) async fn delegate(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -130,10 +132,10 @@ impl NqnfsClient {
             }
             ok.eof
         };
-        Ok(Listing { entries, verifier: [0; 8], eof, directory: None })
+        Ok(Listing { entries, verifier: [0; 8], eof, directory: None, directory_lease: None })
     }
 
-    /// An entry; `None` for `.` and `..`.
+    /// Converts an entry. `None` for `.` and `..`.
     fn entry(&self, name: &[u8], fileid: u32, cookie: u32, node: Option<&Node>) -> Result<Option<Entry>> {
         let passed_on =
             listing::name_of(name, cookie.into()).map_err(|what| self.nonsense.heard("READDIR", what))?;
@@ -141,9 +143,9 @@ impl NqnfsClient {
         Ok(passed_on.map(entry))
     }
 
-    /// An open. What it denies to others the server cannot be told. Who did not make the file is asked for, in the name of
-    /// the caller: the layer above takes an open as the proof that he may. It takes one that made the file for that if a lease
-    /// came along, as the server says (docs/nqnfs.md).
+    /// Opens a file. The protocol cannot express what the open denies to others. If the open did not create
+    /// the file, ACCESS checks the caller's rights, because the layer above takes an open as proof of them.
+    /// If the open created the file, a lease that came with it is that proof (docs/nqnfs.md).
     pub(super) async fn open(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -165,18 +167,28 @@ impl NqnfsClient {
         };
         self.used(&handle);
         let (lease, rev) = self.access_with_lease(caller, &handle, kind, needed(request.access)).await?;
-        // What was seen before the lease is what it vouches for, if nothing has happened in between.
+        // Attributes seen before the lease are valid under it if nothing has happened in between.
         let attributes = self.attributes_at(caller, &handle, rev).await?;
         Ok(self.opened(handle, attributes, lease, false))
     }
 
     fn opened(&self, handle: Handle, attributes: Attributes, lease: Option<Lease>, created: bool) -> Opened {
         let id = OpenId(self.next_open.fetch_add(1, Ordering::Relaxed));
-        Opened { id, handle, attributes, lease, directory: Wcc::default(), created, granted: None }
+        Opened {
+            id,
+            handle,
+            attributes,
+            lease,
+            directory: Wcc::default(),
+            created,
+            granted: None,
+            directory_lease: None,
+            read: None,
+        }
     }
 
-    /// CREATE takes what is there. Whether it was there before, the server tells with the lease; without one, and where it must
-    /// not have been there, a LOOKUP does.
+    /// Sends CREATE, which accepts an existing file. With a lease request, the server says whether the file
+    /// existed before. Without one, or if the file must not exist, a LOOKUP finds out.
     async fn open_or_make(
         self: &Arc<NqnfsClient>,
         caller: &Caller,
@@ -196,14 +208,14 @@ impl NqnfsClient {
             self.make_with_lease::<call::Create>(caller, args, kind).await?
         };
         match (how, made.new) {
-            // Somebody else was faster.
+            // Another client was faster.
             (CreateHow::Guarded | CreateHow::Exclusive(_), Some(false)) => Err(Status::Exist.into()),
             (CreateHow::Guarded | CreateHow::Exclusive(_), None) => Ok(Made { new: Some(true), ..made }),
             _ => Ok(made),
         }
     }
 
-    /// The same without a lease.
+    /// The same without a lease request.
     async fn make_or_take(
         &self,
         caller: &Caller,

@@ -1,13 +1,14 @@
-//! What files were last seen to be, by the `modifyrev` that they had.
+//! The attributes with which files were last seen, by their `modifyrev`.
 //!
-//! Some answers tell of a file that it is at a `modifyrev`, and no more: an ACCESS with a lease does. Whoever has seen the
-//! file at that one knows the rest, and need not ask. A bounded table; what came first goes first.
+//! Some answers give only the `modifyrev` of a file, for example an ACCESS with a lease. If the client has
+//! seen the file at that `modifyrev`, it knows the other attributes and need not ask. The table is bounded,
+//! and evicts entries in the order of insertion.
 
 use std::collections::{HashMap, VecDeque};
 
 use vfs::{Attributes, Handle};
 
-/// Files remembered.
+/// Most files in the table.
 const FILES_MAX: usize = 4096;
 
 /// See the module.
@@ -18,7 +19,8 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// A reply told this of a file. One that was overtaken by another has a lower `modifyrev`.
+    /// Notes the attributes in a reply. If another reply has overtaken it, this one has a lower `modifyrev`
+    /// and is ignored.
     pub(super) fn note(&mut self, handle: &Handle, attributes: &Attributes) {
         if let Some(known) = self.files.get_mut(handle) {
             if attributes.change >= known.change {
@@ -35,7 +37,7 @@ impl Seen {
         self.files.insert(*handle, *attributes);
     }
 
-    /// The file at this `modifyrev`.
+    /// The attributes of a file at this `modifyrev`, if known.
     pub(super) fn at(&self, handle: &Handle, rev: u64) -> Option<Attributes> {
         self.files.get(handle).copied().filter(|known| known.change == rev)
     }

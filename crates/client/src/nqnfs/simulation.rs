@@ -1,8 +1,9 @@
-//! Clients, a server and a network, simulated: the real machines of both sides ([`super::leases`] and the arbiter's) under
-//! loss, repetition, reordering, cuts, slow clocks and crashes, and what everybody saw held against one register per file.
+//! A simulation of clients, a server and a network. It runs the real state machines of both sides
+//! ([`super::leases`] and the arbiter's) under loss, repetition, reordering, cuts, slow clocks and crashes.
+//! What all clients saw is checked against one register per file.
 //!
-//! Each run is made of a seed alone. `NQNFS_SEED=17 cargo test -p client simulation -- --nocapture` plays one again and
-//! tells what happened. A bound of the server that is too small is found by the same seeds.
+//! A seed determines a run completely. `NQNFS_SEED=17 cargo test -p client simulation -- --nocapture` replays
+//! one run and prints its events. The same seeds also find a server limit that is too small.
 
 mod checker;
 mod faults;
@@ -14,18 +15,18 @@ mod world;
 use faults::Faults;
 use world::{Outcome, World};
 
-/// Runs in the test run.
+/// Number of runs in a test.
 const SEEDS: u64 = 4000;
-/// Runs in which a bound that is too small must be found.
+/// Number of runs within which a limit that is too small must be found.
 const SEEDS_TO_FIND: u64 = 1000;
-/// What a client waits at most before it asks again, and what a message takes, in milliseconds.
+/// Longest time that a client waits before it asks again, plus the time of a message, in milliseconds.
 const ASKED_AGAIN: u64 = 3000;
 
 fn run(seed: u64, faults: Faults) -> Result<Outcome, String> {
     World::new(seed, faults).run()
 }
 
-/// The runs of all seeds, on two threads, up to the first that fails on each.
+/// Runs all seeds on two threads. Each thread stops at its first failure.
 fn runs(seeds: u64, faults: fn(u64) -> Faults) -> Result<Vec<Outcome>, String> {
     let half = |half: u64| {
         let each = move |seed| run(seed, faults(seed)).map_err(|fault| format!("seed {seed}: {fault}"));
@@ -36,7 +37,7 @@ fn runs(seeds: u64, faults: fn(u64) -> Faults) -> Result<Vec<Outcome>, String> {
     Ok(joined.collect::<Result<Vec<_>, _>>()?.concat())
 }
 
-/// Plays the run of one seed and tells what happens, if this variable of the environment says which.
+/// Replays the run of one seed and prints its events, if the environment variable names a seed.
 fn is_told(variable: &str, faults: fn(u64) -> Faults) -> bool {
     let seed = std::env::var(variable).ok().and_then(|seed| seed.parse().ok());
     if let Some(seed) = seed {
@@ -45,7 +46,7 @@ fn is_told(variable: &str, faults: fn(u64) -> Faults) -> bool {
     seed.is_some()
 }
 
-/// A bound that is too small: some seed finds it.
+/// Does some seed fail with a limit that is too small?
 fn is_found(faults: fn(u64) -> Faults) -> bool {
     runs(SEEDS_TO_FIND, faults).is_err()
 }
@@ -63,8 +64,8 @@ fn what_everybody_sees_is_one_register() {
     assert!(delayed > 5 * SEEDS, "only {delayed} writes under leases");
 }
 
-/// The same, while files are made with the lease on them in one call, and clients leave with one VACATED of everything and come
-/// back. `NQNFS_BUSY_SEED=17` plays one of these again.
+/// The same, while files are created with a lease in one call. Clients also leave with one VACATED of
+/// everything, and come back. `NQNFS_BUSY_SEED=17` replays one of these runs.
 #[test]
 fn nor_does_it_matter_that_files_are_made_and_clients_come_and_go() {
     if is_told("NQNFS_BUSY_SEED", Faults::busy) {
@@ -77,9 +78,10 @@ fn nor_does_it_matter_that_files_are_made_and_clients_come_and_go() {
     assert!(made > SEEDS && departures > SEEDS, "{made} files made with a lease, {departures} departures");
 }
 
-/// Found here: a push that a crash had left on its way came when the next life of its client had read the file, and was taken for a
-/// write of its own. A VACATED of everything may come as late. Each life has a name of its own therefore, and these clients
-/// come back at once, over a slow network. `NQNFS_HASTY_SEED=934` plays one of these again.
+/// The simulation found this bug. A push was in flight when its client crashed. It arrived after the client's
+/// next incarnation had read the file, and was taken for a write of that incarnation. A VACATED of everything
+/// may come as late. So each incarnation has its own name. These clients come back at once, over a slow
+/// network. `NQNFS_HASTY_SEED=934` replays one of these runs.
 #[test]
 fn what_one_life_has_said_last_is_nothing_to_the_next() {
     if is_told("NQNFS_HASTY_SEED", Faults::hasty) {
@@ -90,51 +92,53 @@ fn what_one_life_has_said_last_is_nothing_to_the_next() {
     assert!(departures > 2 * SEEDS_TO_FIND, "{departures} departures");
 }
 
-/// The check checks: clocks that are slower than the server believes are found, whatever else happens.
+/// Tests the checker: it finds clocks that are slower than the server assumes, whatever else happens.
 #[test]
 fn clocks_beyond_the_declared_skew_are_found() {
     assert!(is_found(|seed| Faults { slowest_clock: 0.5, ..Faults::of(seed) }));
 }
 
-/// Our clients stop well before the end of a lease, which hides bounds that are too small; those that do not show them.
+/// Our clients stop well before the end of a lease, which hides limits that are too small. Clients that do
+/// not stop early reveal them.
 #[test]
 fn a_clock_skew_that_is_too_small_is_found() {
     runs(SEEDS_TO_FIND, Faults::slow).unwrap_or_else(|fault| panic!("{fault}"));
     assert!(is_found(|seed| Faults { clock_skew_ms: 0, ..Faults::slow(seed) }));
 }
 
-/// A server that does not wait for writes that are on their way.
+/// Tests a server that does not wait for writes in flight.
 #[test]
 fn a_write_slack_that_is_too_small_is_found() {
     runs(SEEDS_TO_FIND, Faults::late).unwrap_or_else(|fault| panic!("{fault}"));
     assert!(is_found(|seed| Faults { write_slack_ms: 0, ..Faults::late(seed) }));
 }
 
-/// Found here: a client whose lease for writing had been lost a minute before had its next write, under no lease, served in
-/// recovery as if it were pushed, while another one believed in a lease of before the crash.
+/// The simulation found this bug. A client had lost a write lease a minute before. During recovery, the
+/// server served the client's next write, under no lease, as if it were pushed. Another client still relied
+/// on a lease from before the crash.
 #[test]
 fn a_write_long_after_a_lost_lease_is_no_push() {
     let seed = 1229;
     run(seed, Faults::of(seed)).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
 }
 
-/// Found here: an EVICTED that came after the lease had ended was answered with VACATED while the last push was on its way,
-/// which then came after the next client's write.
+/// The simulation found this bug. An EVICTED came after the lease had ended, and the client answered with
+/// VACATED while its last push was in flight. The push then arrived after the next client's write.
 #[test]
 fn nothing_is_vacated_before_a_late_push_has_come() {
     let seed = 2337;
     run(seed, Faults::of(seed)).unwrap_or_else(|fault| panic!("seed {seed}: {fault}"));
 }
 
-/// The same faults as ever, and a server that serves at once after a crash.
+/// The same faults, with a server that serves at once after a crash.
 #[test]
 fn a_restart_without_recovery_is_found() {
     assert!(is_found(|seed| Faults { recovers: false, ..Faults::of(seed) }));
 }
 
-/// Section 4.1: the server is killed in the middle of ten clients that write under leases. What was acknowledged is there
-/// in the end, in order, and the storm is over when the paper's rules say: the longest term, the skew of clocks and
-/// `write_slack` after the restart, or `write_slack` after the last write.
+/// Section 4.1: the server is killed while ten clients write under leases. In the end, all acknowledged
+/// writes are there, in order. The storm ends when the paper's rules say. That is the longest term, the skew
+/// of clocks and `write_slack` after the restart, or `write_slack` after the last write.
 #[test]
 fn a_storm_of_ten_writers_loses_nothing_and_is_over_in_time() {
     let outcomes = runs(200, Faults::storm).unwrap_or_else(|fault| panic!("{fault}"));

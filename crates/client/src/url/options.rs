@@ -1,10 +1,10 @@
-//! The options of nfs(5) that mean something here.
+//! The options of nfs(5) that have a meaning for this client.
 
 use std::time::Duration;
 
 use super::UrlError;
 
-/// What [`UrlError::UnknownOption`] tells.
+/// The options that [`UrlError::UnknownOption`] lists.
 pub(super) const KNOWN: &str = "port, mountport, mountproto, mountvers, proto, tcp, udp, vers, nfsvers, nconnect, rsize, \
      wsize, hard, soft, timeo, retrans, resvport, noresvport, sec, nolock, acregmin, acregmax, acdirmin, acdirmax, \
      actimeo, ac, noac, cto, nocto, lookupcache";
@@ -18,28 +18,28 @@ pub enum Proto {
     Udp,
 }
 
-/// `vers`: which version of NFS to speak.
+/// `vers`: the version of NFS to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// `3`
     V3,
-    /// `4`: the highest minor version of 4 that the origin speaks.
+    /// `4`: the highest minor version of 4 that the origin supports.
     V4,
     /// `4.1`
     V41,
     /// `4.2`
     V42,
-    /// `nqnfs`: Macklem's, with leases.
+    /// `nqnfs`: Macklem's protocol with leases.
     Nqnfs,
-    /// `auto`: the highest that the origin speaks, of 4.2, 4.1 and 3. Over UDP that is 3.
+    /// `auto`: the highest of 4.2, 4.1 and 3 that the origin supports. Over UDP that is 3.
     Auto,
 }
 
 impl Version {
-    /// What is spoken if nothing is said.
+    /// The version if none is given.
     pub const DEFAULT: Version = Version::Auto;
 
-    /// The minor versions of 4 to try, the first first.
+    /// The minor versions of 4 to try, in order.
     pub fn minors(self) -> &'static [u32] {
         match self {
             Version::V3 | Version::Nqnfs => &[],
@@ -49,7 +49,7 @@ impl Version {
         }
     }
 
-    /// Is version 3 good enough?
+    /// Is version 3 acceptable?
     pub fn takes_v3(self) -> bool {
         matches!(self, Version::V3 | Version::Auto)
     }
@@ -58,11 +58,11 @@ impl Version {
 /// Options, with nfs(5)'s defaults where it has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// `port`: the same as a port behind the host, which it overrides.
+    /// `port`: overrides the port after the host.
     pub port: Option<u16>,
-    /// `mountport`: where MOUNT is answered; if not given, it is looked for.
+    /// `mountport`: the port of MOUNT. If not given, the client looks for it.
     pub mountport: Option<u16>,
-    /// `mountproto`: if not given, as `proto`.
+    /// `mountproto`: the same as `proto` if not given.
     pub mountproto: Option<Proto>,
     /// `vers`
     pub vers: Version,
@@ -70,34 +70,34 @@ pub struct Options {
     pub proto: Proto,
     /// `nconnect`: connections to the server, 1 to 16.
     pub nconnect: u8,
-    /// `rsize`: most bytes in a READ; if not given, what the server likes.
+    /// `rsize`: most bytes in a READ. If not given, the most that both sides support.
     pub rsize: Option<u32>,
-    /// `wsize`: most bytes in a WRITE; if not given, what the server likes.
+    /// `wsize`: most bytes in a WRITE. If not given, the most that both sides support.
     pub wsize: Option<u32>,
-    /// `soft`: give up after `timeo` × `retrans`; otherwise (`hard`) try for ever.
+    /// `soft`: give up after `timeo` × `retrans`. Otherwise (`hard`) retry without limit.
     pub soft: bool,
-    /// `timeo`, as a duration (nfs(5) has tenths of a second).
+    /// `timeo`, as a duration (nfs(5) counts tenths of a second).
     pub timeo: Option<Duration>,
     /// `retrans`
     pub retrans: Option<u32>,
-    /// `resvport`: call from a port below 1024, if this process may.
+    /// `resvport`: call from a port below 1024 if this process may.
     pub resvport: bool,
-    /// What a cache above is to do.
+    /// The options for a cache above this layer.
     pub cache: CacheOptions,
 }
 
-/// How long a cache above may believe what it knows.
+/// How long a cache above may use what it knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheOptions {
-    /// `acregmin`: attributes of a file, at least.
+    /// `acregmin`: shortest timeout for attributes of a file.
     pub acregmin: Duration,
-    /// `acregmax`: attributes of a file, at most.
+    /// `acregmax`: longest timeout for attributes of a file.
     pub acregmax: Duration,
-    /// `acdirmin`: attributes of a directory, at least.
+    /// `acdirmin`: shortest timeout for attributes of a directory.
     pub acdirmin: Duration,
-    /// `acdirmax`: attributes of a directory, at most.
+    /// `acdirmax`: longest timeout for attributes of a directory.
     pub acdirmax: Duration,
-    /// `ac`; with `noac` no attributes are cached, and writes are synchronous.
+    /// `ac`. With `noac`, no attributes are cached, and writes are synchronous.
     pub ac: bool,
     /// `cto`: close-to-open consistency.
     pub cto: bool,
@@ -105,12 +105,12 @@ pub struct CacheOptions {
     pub lookupcache: LookupCache,
 }
 
-/// Which names a cache may remember.
+/// The names that a cache may remember.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LookupCache {
-    /// `all`: also that a name does not exist.
+    /// `all`: existing names, and negative entries.
     All,
-    /// `positive`: those that exist.
+    /// `positive`: existing names only.
     Positive,
     /// `none`
     None,
@@ -151,7 +151,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// `timeo`, or nfs(5)'s default: 60 s over TCP; over UDP 1.1 s, from where the timer adapts.
+    /// `timeo`, or the default of nfs(5): 60 s over TCP. The default over UDP is 1.1 s, from which the timer
+    /// adapts.
     pub fn timeo(&self) -> Duration {
         self.timeo.unwrap_or(match self.proto {
             Proto::Tcp => Duration::from_secs(60),
@@ -159,7 +160,7 @@ impl Options {
         })
     }
 
-    /// After how long a `soft` call fails; `None` is never.
+    /// The time after which a `soft` call fails; `None` means never.
     pub fn patience(&self) -> Option<Duration> {
         let retrans = self.retrans.unwrap_or(match self.proto {
             Proto::Tcp => 2,
@@ -168,10 +169,10 @@ impl Options {
         self.soft.then(|| self.timeo() * retrans.max(1))
     }
 
-    /// Takes one option: a word of nfs(5), `name` or `name=value`.
+    /// Applies one option: a word of nfs(5), `name` or `name=value`.
     ///
     /// # Errors
-    /// Names the word.
+    /// The error names the word.
     pub fn apply(&mut self, word: &str) -> Result<(), UrlError> {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -263,7 +264,8 @@ impl Word<'_> {
         Ok(Duration::from_secs(self.number(0..=31_536_000, "a number of seconds, at most a year")?))
     }
 
-    /// nfs(5): a multiple of 1024, other numbers being rounded down; 4096 for less; at most 1 MiB.
+    /// A transfer size as in nfs(5): rounded down to a multiple of 1024, at most 1 MiB. A value below 1024
+    /// becomes 4096.
     fn transfer(self) -> Result<u32, UrlError> {
         let bytes = self
             .number(1..=u64::from(u32::MAX), "a number of bytes, a multiple of 1024 up to 1048576")?
@@ -271,7 +273,7 @@ impl Word<'_> {
         Ok(if bytes < 1024 { 4096 } else { (bytes - bytes % 1024).min(1 << 20) })
     }
 
-    /// Which of the family of addresses is meant follows from the host.
+    /// The host decides between IPv4 and IPv6.
     fn proto(self) -> Result<Proto, UrlError> {
         match self.value {
             Some("tcp" | "tcp6") => Ok(Proto::Tcp),

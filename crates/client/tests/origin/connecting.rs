@@ -1,4 +1,4 @@
-//! From URLs to mounted exports, and what stands in the way.
+//! Tests of mounting exports from URLs, and of its failures.
 
 use std::time::Duration;
 
@@ -138,6 +138,6 @@ async fn a_path_that_version_4_does_not_have_is_looked_for_in_version_3() {
     })
     .await;
     let url = Url::parse(&format!("nfs://{}/export?noresvport", four.address)).unwrap();
-    // There is none, and then what version 4 said is what is told.
+    // No server of version 3 answers, so the user gets the error of version 4.
     assert!(matches!(client::connect(&url).await, Err(ConnectError::Refused4 { .. })));
 }

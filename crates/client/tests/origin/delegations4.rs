@@ -1,4 +1,4 @@
-//! Delegations of an origin of version 4.1: what it calls back about, and what ends them.
+//! Tests of delegations of an origin of version 4.1: its callbacks, and how delegations end.
 
 use std::sync::Arc;
 
@@ -9,8 +9,8 @@ use protocol::nfs4::callback::{
 use protocol::nfs4::{self, ArgOp, Attr, Bitmap, ResOp, Status as Wire};
 use tokio::sync::Notify;
 use vfs::{
-    Callback, Caller, FileSystem, HolderId, Lock, LockKind, LockRequest, Locked, Owner, Stability,
-    StateidBasis,
+    Callback, Caller, FileSystem, HolderId, Leases, Lock, LockKind, LockRequest, Locked, Opens, Owner,
+    Stability, StateidBasis,
 };
 
 use crate::scripted::{caller, handle};
@@ -36,7 +36,7 @@ async fn a_recall_is_answered_at_once_and_handed_up_once() {
     let (fs, mut callbacks, _, lease) = delegated(&origin).await;
     let first = soon(origin.call_back(recall(), false)).await;
     assert_eq!(first.status, Ok(()));
-    // The reply was lost, says the server; and then it recalls once more.
+    // The server claims that the reply was lost, and then recalls once more.
     assert_eq!(soon(origin.call_back(recall(), true)).await, first);
     assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
     let told = soon(callbacks.recv()).await.unwrap();
@@ -47,7 +47,7 @@ async fn a_recall_is_answered_at_once_and_handed_up_once() {
     assert_eq!(origin.operations("DELEGRETURN").len(), 1);
     soon(fs.returned(&caller(), lease.id)).await.unwrap();
     assert_eq!(origin.operations("DELEGRETURN").len(), 1, "it is returned once");
-    // Another, which nobody has.
+    // Recall another delegation, which no client has.
     let fh = nfs4::Handle::new(b"other").unwrap();
     let unknown = CbArgOp::Recall(CbRecallArgs { stateid: nfs4::Stateid::default(), truncate: false, fh });
     assert_eq!(soon(origin.call_back(unknown, false)).await.status, Err(Wire::BadStateid));
@@ -197,7 +197,7 @@ async fn a_delegation_ends_with_the_lease() {
     let told = soon(callbacks.recv()).await.unwrap();
     assert!(matches!(told, Callback::Revoked { id, .. } if id == lease.id), "{told:?}");
     origin.resume().await;
-    // The origin knows nothing of that, and has everything still.
+    // The origin does not know that the lease expired here, and still has all state.
     assert!(read(&fs, StateidBasis::Open(opened.id)).await.is_ok());
     until(|| origin.operations("DELEGRETURN").len() == 1).await;
 }

@@ -1,4 +1,5 @@
-//! Delegations of directories, of a scripted origin of version 4.1: asked for with ACCESS, recalled, returned, lost.
+//! Tests of directory delegations of a scripted origin of version 4.1: asked for with ACCESS, recalled,
+//! returned, lost.
 
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use protocol::nfs4::{
     self, ArgOp, Attr, Bitmap, DirDelegation, Fattr, Ftype, GetDirDelegationOk, GetattrOk, ResOp, Status,
 };
 use tokio::sync::Notify;
-use vfs::{AccessMask, Callback, Callbacks, Delegated, FileSystem, LeaseKind};
+use vfs::{AccessMask, Callback, Callbacks, Delegated, FileSystem, LeaseKind, Leases};
 
 use client::Nfs4;
 
@@ -16,7 +17,7 @@ use crate::scripted::{caller, handle};
 use crate::scripted4::{Origin4, Say, fattr, say};
 use crate::state4::{DELEGATED, open, soon, until};
 
-/// What the origin makes of GET_DIR_DELEGATION.
+/// The origin's answer to GET_DIR_DELEGATION.
 pub type Given = fn() -> ResOp;
 
 pub fn granted() -> ResOp {
@@ -37,7 +38,7 @@ pub fn unknown() -> ResOp {
     ResOp::GetDirDelegation(Err(Status::NotSupp))
 }
 
-/// One more.
+/// Answers with one more delegation.
 pub fn give(given: Given, grants: &mut u8) -> Say {
     match given() {
         ResOp::GetDirDelegation(Ok(GetDirDelegationOk::Ok(mut one))) => {
@@ -51,7 +52,7 @@ pub fn give(given: Given, grants: &mut u8) -> Say {
 
 /// An origin with one directory.
 fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
-    // Each is another; the first is the one that is recalled.
+    // Each delegation has its own state id; the first is the one that is recalled.
     let mut grants = 0;
     move |operation, all| match operation {
         ArgOp::GetDirDelegation(_) => give(given, &mut grants),
@@ -101,17 +102,17 @@ async fn it_comes_with_the_access_that_is_made_anyway() {
     assert!(
         matches!(&asked[..], [ArgOp::GetDirDelegation(args)] if args.notification_types == Bitmap::EMPTY)
     );
-    // It is had: nothing more is asked for.
+    // The client has the delegation, so it asks for no other.
     assert!(ask(&fs).await.lease.is_none());
     assert_eq!(last(&origin), ["PUTFH", "ACCESS", "GETATTR"]);
-    // A recall, and the return.
+    // The origin recalls it, and the client returns it.
     assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
     let told = soon(callbacks.recv()).await.unwrap();
     assert!(matches!(told, Callback::Recall(told) if told.id == lease.id && told.handle == handle(b"dir")));
     soon(fs.returned(&caller(), lease.id)).await.unwrap();
     assert!(matches!(&origin.operations("DELEGRETURN")[..],
         [ArgOp::Delegreturn(args)] if args.deleg_stateid == DELEGATED));
-    // An origin that is known to know it is asked with less around it.
+    // An origin that is known to support the operation gets a shorter compound.
     ask(&fs).await;
     assert_eq!(last(&origin), ["PUTFH", "ACCESS", "GET_DIR_DELEGATION", "GETATTR"]);
 }
@@ -122,7 +123,7 @@ async fn an_origin_that_has_none_costs_nothing_more_and_is_asked_less_and_less()
         let origin = Origin4::start(directory(given)).await;
         let (fs, _callbacks) = mounted(&origin).await;
         let before = origin.seen().len();
-        // Of each of many directories, and of each of them twice: one that was just refused is not asked for again.
+        // Ask for each of many directories twice. A directory that was just refused is not asked for again.
         for number in 0..20_u8 {
             let (asker, directory) = (caller(), handle(&[b'd', number]));
             for _ in 0..2 {
@@ -145,7 +146,7 @@ async fn without_anybody_to_recall_from_none_is_asked_for() {
 
 #[tokio::test]
 async fn what_is_no_directory_and_what_cannot_be_looked_at_goes_back() {
-    // A file, of which such an origin should give none.
+    // A file, for which an origin should give no directory delegation.
     let origin = Origin4::start(|operation, _| match operation {
         ArgOp::GetDirDelegation(_) => say(granted()),
         _ => Say::Usual,
@@ -155,7 +156,7 @@ async fn what_is_no_directory_and_what_cannot_be_looked_at_goes_back() {
     let asked = soon(fs.delegate(&caller(), &handle(b"dir"), AccessMask::READ)).await.unwrap();
     assert!(asked.lease.is_none());
     until(|| origin.operations("DELEGRETURN").len() == 1).await;
-    // One whose attributes are not to be had behind it.
+    // A directory whose attributes fail after the delegation.
     let mut directory = directory(granted);
     let origin = Origin4::start(move |operation, all| match operation {
         ArgOp::Getattr(args)
@@ -208,7 +209,8 @@ async fn a_recall_that_overtakes_the_grant_waits_for_it() {
     assert!(matches!(told, Callback::Recall(told) if Some(told.id) == delegated.lease.map(|lease| lease.id)));
 }
 
-/// Nothing is given back of those: after a restart of the origin they are no more, and opens are had again.
+/// Directory delegations cannot be reclaimed. After a restart of the origin they are gone, while opens are
+/// reclaimed.
 #[tokio::test]
 async fn an_origin_that_restarts_ends_it() {
     let origin = Origin4::start(directory(granted)).await;
@@ -236,7 +238,7 @@ async fn recall_any_of_directories_is_passed_on() {
     assert!(matches!(told, Callback::RecallAny { holder: None, keep: 3 }));
 }
 
-/// It outlives the process like any other delegation, if the origin still has it.
+/// A directory delegation survives the process like any other delegation, if the origin still has it.
 #[tokio::test]
 async fn the_next_life_goes_on_with_it() {
     for good in [true, false] {
@@ -259,7 +261,7 @@ async fn the_next_life_goes_on_with_it() {
         let fs = live(&origin, home.path()).await;
         let adopted: Vec<_> = fs.adopted().leases.iter().map(|held| (held.id, held.kind)).collect();
         assert_eq!(adopted, if good { vec![(lease.id, LeaseKind::Read)] } else { vec![] });
-        // The origin has restarted, too: nothing of it can be claimed.
+        // The origin has restarted too, so no directory delegation can be reclaimed.
         drop(fs);
         origin.forget();
         let fs = live(&origin, home.path()).await;

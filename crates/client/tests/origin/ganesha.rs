@@ -1,4 +1,4 @@
-//! Everything once against nfs-ganesha, if it is installed: a server that we did not write.
+//! Runs everything once against nfs-ganesha, if it is installed: a server that we did not write.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
@@ -22,7 +22,7 @@ EXPORT_DEFAULTS { Access_Type = RW; Squash = No_Root_Squash; SecType = sys; }
 EXPORT { Export_Id = 1; Path = "@STATE@/export"; Pseudo = /srv/export; Protocols = 3, 4; Delegations = RW; FSAL { Name = VFS; } }
 "#;
 
-/// Ganesha wants an rpcbind to register with; this one is its alone, and out of everybody's way.
+/// Ganesha needs an rpcbind to register with. This one serves only Ganesha, in a separate network namespace.
 const START: &str = r#"
 mount -t tmpfs tmpfs /run && mkdir /run/rpcbind /run/ganesha || exit 1
 unshare --net sh -c "ip link set lo up; exec rpcbind -f" &
@@ -44,14 +44,14 @@ impl Drop for Ganesha {
 }
 
 impl Ganesha {
-    /// As `kill -9` does.
+    /// Kills it like `kill -9`.
     pub fn kill(&mut self) {
-        // `unshare --kill-child` takes the others along.
+        // `unshare --kill-child` also kills the other processes.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again, with all that it has on disk.
+    /// Starts it again with its state on disk.
     pub fn start_again(&mut self) {
         self.child = spawn(self.state.path());
         self.wait();
@@ -67,7 +67,7 @@ impl Ganesha {
             return None;
         }
         let [port, mountport, rquotaport] = free_ports();
-        // On a disk: its back end needs file handles.
+        // Use a disk: Ganesha's back end needs file handles.
         let state = tempfile::tempdir_in("/var/tmp").unwrap();
         std::fs::create_dir(state.path().join("export")).unwrap();
         let configuration = CONFIGURATION
@@ -113,7 +113,7 @@ fn spawn(state: &Path) -> Child {
 }
 
 fn free_ports() -> [u16; 3] {
-    // Held together, so that they differ.
+    // Hold all listeners at once, so that the ports differ.
     let listeners = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
     listeners.map(|listener| listener.local_addr().unwrap().port())
 }
@@ -124,7 +124,7 @@ async fn everything_once() {
     let fs = ganesha.mount("&nconnect=2").await;
     let root = fs.root_handle();
     let bench = Bench::new(fs, root);
-    // Not UTF-8, which version 3 does not mind.
+    // The name is not UTF-8, which version 3 allows.
     bench.files(b"caf\xe9").await;
     bench.names(b"../f\xff").await;
     bench.directories(300).await;
@@ -135,9 +135,10 @@ async fn everything_once() {
     assert_eq!(never, [&Procedure::Null]);
 }
 
-/// Ganesha 4.3 makes the file of an exclusive create with one system call (`openat`) and keeps the verifier with the next
-/// (`utimensat`). Killed between the two it leaves a file that nothing tells from another client's, and says EXIST when the
-/// same request comes again. Killed before or after them it does what it should.
+/// Ganesha 4.3 creates the file of an exclusive create with one system call (`openat`) and stores the
+/// verifier with the next (`utimensat`). If it is killed between the two, the file looks like that of another
+/// client. Then it answers EXIST when the same request comes again. If it is killed before or after both, it
+/// behaves correctly.
 #[tokio::test]
 async fn ganesha_takes_the_file_of_an_exclusive_create_for_anothers_if_it_was_killed_before_it_kept_the_verifier()
  {
@@ -149,7 +150,7 @@ async fn ganesha_takes_the_file_of_an_exclusive_create_for_anothers_if_it_was_ki
     let [complete, none, half] = [b"whole", b"never", b"half."].map(|name| Name::new(name).unwrap());
     let made = fs.create(&caller, &root, &complete, how, &set).await.unwrap();
     ganesha.kill();
-    // What it leaves between the two calls.
+    // The state that a kill between the two calls leaves.
     std::fs::write(export.join("half."), b"").unwrap();
     ganesha.start_again();
     let again = fs.create(&caller, &root, &complete, how, &set).await.unwrap();

@@ -1,4 +1,5 @@
-//! Versions 4.1 and 4.2 against nfs-ganesha, if it is installed: names, data, locks, and a restart in the middle.
+//! Tests of versions 4.1 and 4.2 against nfs-ganesha, if it is installed: names, data, locks, and a restart
+//! in the middle.
 
 use std::time::Duration;
 
@@ -6,8 +7,9 @@ use bytes::Bytes;
 use client::{Nfs4, Url};
 use protocol::nfs4::Operation;
 use vfs::{
-    AccessMask, CreateHow, Extent, Features, FileSystem, Lock, LockKind, LockRequest, Locked, OpenRequest,
-    Opened, Owner, Place, SetAttributes, Share, Stability, StateidBasis, Status, Want, XattrHow, XattrName,
+    AccessMask, CreateHow, Extended, Extent, Features, FileSystem, Lock, LockKind, LockRequest, Locked,
+    OpenRequest, Opened, Opens, Owner, Place, SetAttributes, Share, Stability, StateidBasis, Status, Want,
+    XattrHow, XattrName,
 };
 
 use crate::everything;
@@ -44,6 +46,8 @@ impl Bench {
             create,
             want: Want::Any,
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         self.fs.open(&self.caller, &request).await
     }
@@ -92,16 +96,19 @@ async fn everything(bench: &Bench) {
     assert_eq!(bench.fs.counts().calls(Operation::DestroyClientid), 1);
 }
 
-/// What else is said of names that are not what they are taken for.
+/// Other errors for names of objects with an unexpected type.
 async fn wrong_names(bench: &Bench) {
     let Bench { fs, root, caller, none } = bench;
-    let directory = fs.mkdir(caller, root, &name(b"d"), none).await.unwrap().node.handle;
+    let directory = fs.mkdir(caller, root, &name(b"d"), none, vfs::Want::None).await.unwrap().node.handle;
     let file =
         fs.create(caller, &directory, &name(b"g"), CreateHow::Unchecked, none).await.unwrap().node.handle;
     assert_eq!(fs.parent(caller, root).await.unwrap().node.handle, *root);
     assert_eq!(fs.remove(caller, root, &name(b"d")).await.unwrap_err().status, Status::IsDir);
     assert_eq!(fs.rmdir(caller, &directory, &name(b"g")).await.unwrap_err().status, Status::NotDir);
-    assert_eq!(fs.lookup(caller, &file, &name(b"x")).await.unwrap_err().status, Status::NotDir);
+    assert_eq!(
+        fs.lookup(caller, &file, &name(b"x"), vfs::Want::None).await.unwrap_err().status,
+        Status::NotDir
+    );
     fs.remove(caller, &directory, &name(b"g")).await.unwrap();
     fs.rmdir(caller, root, &name(b"d")).await.unwrap();
 }
@@ -118,7 +125,7 @@ async fn opens(bench: &Bench) {
     fs.write(caller, &file, by, 0, Bytes::from_static(b"hello"), Stability::FileSync).await.unwrap();
     assert_eq!(fs.read(caller, &file, by, 0, 100).await.unwrap().data.to_bytes().unwrap(), "hello");
 
-    // The same owner: one open. Another: its own.
+    // The same owner has one open. Another owner has its own.
     let upgraded = bench.open(b"opened", "one", Share::READ).await;
     assert_eq!(upgraded.id, opened.id);
     let second = bench.open(b"opened", "two", Share::READ).await;
@@ -146,6 +153,8 @@ async fn opens(bench: &Bench) {
         create: None,
         want: Want::None,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     };
     let again = fs.open(caller, &by_handle).await.unwrap();
     assert_eq!((again.handle, again.attributes.size, again.created), (file, 5, false));
@@ -182,13 +191,13 @@ async fn locks(bench: &Bench) {
     assert_eq!(fs.lock(caller, two.id, &request(free)).await.unwrap(), Locked::Granted);
     fs.unlock(caller, one.id, &exclusive.owner, (0, u64::MAX)).await.unwrap();
     assert!(!fs.holds_locks(one.id, &exclusive.owner));
-    // A new lock of an owner whose state was freed.
+    // A new lock of an owner whose state id was freed.
     assert_eq!(fs.lock(caller, one.id, &shared).await.unwrap(), Locked::Granted);
     fs.close(caller, one.id).await.unwrap();
     fs.close(caller, two.id).await.unwrap();
 }
 
-/// What a server may have or not: what it has works, and what it has not it is not asked for twice.
+/// Optional features: a supported one works, and an unsupported one is not asked for twice.
 async fn extras(bench: &Bench) {
     let Bench { fs, root, caller, none } = bench;
     let create = Some((CreateHow::Unchecked, *none));
@@ -272,7 +281,7 @@ async fn opens_and_locks_outlive_the_server() {
     let read = fs.read(caller, &opened.handle, by, 0, 100).await.unwrap();
     assert_eq!(read.data.to_bytes().unwrap(), "before after");
 
-    // The lock is held still: another client sees it.
+    // The lock is still held: another client sees it.
     let other = mount(&ganesha, "vers=4.1").await;
     let theirs = lock("p9", LockKind::Exclusive, 0, 100);
     let in_the_way = other.fs.test(caller, &opened.handle, &theirs).await.unwrap().unwrap();

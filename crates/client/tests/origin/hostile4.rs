@@ -1,11 +1,12 @@
-//! An origin of version 4.1 that means it ill: it lies about sessions, calls back about what it never gave and in places that
-//! are not there, grants what nobody wanted, and sends more than was asked. The call concerned fails or is mended, nothing
-//! of one file is taken for another's, and the next honest answer is as good as ever.
+//! Tests with a hostile origin of version 4.1. It lies about sessions, and calls back about state that it
+//! never granted and slots that do not exist. It grants what no caller wanted, and sends more than was asked
+//! for. The affected call fails or recovers, data of one file is never taken for another's, and the next
+//! honest answer counts as usual.
 
 use bytes::Bytes;
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs, CbRecallSlotArgs};
 use protocol::nfs4::{self, ArgOp, ReadOk, ResOp, SequenceOk, Status as Wire};
-use vfs::{FileSystem, StateidBasis, Want};
+use vfs::{FileSystem, Leases, Opens, StateidBasis, Want};
 
 use crate::directories4::granted;
 use crate::piggybacked_leases4::directory;
@@ -25,7 +26,7 @@ async fn sessions_that_answer_for_another_call_are_left() {
         let origin = Origin4::start(usual).await;
         let fs = origin.mount("").await;
         origin.lie(lie);
-        // The call fails, or is made again: it never takes the answer of another.
+        // The call fails or is repeated. It never takes the answer to another call.
         if let Ok(attributes) = soon(fs.getattr(&caller(), &handle(b"file"))).await {
             assert_eq!(attributes.size, 4);
         }
@@ -46,7 +47,7 @@ async fn an_origin_that_grants_sessions_and_refuses_each_is_not_asked_as_fast_as
     let (caller, file) = (caller(), handle(b"file"));
     let asked = tokio::time::timeout(std::time::Duration::from_secs(1), fs.getattr(&caller, &file)).await;
     assert!(asked.is_err(), "{asked:?}");
-    // At once, once more, and then after pauses of 10, 20, 40 ms and so on.
+    // The client retries once at once, and then after pauses of 10, 20, 40 ms and so on.
     let refused = origin.refused();
     assert!((2..16).contains(&refused), "{refused} in a second");
 }
@@ -63,7 +64,7 @@ async fn callbacks_in_the_name_of_another_session_slot_or_turn_do_nothing() {
     assert_eq!(refused(|args| args.sequenceid = 77).await, Err(Wire::SeqMisordered));
     assert!(callbacks.try_recv().is_err(), "nothing was recalled");
     assert_eq!(origin.operations("DELEGRETURN").len(), 0);
-    // The honest one is heard, and heard once.
+    // The honest callback is executed, and only once.
     assert_eq!(soon(origin.call_back(recall(), false)).await.status, Ok(()));
     assert_eq!(soon(origin.call_back(recall(), true)).await.status, Ok(()));
     let another = CbArgOp::RecallSlot(CbRecallSlotArgs { target_highest_slotid: 0 });
@@ -123,7 +124,7 @@ async fn more_than_was_asked_is_an_error_of_that_read() {
     }
 }
 
-/// The longest handles that there may be, which differ in the last byte alone: what is asked of one is asked of no other.
+/// Handles of the greatest length that differ only in the last byte: a request for one never goes to another.
 #[tokio::test]
 async fn the_longest_handles_are_kept_apart() {
     let long = |last: u8| {
@@ -143,7 +144,13 @@ async fn the_longest_handles_are_kept_apart() {
     let fs = origin.mount("").await;
     let mut found = Vec::new();
     for text in [&b"one"[..], b"two"] {
-        found.push(soon(fs.lookup(&caller(), &handle(b"dir"), &name(text))).await.unwrap().node.handle);
+        found.push(
+            soon(fs.lookup(&caller(), &handle(b"dir"), &name(text), vfs::Want::None))
+                .await
+                .unwrap()
+                .node
+                .handle,
+        );
     }
     assert!(found[0] != found[1] && found.iter().all(|handle| handle.as_bytes().len() == 128));
     for handle in &found {
@@ -153,7 +160,7 @@ async fn the_longest_handles_are_kept_apart() {
     }
 }
 
-/// A state id that it gives to two files does not let one be read by the other's open.
+/// If the origin gives one state id to two files, one file cannot be read through the other's open.
 #[tokio::test]
 async fn an_open_is_good_for_its_own_file_whatever_state_id_it_has() {
     let origin = Origin4::start(move |operation, _| match operation {

@@ -1,7 +1,8 @@
-//! The client against origins: scripted ones, which do what real ones rarely do, and a real one.
+//! Tests of the client against origins: scripted ones, which do what real ones rarely do, and a real one.
 
 #![allow(clippy::unwrap_used, reason = "what a test cannot do without fails it")]
 
+mod capacity4;
 mod connecting;
 mod delegations4;
 mod directories4;
@@ -17,7 +18,6 @@ mod resends;
 mod resends4;
 mod restart4;
 mod return_all4;
-mod room4;
 mod scripted;
 mod scripted4;
 mod state4;

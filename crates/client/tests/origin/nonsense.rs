@@ -1,4 +1,5 @@
-//! Origins that answer what cannot be: each answer is an I/O error, none is passed on, none panics.
+//! Tests of origins with impossible answers: each is an I/O error, none is passed on, and none causes a
+//! panic.
 
 use bytes::Bytes;
 use client::Nfs3;
@@ -10,7 +11,7 @@ use vfs::{
 
 use crate::scripted::*;
 
-/// An origin that gives this one answer to everything, mounted.
+/// A mounted origin that gives this one answer to everything.
 async fn answering(act: impl Fn() -> Act + Send + 'static) -> (Origin, Nfs3) {
     let origin = Origin::start(move |_| act()).await;
     let fs = origin.mount("").await;
@@ -94,13 +95,13 @@ fn listing(name: &'static [u8], cookie: u64, eof: bool) -> Act {
 
 #[tokio::test]
 async fn names_that_cannot_be() {
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: false };
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: false, want_directory_lease: false };
     let long = vec![b'x'; 256].leak();
     for bad in [&b"a/b"[..], b"/", b"", b"a\0b", long] {
         let (_origin, fs) = answering(move || listing(bad, 3, true)).await;
         is_nonsense(&fs, 1, fs.readdir(&caller(), &handle(b"d"), part).await);
     }
-    // An entry that leads back to the start, and a directory that never gets anywhere.
+    // An entry that leads back to the start, and directories whose listing never advances.
     for (name, cookie) in [(&b"a"[..], 0), (b".", 0), (b".", 1)] {
         let (_origin, fs) = answering(move || listing(name, cookie, false)).await;
         is_nonsense(&fs, 1, fs.readdir(&caller(), &handle(b"d"), part).await);
@@ -120,7 +121,7 @@ async fn handles_of_no_bytes() {
         }))
     })
     .await;
-    is_nonsense(&fs, 1, fs.lookup(&caller(), &handle(b"d"), &name(b"x")).await);
+    is_nonsense(&fs, 1, fs.lookup(&caller(), &handle(b"d"), &name(b"x"), vfs::Want::None).await);
     is_nonsense(&fs, 2, fs.parent(&caller(), &handle(b"d")).await);
 }
 
@@ -135,7 +136,7 @@ async fn what_was_made_is_of_another_type() {
     })
     .await;
     let set = SetAttributes::default();
-    is_nonsense(&fs, 1, fs.mkdir(&caller(), &handle(b"d"), &name(b"x"), &set).await);
+    is_nonsense(&fs, 1, fs.mkdir(&caller(), &handle(b"d"), &name(b"x"), &set, vfs::Want::None).await);
 }
 
 #[tokio::test]
@@ -156,7 +157,8 @@ async fn results_that_do_not_decode() {
     for bytes in garbage {
         let (_origin, fs) = answering(move || Act::Reply(bytes.to_vec())).await;
         let (asker, file, x) = (caller(), handle(b"f"), name(b"x"));
-        let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: true };
+        let part =
+            ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: true, want_directory_lease: false };
         let set = SetAttributes::default();
         is_nonsense(&fs, 1, fs.getattr(&asker, &file).await);
         is_nonsense(&fs, 2, fs.read(&asker, &file, StateidBasis::Anonymous, 0, 8).await);
@@ -172,13 +174,13 @@ async fn statuses_that_no_rfc_has() {
     assert_eq!(fs.getattr(&caller(), &handle(b"f")).await.unwrap_err().status, Status::Io);
 }
 
-/// Streams that are no RPC end the connection; the call is sent again on the next.
+/// A stream that is no RPC ends its connection, and the call is sent again on the next one.
 #[tokio::test]
 async fn streams_that_are_no_rpc() {
     use std::io::{Read, Write};
     let origin = Origin::start(|_| Act::UnansweredSince).await;
     let fs = origin.mount("soft&timeo=3&retrans=1").await;
-    // The origin's place is taken by something that is no NFS server.
+    // Something that is no NFS server takes the origin's place.
     let address = origin.address;
     drop(origin);
     let listener = loop {

@@ -1,4 +1,4 @@
-//! What operations make of answers that leave things out, and of limits.
+//! Tests of operations whose answers leave things out, and of limits.
 
 use bytes::Bytes;
 use protocol::Reply;
@@ -133,12 +133,12 @@ async fn an_exclusive_create_sets_its_attributes_afterwards() {
     let made = fs.create(&caller(), &fs.root_handle(), &name(b"x"), how, &set).await.unwrap();
     assert_eq!(made.node.attributes.unwrap().mode, 0o600);
     assert_eq!(fs.counts().total_calls(), 2);
-    // A front of version 3 has none to set: its client sends a SETATTR of its own.
+    // A front of version 3 passes no attributes: its client sends a SETATTR.
     fs.create(&caller(), &fs.root_handle(), &name(b"x"), how, &SetAttributes::default()).await.unwrap();
     assert_eq!(fs.counts().total_calls(), 3);
 }
 
-/// `.`, `..`, and files whose cookies are 1 to 5, three entries at a time.
+/// Lists `.`, `..` and five files, three entries at a time. Cookies start at 1, with the first file.
 fn readdir(cookie: u64) -> nfs3::ReaddirOk {
     let names: [&'static [u8]; 7] = [b"a", b"b", b".", b"..", b"c", b"d", b"e"];
     let entry = |at: usize| nfs3::Entry {
@@ -168,7 +168,8 @@ async fn directories_are_read_without_plus_if_need_be() {
     })
     .await;
     let fs = origin.mount("").await;
-    let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 100, plus: true };
+    let mut part =
+        ReadDir { cookie: 0, verifier: [0; 8], bytes: 100, plus: true, want_directory_lease: false };
     let mut names = Vec::new();
     loop {
         let listing = fs.readdir(&caller(), &fs.root_handle(), part).await.unwrap();
@@ -184,7 +185,7 @@ async fn directories_are_read_without_plus_if_need_be() {
         }
     }
     assert_eq!(names, ["a", "b", "c", "d", "e"]);
-    // READDIRPLUS was tried once; the answer of dots alone was read past.
+    // READDIRPLUS was tried once, and the reply with dots only was skipped.
     assert_eq!(fs.counts().calls(Procedure::Readdirplus), 1);
     assert_eq!(fs.counts().calls(Procedure::Readdir), 4);
 }
@@ -228,7 +229,7 @@ async fn failures_bring_attributes_along() {
     })
     .await;
     let fs = origin.mount("").await;
-    let failed = fs.lookup(&caller(), &handle(b"d"), &name(b"x")).await.unwrap_err();
+    let failed = fs.lookup(&caller(), &handle(b"d"), &name(b"x"), vfs::Want::None).await.unwrap_err();
     assert_eq!(failed.status, vfs::Status::NoEnt);
     assert_eq!(failed.attributes.unwrap().size, 512);
 }

@@ -1,8 +1,12 @@
-//! Delegations of directories that ride on a LOOKUP, OPEN or READDIR of a scripted origin of version 4.1: what is asked
-//! in which order, and that what they ride on is had whatever becomes of them.
+//! Tests of directory delegations that piggyback on a LOOKUP, OPEN or READDIR of a scripted origin of version
+//! 4.1. They check the order of operations, and that the main operation succeeds whatever becomes of the
+//! delegation.
 
 use protocol::nfs4::{self, ArgOp, Fattr, Ftype, GetattrOk, ReaddirOk, ResOp, Status};
-use vfs::{AccessMask, AndDelegated, FileSystem, LeaseKind, Name, OpenRequest, Opened, ReadDir, Share, Want};
+use vfs::{
+    AccessMask, BringsDirectoryLease, DirectoryLease, FileSystem, LeaseKind, Leases, Looked, Name,
+    OpenRequest, Opened, Opens, ReadDir, Share, Want,
+};
 
 use client::Nfs4;
 
@@ -11,10 +15,10 @@ use crate::scripted::{caller, handle};
 use crate::scripted4::{Origin4, Say, fattr, say};
 use crate::state4::{request, soon, until};
 
-/// The name of which there is nothing.
+/// A name that does not exist.
 const ABSENT: &[u8] = b"absent";
 
-/// An origin with directories, in which there is every name but one.
+/// An origin with directories that have every name but one.
 pub fn directory(given: Given) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
     let mut above = false;
     let mut grants = 0;
@@ -58,8 +62,8 @@ async fn look(fs: &Nfs4, text: &[u8]) -> (bool, Option<vfs::Lease>) {
 }
 
 async fn look_in(fs: &Nfs4, directory: &[u8], text: &[u8]) -> (bool, Option<vfs::Lease>) {
-    let AndDelegated { result, lease } =
-        soon(fs.lookup_and_delegate(&caller(), &handle(directory), &name(text))).await;
+    let mut result = soon(fs.lookup(&caller(), &handle(directory), &name(text), Want::Read)).await;
+    let lease = Looked::detach(&mut result);
     let there = match result {
         Ok(looked) => {
             assert!(looked.directory.unwrap().is_dir());
@@ -74,8 +78,8 @@ async fn look_in(fs: &Nfs4, directory: &[u8], text: &[u8]) -> (bool, Option<vfs:
     (there, told(lease))
 }
 
-fn told(lease: Option<(vfs::Lease, vfs::Attributes)>) -> Option<vfs::Lease> {
-    lease.map(|(lease, attributes)| {
+fn told(lease: Option<DirectoryLease>) -> Option<vfs::Lease> {
+    lease.map(|DirectoryLease { lease, attributes }| {
         assert!(attributes.is_dir() && attributes.change == lease.change && lease.kind == LeaseKind::Read);
         lease
     })
@@ -90,9 +94,11 @@ async fn open_in(fs: &Nfs4, directory: &[u8], text: &[u8]) -> (vfs::Result<Opene
         handle: handle(directory),
         name: Some(name(text)),
         access: Share::READ,
+        want_directory_lease: true,
         ..request(Want::Any)
     };
-    let AndDelegated { result, lease } = soon(fs.open_and_delegate(&caller(), &request)).await;
+    let mut result = soon(fs.open(&caller(), &request)).await;
+    let lease = Opened::detach(&mut result);
     (result, told(lease))
 }
 
@@ -100,8 +106,8 @@ fn last(origin: &Origin4) -> Vec<&'static str> {
     origin.seen().pop().unwrap()
 }
 
-/// Behind what it rides on, as long as the origin may not know it; then in front, so that names that are not there
-/// bring it too.
+/// The delegation is asked for after the main operation while the origin may not support it. Afterwards it is
+/// asked for first, so that missing names bring it too.
 #[tokio::test]
 async fn it_rides_last_and_then_first() {
     let origin = Origin4::start(directory(granted)).await;
@@ -110,13 +116,13 @@ async fn it_rides_last_and_then_first() {
     let before = origin.seen().len();
     let lookup = ["PUTFH", "GETATTR", "LOOKUP", "GETFH", "GETATTR"];
     let piggybacked_last = [&lookup[..], &["PUTFH", "GET_DIR_DELEGATION", "GETATTR"]].concat();
-    // The compound ends before it is asked for.
+    // The compound ends before the request for the delegation.
     assert_eq!(look(&fs, ABSENT).await, (false, None));
     assert_eq!(last(&origin), piggybacked_last);
     let (there, lease) = look(&fs, b"file").await;
     assert_eq!(last(&origin), piggybacked_last);
     assert!(there);
-    // It is had: nothing more is asked for.
+    // The client has the delegation, so it asks for no other.
     assert_eq!(look(&fs, b"file").await, (true, None));
     assert_eq!(last(&origin), lookup);
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
@@ -134,10 +140,10 @@ async fn it_rides_last_and_then_first() {
     assert_eq!(last(&origin), piggybacked_first);
     assert!(opened.unwrap().directory.after.unwrap().is_dir());
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true };
-    let read = soon(fs.readdir_and_delegate(&caller(), &handle(b"dir"), part)).await;
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true, want_directory_lease: true };
+    let read = soon(fs.readdir(&caller(), &handle(b"dir"), part)).await.unwrap();
     assert_eq!(last(&origin), ["PUTFH", "GET_DIR_DELEGATION", "GETATTR", "READDIR"]);
-    assert!(read.result.unwrap().eof && told(read.lease).is_some());
+    assert!(read.eof && told(read.directory_lease).is_some());
     assert_eq!(origin.seen().len(), before + 7 + 4, "four DELEGRETURNs, and one call each");
 }
 
@@ -152,7 +158,8 @@ async fn an_open_brings_it_of_an_origin_that_may_not_know_it() {
     assert_eq!(all[all.len() - 4..], ["RESTOREFH", "GETATTR", "GET_DIR_DELEGATION", "GETATTR"]);
 }
 
-/// Nothing is lost by asking in vain, and it is not done for ever; of one directory not twice within half a minute.
+/// A refusal costs nothing, and the client stops asking. It asks for one directory at most once in half a
+/// minute.
 #[tokio::test]
 async fn what_it_rides_on_is_had_without_it() {
     for (given, asked_max) in [(unknown as Given, 1), (unavailable, 16)] {
@@ -172,7 +179,8 @@ async fn what_it_rides_on_is_had_without_it() {
     }
 }
 
-/// One that knew it and fails for once: what rides behind was not carried out, and is sent again without it.
+/// An origin that supports the operation fails once. The operations after it were not executed, and are sent
+/// again without it.
 #[tokio::test]
 async fn one_that_fails_first_is_left_out() {
     let mut asked = 0;
@@ -193,17 +201,17 @@ async fn one_that_fails_first_is_left_out() {
     let known = soon(fs.delegate(&caller(), &handle(b"dir"), AccessMask::LOOKUP)).await.unwrap();
     soon(fs.returned(&caller(), known.lease.unwrap().id)).await.unwrap();
     let before = origin.seen().len();
-    // Each in a directory of its own: of one that was refused it is not asked again so soon.
+    // Use a directory of its own for each. A directory that was refused is not asked for again so soon.
     assert_eq!(look_in(&fs, b"dir 1", b"file").await, (true, None));
     let (opened, lease) = open_in(&fs, b"dir 2", b"file").await;
     assert!(opened.is_ok() && lease.is_none());
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false };
-    let read = soon(fs.readdir_and_delegate(&caller(), &handle(b"dir 3"), part)).await;
-    assert!(read.result.is_ok() && read.lease.is_none());
+    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false, want_directory_lease: true };
+    let read = soon(fs.readdir(&caller(), &handle(b"dir 3"), part)).await.unwrap();
+    assert!(read.directory_lease.is_none());
     assert_eq!(origin.seen().len(), before + 6, "each twice");
 }
 
-/// Who gives up waiting leaves no delegation behind that nobody knows of.
+/// A caller that gives up waiting leaves no unknown delegation behind.
 #[tokio::test]
 async fn what_nobody_waits_for_goes_back() {
     let answer = std::sync::Arc::new(tokio::sync::Notify::new());
@@ -221,7 +229,7 @@ async fn what_nobody_waits_for_goes_back() {
     let fs = origin.mount("").await;
     let _callbacks = fs.callbacks().unwrap();
     let (file, directory, asker) = (name(b"file"), handle(b"dir"), caller());
-    let looking = fs.lookup_and_delegate(&asker, &directory, &file);
+    let looking = fs.lookup(&asker, &directory, &file, Want::Read);
     let waited = tokio::time::timeout(std::time::Duration::from_millis(50), looking).await;
     assert!(waited.is_err());
     until(|| origin.operations("GET_DIR_DELEGATION").len() == 1).await;

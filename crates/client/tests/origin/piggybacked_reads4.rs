@@ -1,5 +1,6 @@
-//! READs that ride on an OPEN of a scripted origin of version 4.1: in which order and under which state id, that the OPEN
-//! stands whatever becomes of them, and what a lost answer leaves behind.
+//! Tests of READs that piggyback on an OPEN of a scripted origin of version 4.1. They check the order of
+//! operations, the state id, that the OPEN stands whatever becomes of the READ, and the effects of a lost
+//! answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -7,7 +8,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use bytes::Bytes;
 use client::Nfs4;
 use protocol::nfs4::{self, ArgOp, OpenDelegation, ReadOk, ResOp, Status as Wire};
-use vfs::{AndDelegated, FileSystem, Name, OpenRequest, Opened, Read, Share, StateidBasis, Want};
+use vfs::{
+    DirectoryLease, FileSystem, Leases, Name, OpenRequest, Opened, Opens, Read, Share, StateidBasis, Want,
+};
 
 use crate::directories4::granted;
 use crate::piggybacked_leases4::directory;
@@ -26,9 +29,10 @@ fn by_name() -> OpenRequest {
 }
 
 async fn open(fs: &Nfs4, request: &OpenRequest, count: u32) -> (vfs::Result<Opened>, Option<Read>) {
-    let (AndDelegated { result, lease }, read) =
-        soon(fs.open_and_read(&caller(), request, (0, count), false)).await;
-    assert!(lease.is_none());
+    let request = OpenRequest { read_first: Some((0, count)), ..request.clone() };
+    let mut result = soon(fs.open(&caller(), &request)).await;
+    let read = result.as_mut().ok().and_then(|opened| opened.read.take()).map(|read| *read);
+    assert!(result.iter().all(|opened| opened.directory_lease.is_none()));
     (result, read)
 }
 
@@ -54,7 +58,7 @@ async fn it_comes_last_and_under_the_current_state_id() {
         let ArgOp::Read(args) = operation else { panic!() };
         assert_eq!((args.stateid, args.offset, args.count), (nfs4::Stateid::CURRENT, 0, 100));
     }
-    // It has a state id of its own from then on.
+    // From then on it has its own state id.
     let (result, _) = open(&fs, &by_handle(), 100).await;
     let id = result.unwrap().id;
     soon(fs.read(&caller(), &handle(b"file"), StateidBasis::Open(id), 0, 100)).await.unwrap();
@@ -62,8 +66,9 @@ async fn it_comes_last_and_under_the_current_state_id() {
     assert_ne!(args.stateid, nfs4::Stateid::CURRENT);
 }
 
-/// Together with a delegation of the directory, of an origin that knows those. Of one that may not know them, this is asked first,
-/// behind the OPEN: nothing stands behind a READ, and a READ not behind what may fail.
+/// A READ together with a delegation of the directory, for an origin that supports those. If the origin may
+/// not support them, the delegation is asked for first, after the OPEN and without a READ. Nothing may follow
+/// a READ, and a READ must not follow an operation that may fail.
 #[tokio::test]
 async fn a_delegation_of_the_directory_rides_too() {
     let origin = Origin4::start(directory(granted)).await;
@@ -73,17 +78,18 @@ async fn a_delegation_of_the_directory_rides_too() {
     let last = [&BY_NAME[..2], &["SAVEFH"], &BY_NAME[2..6], &behind].concat();
     let first = [&BY_NAME[..1], &["GET_DIR_DELEGATION"], &BY_NAME[1..]].concat();
     for (expected, reads) in [(last, false), (first, true)] {
-        let (AndDelegated { result, lease }, read) =
-            soon(fs.open_and_read(&caller(), &by_name(), (0, 100), true)).await;
+        let request = OpenRequest { read_first: Some((0, 100)), want_directory_lease: true, ..by_name() };
+        let opened = soon(fs.open(&caller(), &request)).await.unwrap();
         assert_eq!(origin.seen().pop().unwrap(), expected);
-        let (lease, attributes) = lease.unwrap();
-        assert!(attributes.is_dir() && result.unwrap().directory.after.is_some());
-        assert_eq!(data(read).is_some_and(|data| data == "data"), reads);
+        let DirectoryLease { lease, attributes } = *opened.directory_lease.unwrap();
+        assert!(attributes.is_dir() && opened.directory.after.is_some());
+        assert_eq!(data(opened.read.map(|read| *read)).is_some_and(|data| data == "data"), reads);
         soon(fs.returned(&caller(), lease.id)).await.unwrap();
     }
 }
 
-/// The OPEN stands, with its delegation. What says that the origin cannot is asked no more.
+/// The OPEN stands, with its delegation. If the status says that the origin cannot do it, it is not asked
+/// again.
 #[tokio::test]
 async fn what_becomes_of_it_does_not_matter_to_the_open() {
     for (status, again) in [(Wire::Delay, true), (Wire::Io, true), (Wire::BadStateid, false)] {
@@ -107,7 +113,7 @@ async fn what_becomes_of_it_does_not_matter_to_the_open() {
     }
 }
 
-/// An origin that sends more than was asked, or nothing, is not believed.
+/// If the origin sends more than was asked for, or nothing, its data is ignored.
 #[tokio::test]
 async fn nonsense_is_left_out() {
     for (bytes, eof) in [(&b"much more"[..], true), (b"", false)] {
@@ -122,7 +128,7 @@ async fn nonsense_is_left_out() {
     }
 }
 
-/// What a session has no room for in its reply cache is not kept for a resend, and all else is.
+/// A reply too large for the session's reply cache is not kept for a resend; every other reply is.
 #[tokio::test]
 async fn what_is_small_is_kept_for_a_resend() {
     let origin = Origin4::start(usual).await;
@@ -135,8 +141,8 @@ async fn what_is_small_is_kept_for_a_resend() {
     assert!(origin.kept_last());
 }
 
-/// The answer is lost, and the origin has not kept it: the OPEN is sent again, and what the first one was granted goes back
-/// when it is recalled.
+/// The answer is lost, and the origin has not kept it. The OPEN is sent again, and a recall of what the first
+/// one was granted makes the client return it.
 #[tokio::test]
 async fn a_lost_answer_leaves_nothing_behind() {
     let opens = Arc::new(AtomicUsize::new(0));
@@ -162,7 +168,7 @@ async fn a_lost_answer_leaves_nothing_behind() {
     assert!(result.unwrap().lease.is_none());
     assert_eq!(data(read).unwrap(), "data");
     assert_eq!((origin.operations("OPEN").len(), origin.operations("DELEGRETURN").len()), (2, 0));
-    // The backchannel is on the new connection as soon as it is bound.
+    // The backchannel is on the new connection once that is bound.
     until(|| origin.operations("BIND_CONN_TO_SESSION").len() == 1).await;
     let answer = soon(origin.call_back(recall(), false)).await;
     assert_eq!(answer.status, Ok(()));

@@ -1,4 +1,4 @@
-//! Lost connections, lost replies, servers that are away or busy.
+//! Tests of lost connections, lost replies, and servers that are away or busy.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn getattr() -> Act {
     reply::<call::Getattr>(&Reply::Ok(nfs3::GetattrOk { obj_attributes: fattr(Ftype::Dir, 512) }))
 }
 
-/// LOOKUP leads to `new`, a file of this type and size.
+/// A LOOKUP that leads to `new`, a file of this type and size.
 fn lookup(ftype: Ftype, size: u64) -> Act {
     reply::<call::Lookup>(&Reply::Ok(nfs3::LookupOk {
         object: wire_handle(b"new"),
@@ -45,10 +45,10 @@ async fn a_removal_whose_reply_was_lost_was_a_removal() {
     assert_eq!(xids[0], xids[1]);
     let counts = fs.counts();
     assert_eq!((counts.calls(Procedure::Remove), counts.of(Procedure::Remove).retransmitted), (1, 1));
-    // The same error of a call that was sent once is an error.
+    // The same error is an error if the call was sent once.
     let failed = fs.remove(&caller(), &fs.root_handle(), &name(b"x")).await.unwrap_err();
     assert_eq!(failed.status, Status::NoEnt);
-    // Unless the call had come to us before, in an earlier life.
+    // But it is success if an earlier incarnation of ours had received the call.
     let resent = Caller { resent: true, ..caller() };
     fs.remove(&resent, &fs.root_handle(), &name(b"x")).await.unwrap();
 }
@@ -74,7 +74,7 @@ async fn a_creation_whose_reply_was_lost_is_told_from_anothers() {
     }
 }
 
-/// Who creates exclusively wants to be the only one: that the file is new and empty proves nothing.
+/// An exclusive create must be the only creator. An empty new file proves nothing.
 #[tokio::test]
 async fn an_exclusive_creation_is_the_origins_to_tell() {
     let origin = Origin::start(move |seen| match seen.nth {
@@ -86,7 +86,8 @@ async fn an_exclusive_creation_is_the_origins_to_tell() {
     let fs = origin.mount("").await;
     let (root, file) = (fs.root_handle(), name(b"x"));
     let how = CreateHow::Exclusive(*b"verifier");
-    // The first is sent again on a new connection; of the second an earlier life of ours was asked.
+    // The client resends the first create on a new connection. An earlier incarnation of ours had received
+    // the second.
     for asker in [caller(), Caller { resent: true, ..caller() }] {
         let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
         let creating = fs.create(&asker, &root, &file, how, &set);
@@ -135,7 +136,7 @@ async fn renames_links_symlinks_and_guards_are_settled_too() {
     let guard = Some(Timestamp::new(1, 0));
     let mode = SetAttributes { mode: Some(0o644), ..set };
     fs.setattr(&asker, &root, &mode, guard).await.unwrap();
-    // Another target is another link, and another mode another's change.
+    // Another target means another link, and another mode means another client's change.
     let resent = Caller { resent: true, ..caller() };
     let failed = fs.symlink(&resent, &root, &x, b"elsewhere", &set).await.unwrap_err();
     assert_eq!(failed.status, Status::Exist);
@@ -181,7 +182,7 @@ async fn a_callers_deadline_is_honoured() {
     let hurried = Caller { deadline, ..caller() };
     let failed = timeout(SOON, fs.root(&hurried)).await.unwrap().unwrap_err();
     assert_eq!(failed.status, Status::Delay);
-    // One that has passed is not even asked for.
+    // A call whose deadline has passed is not even sent.
     let calls = fs.counts().total_calls();
     assert_eq!(fs.root(&hurried).await.unwrap_err().status, Status::Delay);
     assert_eq!(fs.counts().total_calls(), calls);

@@ -1,4 +1,5 @@
-//! Requests that come again while the origin carries them out: each keeps its slot, and nobody is given its results.
+//! Tests of requests that are sent again while the origin executes them. Each keeps its slot, and no other
+//! request gets its results.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,10 +14,10 @@ use crate::scripted::{caller, handle, name};
 use crate::scripted4::{Origin4, Say, fattr, say};
 use crate::state4::{soon, until};
 
-/// Where a READ takes long.
+/// The offset at which a READ takes long.
 const SLOW: u64 = 7;
 
-/// An origin that is at such a READ and a REMOVE until it is told to be done with them.
+/// An origin that executes such a READ and a REMOVE until it is notified.
 async fn busy() -> (Origin4, Arc<Notify>, Arc<Notify>) {
     let (read, removed) = (Arc::<Notify>::default(), Arc::<Notify>::default());
     let origin = Origin4::start({
@@ -53,7 +54,7 @@ async fn what_the_origin_is_still_carrying_out_keeps_its_slot_when_it_is_sent_ag
     until(|| origin.delays() >= 2).await;
     read.notify_one();
     soon(reading).await.unwrap().unwrap();
-    // The slot of the READ is free now, and lower than that of the REMOVE.
+    // The slot of the READ is free now, and it is lower than that of the REMOVE.
     let told = origin.delays();
     for _ in 0..3 {
         soon(fs.read(&caller(), &handle(b"file"), StateidBasis::Anonymous, 0, 100)).await.unwrap();

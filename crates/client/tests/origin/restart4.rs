@@ -1,4 +1,4 @@
-//! A client that is killed goes on with what it held, as far as the origin still has it.
+//! Tests that a killed client resumes what it held, as far as the origin still has it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use bytes::Bytes;
 use client::{Incarnation, Nfs4, Url};
 use protocol::nfs4::{self, ArgOp, OpenClaim, ResOp, Status, TestStateidOk};
-use vfs::{Adopted, FileSystem, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Share};
+use vfs::{Adopted, Leases, Lock, LockKind, LockRequest, Locked, OpenId, Opens, Owner, Share};
 use xdr::List;
 
 use crate::scripted::caller;
 use crate::scripted4::{Origin4, Say, opened, say};
 use crate::state4::{open, soon, write_delegation};
 
-/// A life on the record in this directory.
+/// An incarnation on the record in this directory.
 pub async fn live(origin: &Origin4, directory: &Path) -> Nfs4 {
     let url = Url::parse(&format!("nfs://{}/export?vers=4.1&noresvport", origin.address)).unwrap();
     let record = directory.join("client.state");
@@ -31,7 +31,8 @@ fn lock(offset: u64) -> LockRequest {
     LockRequest { lock, wait: false, reclaim: false }
 }
 
-/// Grants write delegations, and says of each state that it is good or, if `bad`, what it says.
+/// Grants write delegations. TEST_STATEID reports each state id as valid, or with the status that `bad`
+/// returns.
 fn remembering(
     bad: impl Fn(&nfs4::Stateid) -> Option<Status> + Send + 'static,
 ) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
@@ -52,7 +53,7 @@ fn remembering(
     }
 }
 
-/// Opens with a delegation and locks something. What it is then killed with.
+/// Opens a file with a delegation and takes a lock: the state held at a kill.
 async fn hold(fs: &Nfs4) -> (OpenId, vfs::LeaseId) {
     let opened = open(fs).await;
     let locked = soon(fs.lock(&caller(), opened.id, &lock(5))).await.unwrap();
@@ -91,7 +92,7 @@ async fn what_the_origin_still_has_is_had_again_without_an_open() {
             vec!["RECLAIM_COMPLETE"],
         ]
     );
-    // It goes on with it: more of the same owner's locks, and the end of all.
+    // The next incarnation continues: it takes another lock for the same owner, and gives everything back.
     assert_eq!(soon(fs.lock(&caller(), open_id, &lock(50))).await.unwrap(), Locked::Granted);
     assert!(matches!(&origin.operations("LOCK")[1], ArgOp::Lock(args)
         if matches!(args.locker, nfs4::Locker::LockOwner { .. })));
@@ -186,7 +187,7 @@ async fn what_was_on_its_way_when_the_last_life_ended_is_ended() {
         let (held_up, never) = (held_up.clone(), never.clone());
         move |operation, all| match operation {
             ArgOp::Open(args) if matches!(args.claim, OpenClaim::Fh) && all.len() == 3 => {
-                // The probe of the next life, which finds what the OPEN made.
+                // The probe of the next incarnation, which finds the open that the OPEN made.
                 let stateid = nfs4::Stateid { seqid: 2, other: [7; 12] };
                 say(ResOp::Open(Ok(opened(stateid, nfs4::OpenDelegation::None))))
             }
@@ -211,7 +212,7 @@ async fn what_was_on_its_way_when_the_last_life_ended_is_ended() {
         .await;
     opening.abort();
     locking.abort();
-    // What a kill leaves: the record as it is now.
+    // A kill leaves the record as it is now.
     let record = std::fs::read(directory.path().join("client.state")).unwrap();
     drop(fs);
     std::fs::write(directory.path().join("client.state"), record).unwrap();

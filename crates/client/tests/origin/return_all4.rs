@@ -1,5 +1,5 @@
-//! The end of a client that nobody lives on after: everything goes back to the origin, many things at once, and an origin
-//! that is away holds nobody up for long.
+//! Tests of the end of a client without a next incarnation. Everything goes back to the origin, many objects
+//! at once, and an origin that is away does not delay the end for long.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use client::{Incarnation, Nfs4, Url};
 use protocol::nfs4::{self, ArgOp, ResOp};
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{FileSystem, OpenRequest, Owner, Want};
+use vfs::{FileSystem, OpenRequest, Opens, Owner, Want};
 
 use crate::restart4::live;
 use crate::scripted::caller;
@@ -17,10 +17,10 @@ use crate::scripted4::{Origin4, Say, opened, say};
 use crate::state4::{request, soon, write_delegation};
 
 const OPENS: u32 = 40;
-/// So many CLOSEs are not answered before the next one has come.
+/// This many CLOSEs are answered only after the next one has come.
 const AT_ONCE: usize = 5;
 
-/// Gives every owner an open of its own, with a delegation, and holds the first CLOSEs back.
+/// Gives every owner its own open with a delegation, and delays the first CLOSEs.
 fn holding() -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send {
     let mut opens = 0;
     let mut held: Vec<Arc<Notify>> = Vec::new();

@@ -1,4 +1,4 @@
-//! An origin that answers as a test says, on a port of its own.
+//! An origin that answers as a test prescribes, on its own port.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,10 +12,10 @@ use xdr::{Decode, Encoder};
 
 use client::{Nfs3, Url};
 
-/// The root that MOUNT gives.
+/// The root handle that MOUNT returns.
 pub const ROOT: &[u8] = b"root";
 
-/// A call that came.
+/// A call that arrived.
 #[derive(Clone, Debug)]
 pub struct Seen {
     pub xid: u32,
@@ -23,29 +23,29 @@ pub struct Seen {
     pub peer: SocketAddr,
     pub credential: rpc::Credential,
     pub arguments: xdr::Decoder,
-    /// How many calls of this procedure had come before.
+    /// Number of earlier calls of this procedure.
     pub nth: usize,
 }
 
 impl Seen {
-    /// Is it this procedure?
+    /// Is the call of this procedure?
     pub fn is<C: Call>(&self) -> bool {
         self.procedure == C::NUMBER
     }
 
-    /// Its arguments.
+    /// The arguments of the call.
     pub fn args<C: Call>(&self) -> C::Args {
         assert!(self.is::<C>());
         C::Args::decode(&mut self.arguments.clone()).unwrap()
     }
 }
 
-/// What to do with a call.
+/// The reaction to a call.
 pub enum Act {
     Reply(Vec<u8>),
     /// No answer.
     UnansweredSince,
-    /// Ends the connection.
+    /// End the connection.
     HangUp,
     Refuse(Refusal),
 }
@@ -169,12 +169,12 @@ impl Origin {
         self.server = None;
     }
 
-    /// Listens again, where it did.
+    /// Listens again on the same port.
     pub async fn restart(&mut self) {
         self.server = Some(listen(&self.service, self.address).await);
     }
 
-    /// The calls of NFS that came, FSINFO not included.
+    /// The NFS calls that arrived, without FSINFO.
     pub fn seen(&self) -> Vec<Seen> {
         self.service.seen.lock().clone()
     }
@@ -184,7 +184,7 @@ impl Origin {
         self.seen().iter().filter(|seen| seen.is::<C>()).map(|seen| seen.xid).collect()
     }
 
-    /// Mounts it with these options.
+    /// Mounts the origin with these options.
     pub async fn mount(&self, options: &str) -> Nfs3 {
         Nfs3::connect(&self.url(&format!("/export?{options}"))).await.unwrap()
     }
@@ -195,7 +195,7 @@ impl Origin {
 }
 
 async fn listen(service: &Arc<Scripted>, address: SocketAddr) -> Server {
-    // The port may linger for a moment after the server that had it.
+    // The port may linger for a moment after its last server.
     for _ in 0..200 {
         match Server::start(ServerOptions::new(address), service.clone(), ReplyCache::volatile()).await {
             Ok(server) => return server,

@@ -1,4 +1,4 @@
-//! An origin of version 4.1 that keeps sessions as a server must, and answers everything else as a test says.
+//! An origin of version 4.1 that keeps sessions as a server must, and otherwise answers as a test prescribes.
 
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
@@ -20,63 +20,64 @@ use xdr::{Decode, List};
 
 use client::{Nfs4, Url};
 
-/// What a script says of one operation.
+/// The script's answer to one operation.
 pub enum Say {
-    /// As a server that has one file and grants everything.
+    /// Answer like a server that has one file and grants everything.
     Usual,
-    /// This.
+    /// Answer with this result.
     Result(Box<ResOp>),
-    /// As usual, but the compound is answered only after this. Until then, whoever asks again is told DELAY.
+    /// Answer as usual, but delay the answer to the compound until this notification. Until then, a resend
+    /// gets DELAY.
     Wait(Arc<Notify>),
-    /// Nothing, and the end of the connection: for the whole compound, which is carried out and remembered.
+    /// Execute and remember the complete compound, and end the connection without an answer.
     HangUp,
 }
 
-/// This result.
+/// Answers with this result.
 pub fn say(result: ResOp) -> Say {
     Say::Result(Box::new(result))
 }
 
 type Script = dyn FnMut(&ArgOp, &[ArgOp]) -> Say + Send;
 
-/// What the server keeps.
+/// The server's state.
 #[derive(Default)]
 struct Kept {
-    /// Client ids given out.
+    /// Client ids assigned.
     clients: u64,
     confirmed: Option<u64>,
     owner: Vec<u8>,
     verifier: [u8; 8],
     session: Option<Sessionid>,
     sessions: u32,
-    /// Of each slot: sequence id and reply.
+    /// The sequence id and reply of each slot.
     slots: HashMap<u32, (u32, Bytes)>,
-    /// What each slot was last used for: sequence id, and all that came behind SEQUENCE.
+    /// The last sequence id of each slot, and the operations that followed SEQUENCE.
     used: HashMap<u32, (u32, Vec<ArgOp>)>,
-    /// Slots whose request is being carried out.
+    /// Slots whose request is being executed.
     busy: HashSet<u32>,
-    /// How often DELAY was said of one of those.
+    /// Number of DELAYs for such slots.
     delays: u32,
-    /// Other requests under the sequence id of one that came before, probes left out.
+    /// Number of different requests under a sequence id used before, without probes.
     mistaken: u32,
     slots_max: u32,
     flags: u32,
     back: Option<Arc<Connection>>,
-    /// Sequence id of the next callback.
+    /// The sequence id of the next callback.
     callbacks: u32,
     states: u32,
-    /// Compounds that came, less their SEQUENCE.
+    /// Compounds that arrived, without their SEQUENCE.
     seen: Vec<Vec<ArgOp>>,
     replays: u32,
-    /// Was the last compound to be kept for a resend?
+    /// Did the last compound ask for a cached reply?
     cached_last: bool,
-    /// What was not to be kept is not.
+    /// Replies that need not be cached are dropped.
     forgets: bool,
-    /// The next SEQUENCE is on a connection that is not bound.
+    /// The next SEQUENCE is on an unbound connection.
     refuse: Option<Arc<AtomicBool>>,
-    /// It grants sessions and refuses what is asked in them, so often already.
+    /// Number of refusals, if the server grants sessions and refuses all requests in them.
     refused: Option<u32>,
-    /// What is made of the next answer to SEQUENCE.
+    /// Changes the next answer to SEQUENCE.
     lie: Option<fn(&mut SequenceOk)>,
 }
 
@@ -115,7 +116,7 @@ impl Origin4 {
         Nfs4::connect(&Url::parse(&url).unwrap()).await.unwrap()
     }
 
-    /// Forgets everything, as a server that restarts; the connections stay.
+    /// Forgets everything, like a server that restarts. The connections stay.
     pub fn forget(&self) {
         let mut kept = self.service.kept.lock();
         kept.session = None;
@@ -124,39 +125,39 @@ impl Origin4 {
         kept.forget_slots();
     }
 
-    /// Forgets the session alone.
+    /// Forgets only the session.
     pub fn forget_session(&self) {
         let mut kept = self.service.kept.lock();
         kept.session = None;
         kept.forget_slots();
     }
 
-    /// What SEQUENCE says from now on.
+    /// Sets the flags that SEQUENCE returns from now on.
     pub fn set_flags(&self, flags: u32) {
         self.service.kept.lock().flags = flags;
     }
 
-    /// Says of one request that its connection is not of the session.
+    /// Refuses one request because its connection is not bound to the session.
     pub fn refuse_connection(&self, refused: Arc<AtomicBool>) {
         self.service.kept.lock().refuse = Some(refused);
     }
 
-    /// From now on each session is gone when something is asked in it.
+    /// From now on, each session is gone when a request comes in it.
     pub fn refuse_all(&self) {
         self.service.kept.lock().refused = Some(0);
     }
 
-    /// How often something was refused for that.
+    /// Number of such refusals.
     pub fn refused(&self) -> u32 {
         self.service.kept.lock().refused.unwrap_or(0)
     }
 
-    /// Lies in the next answer to SEQUENCE.
+    /// Changes the next answer to SEQUENCE.
     pub fn lie(&self, lie: fn(&mut SequenceOk)) {
         self.service.kept.lock().lie = Some(lie);
     }
 
-    /// Has it been told?
+    /// Was the changed answer sent?
     pub fn has_lied(&self) -> bool {
         self.service.kept.lock().lie.is_none()
     }
@@ -177,52 +178,52 @@ impl Origin4 {
         self.server = Some(listen(&self.service, self.address).await);
     }
 
-    /// The names of the operations of all compounds that came, SEQUENCE left out.
+    /// The operations of all compounds that arrived, without SEQUENCE.
     pub fn seen(&self) -> Vec<Vec<&'static str>> {
         let name = |operation: &ArgOp| operation.operation().name();
         self.service.kept.lock().seen.iter().map(|compound| compound.iter().map(name).collect()).collect()
     }
 
-    /// All operations of one name that came.
+    /// All operations with this name that arrived.
     pub fn operations(&self, wanted: &str) -> Vec<ArgOp> {
         let kept = self.service.kept.lock();
         let all = kept.seen.iter().flatten();
         all.filter(|operation| operation.operation().name() == wanted).cloned().collect()
     }
 
-    /// Was the last compound to be kept for a resend?
+    /// Did the last compound ask for a cached reply?
     pub fn kept_last(&self) -> bool {
         self.service.kept.lock().cached_last
     }
 
-    /// From now on, what is not to be kept for a resend is not.
+    /// From now on, drops replies that need not be cached.
     pub fn forget_uncached(&self) {
         self.service.kept.lock().forgets = true;
     }
 
-    /// How often a reply was given again.
+    /// Number of cached replies sent again.
     pub fn replays(&self) -> u32 {
         self.service.kept.lock().replays
     }
 
-    /// How often a request was told to come again because it was being carried out.
+    /// Number of requests that got DELAY because they were being executed.
     pub fn delays(&self) -> u32 {
         self.service.kept.lock().delays
     }
 
-    /// How many requests came in a slot under the sequence id of another.
+    /// Number of requests in a slot under the sequence id of another request.
     pub fn mistaken(&self) -> u32 {
         self.service.kept.lock().mistaken
     }
 
-    /// Calls back, with CB_SEQUENCE in front, and gives what was answered behind that. `again` is a call that was made
-    /// before.
+    /// Calls back with a CB_SEQUENCE in front, and returns the answers after it. `again` repeats an earlier
+    /// call.
     pub async fn call_back(&self, operation: CbArgOp, again: bool) -> CbCompoundRes {
         self.service.kept.lock().callbacks += u32::from(!again);
         self.call_back_as(operation, |_| ()).await
     }
 
-    /// The same, under another CB_SEQUENCE than the session has come to, which does not count.
+    /// The same with a modified CB_SEQUENCE, which does not advance the session.
     pub async fn call_back_as(
         &self,
         operation: CbArgOp,
@@ -231,7 +232,7 @@ impl Origin4 {
         self.call_back_with(vec![operation], change).await
     }
 
-    /// The same, with so many operations.
+    /// The same with these operations.
     pub async fn call_back_with(
         &self,
         operations: Vec<CbArgOp>,
@@ -311,7 +312,7 @@ impl Service for Scripted {
     }
 }
 
-/// A reply that waits, and the slot that is busy until then.
+/// A delayed reply, and the slot that is busy until then.
 struct Held {
     until: Arc<Notify>,
     slot: Option<u32>,
@@ -544,12 +545,12 @@ fn encode(status: Result<(), Status>, results: Vec<ResOp>) -> Bytes {
     xdr::to_bytes(&CompoundRes { status, tag: nfs4::Tag::default(), resarray }).unwrap()
 }
 
-/// A change of a directory that nobody else had a part in.
+/// A directory change without another client's part in it.
 pub fn cinfo() -> nfs4::ChangeInfo {
     nfs4::ChangeInfo { atomic: true, before: 7, after: 7 }
 }
 
-/// An OPEN that succeeded.
+/// The result of a successful OPEN.
 pub fn opened(stateid: nfs4::Stateid, delegation: nfs4::OpenDelegation) -> nfs4::OpenOk {
     nfs4::OpenOk { stateid, cinfo: cinfo(), rflags: 0, attrset: Bitmap::EMPTY, delegation }
 }
@@ -577,5 +578,5 @@ pub fn fattr(asked: Bitmap) -> Fattr {
     fattr
 }
 
-/// The lease.
+/// The lease time.
 pub const LEASE_SECONDS: u32 = 3;

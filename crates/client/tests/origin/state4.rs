@@ -1,4 +1,4 @@
-//! What is held at an origin of version 4.1: through lost replies, lost sessions and restarts.
+//! Tests of state at an origin of version 4.1, across lost replies, lost sessions and restarts.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,8 +13,8 @@ use protocol::nfs4::{
 };
 use tokio::time::timeout;
 use vfs::{
-    Callback, Callbacks, Caller, CreateHow, Data, FileSystem, Lease, LeaseKind, Lock, LockKind, LockRequest,
-    Locked, OpenRequest, Opened, Owner, SetAttributes, Share, StateidBasis, Status, Want,
+    Callback, Callbacks, Caller, CreateHow, Data, FileSystem, Lease, LeaseKind, Leases, Lock, LockKind,
+    LockRequest, Locked, OpenRequest, Opened, Opens, Owner, SetAttributes, Share, StateidBasis, Status, Want,
 };
 
 use crate::scripted::{caller, handle, name};
@@ -30,7 +30,7 @@ pub async fn soon<T>(future: impl Future<Output = T>) -> T {
     timeout(Duration::from_secs(10), future).await.expect("it takes too long")
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 pub async fn until(what: impl Fn() -> bool) {
     soon(async {
         while !what() {
@@ -50,6 +50,8 @@ pub fn request(want: Want) -> OpenRequest {
         create: None,
         want,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     }
 }
 
@@ -128,7 +130,7 @@ async fn an_exclusive_open_that_comes_again_finds_its_verifier() {
     let request =
         OpenRequest { handle: handle(b"dir"), name: Some(name(b"new")), create, ..request(Want::Any) };
     soon(fs.open(&caller(), &request)).await.unwrap();
-    // Where the origin keeps it, nothing is set: that is for the client who asked.
+    // The origin stores the verifier in the times, so the client sets nothing: the caller decides.
     assert!(origin.operations("SETATTR").is_empty());
 }
 
@@ -153,11 +155,11 @@ async fn one_operation_is_one_compound() {
             vec!["PUTFH", "GETATTR", "SAVEFH", "LOOKUP", "NVERIFY", "RESTOREFH", "REMOVE", "GETATTR"],
         ]
     );
-    // The directory is a file, says the script.
+    // The script says that the directory is a file.
     assert_eq!(fs.nonsense_heard(), 1);
 }
 
-/// Hangs up instead of answering the first OPEN.
+/// An origin that hangs up instead of answering the first OPEN.
 async fn losing_the_first_open() -> Origin4 {
     let mut lost = false;
     Origin4::start(move |operation, _| match operation {
@@ -173,7 +175,7 @@ async fn a_reply_that_is_lost_is_given_again_from_the_slot() {
     let fs = origin.mount("").await;
     open(&fs).await;
     assert_eq!((origin.operations("OPEN").len(), origin.replays()), (1, 1));
-    // The connection was lost, and with it the backchannel.
+    // The connection was lost, and the backchannel with it.
     until(|| origin.operations("BIND_CONN_TO_SESSION").len() == 1).await;
 }
 
@@ -237,7 +239,7 @@ async fn what_cannot_be_reclaimed_is_lost_and_said_so() {
     assert_eq!(read(&fs, StateidBasis::Open(opened.id)).await.unwrap_err().status, Status::BadStateId);
     let told = soon(callbacks.recv()).await.unwrap();
     assert!(matches!(told, Callback::Revoked { id, .. } if id == lease.id), "{told:?}");
-    // What has nothing to do with it goes on.
+    // Unrelated requests continue.
     assert!(read(&fs, StateidBasis::Anonymous).await.is_ok());
     soon(fs.close(&caller(), opened.id)).await.unwrap();
 }
@@ -335,7 +337,7 @@ async fn delay_behind_a_create_does_not_create_again() {
     .await;
     let fs = origin.mount("").await;
     let none = SetAttributes::default();
-    let made = soon(fs.mkdir(&caller(), &handle(b"dir"), &name(b"x"), &none)).await.unwrap();
+    let made = soon(fs.mkdir(&caller(), &handle(b"dir"), &name(b"x"), &none, vfs::Want::None)).await.unwrap();
     assert!(made.directory.after.is_none() && made.node.attributes.is_some());
     assert_eq!(origin.operations("CREATE").len(), 1);
 }
@@ -409,7 +411,7 @@ async fn the_lease_is_renewed_when_nothing_else_does_it() {
     let origin = Origin4::start(granting(read_delegation)).await;
     let (_fs, mut callbacks, _, _) = delegated(&origin).await;
     let before = origin.seen().len();
-    // Longer than the lease.
+    // This takes longer than the lease.
     until(|| origin.seen().len() >= before + 4).await;
     let since = origin.seen().split_off(before);
     assert!(since.iter().all(Vec::is_empty), "{since:?}");
@@ -434,13 +436,13 @@ async fn nonsense_is_an_io_error() {
         move |operation, all| {
             let reading = all.iter().any(|operation| matches!(operation, ArgOp::Read(_)));
             match (operation, turn.load(Ordering::Relaxed)) {
-                // Another operation than was asked for.
+                // The result of another operation than the requested one.
                 (ArgOp::Read(_), 1) => say(ResOp::Savefh(Ok(()))),
                 // Attributes without a size.
                 (ArgOp::Getattr(_), 2) if reading => {
                     say(ResOp::Getattr(Ok(nfs4::GetattrOk { obj_attributes: Box::default() })))
                 }
-                // More than was asked for.
+                // More data than asked for.
                 (ArgOp::Read(_), 3) => {
                     say(ResOp::Read(Ok(nfs4::ReadOk { eof: false, data: Bytes::from(vec![0; 101]).into() })))
                 }
@@ -493,7 +495,7 @@ async fn a_create_whose_answer_died_with_the_session_is_found_out_about() {
     });
     until(|| made.load(Ordering::Relaxed)).await;
     origin.forget_session();
-    // The name leads to a file in a directory that is a file, says the script: but it was asked.
+    // The script says that the name leads to a file in a directory that is a file. But the client has asked.
     let _ = soon(creating).await.unwrap();
     let opens = origin.operations("OPEN").len();
     let lookups = origin.operations("LOOKUP").len();
@@ -540,7 +542,7 @@ async fn the_highest_version_that_the_origin_speaks_is_spoken() {
     assert!(refused.to_string().contains("does not speak NFS version 4.1 nor 4.2"), "{refused}");
 }
 
-/// Replies lost, DELAYs, sessions forgotten and restarts, all at once: every call is answered, and rightly.
+/// Lost replies, DELAYs, forgotten sessions and restarts, all at once. Every call gets the right answer.
 #[tokio::test]
 async fn nothing_is_lost_in_a_storm() {
     const TASKS: usize = 48;

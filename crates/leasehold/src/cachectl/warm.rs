@@ -113,7 +113,13 @@ impl Warming<'_> {
     /// Reads a directory; its files are fetched, and the directories in it come back.
     async fn directory(&mut self, path: &[u8], handle: &Handle) -> Result<Vec<(Vec<u8>, Handle)>, Stop> {
         let mut directories = Vec::new();
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: READDIR_BYTES, plus: true };
+        let mut part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes: READDIR_BYTES,
+            plus: true,
+            want_directory_lease: false,
+        };
         let mut pass = Pass::default();
         loop {
             let listing = match self.cache.readdir(&self.caller, handle, part).await {
@@ -134,7 +140,7 @@ impl Warming<'_> {
                 let node = match entry.node {
                     Some(node) if node.attributes.is_some() => node,
                     // An origin need not tell them along.
-                    _ => match self.cache.lookup(&self.caller, handle, &entry.name).await {
+                    _ => match self.cache.lookup(&self.caller, handle, &entry.name, vfs::Want::None).await {
                         Ok(looked) => looked.node,
                         Err(error) => {
                             self.tally.failed += 1;

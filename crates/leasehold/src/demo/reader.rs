@@ -65,7 +65,8 @@ enum Found {
 
 async fn list(fs: &dyn FileSystem, caller: &Caller, directory: &Handle) -> Result<Vec<Name>, Error> {
     let mut names = Vec::new();
-    let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false };
+    let mut part =
+        ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false, want_directory_lease: false };
     loop {
         let listing = fs.readdir(caller, directory, part).await?;
         part.verifier = listing.verifier;
@@ -83,7 +84,7 @@ async fn read_one(
     directory: &Handle,
     name: Name,
 ) -> Result<Found, Error> {
-    let node = fs.lookup(caller, directory, &name).await?.node;
+    let node = fs.lookup(caller, directory, &name, vfs::Want::None).await?.node;
     let attributes = match node.attributes {
         Some(attributes) => attributes,
         None => fs.getattr(caller, &node.handle).await?,

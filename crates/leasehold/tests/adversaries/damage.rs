@@ -102,7 +102,10 @@ async fn all(server: &Running, vers: &str) -> BTreeMap<String, Vec<u8>> {
     let root = fs.root(&caller).await.unwrap().handle;
     let mut found = BTreeMap::new();
     for number in 0..FILES {
-        let looked = fs.lookup(&caller, &root, &Name::new(name(number).as_bytes()).unwrap()).await.unwrap();
+        let looked = fs
+            .lookup(&caller, &root, &Name::new(name(number).as_bytes()).unwrap(), vfs::Want::None)
+            .await
+            .unwrap();
         let mut bytes = Vec::new();
         loop {
             let at = bytes.len() as u64;

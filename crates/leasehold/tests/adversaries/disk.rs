@@ -42,7 +42,12 @@ async fn what_a_proxy_and_a_server_keep_is_for_their_user_alone() {
     let through = Nfs3::connect(&Url::parse(&proxy.url()).unwrap()).await.unwrap();
     let caller = Caller::unix(0, 0, &[]);
     let root = through.root(&caller).await.unwrap().handle;
-    let file = through.lookup(&caller, &root, &Name::new(b"file").unwrap()).await.unwrap().node.handle;
+    let file = through
+        .lookup(&caller, &root, &Name::new(b"file").unwrap(), vfs::Want::None)
+        .await
+        .unwrap()
+        .node
+        .handle;
     for offset in [0, 64 << 10, 128 << 10] {
         through.read(&caller, &file, StateidBasis::Anonymous, offset, 64 << 10).await.unwrap();
     }

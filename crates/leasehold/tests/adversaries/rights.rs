@@ -69,7 +69,11 @@ impl Site {
 async fn find(fs: &Arc<dyn FileSystem>, name: &str) -> Handle {
     let caller = Caller::unix(0, 0, &[]);
     let root = fs.root(&caller).await.unwrap().handle;
-    fs.lookup(&caller, &root, &Name::new(name.as_bytes()).unwrap()).await.unwrap().node.handle
+    fs.lookup(&caller, &root, &Name::new(name.as_bytes()).unwrap(), vfs::Want::None)
+        .await
+        .unwrap()
+        .node
+        .handle
 }
 
 async fn read(fs: &Arc<dyn FileSystem>, caller: &Caller, file: &Handle, offset: u64) -> Result<u8, Status> {

@@ -62,8 +62,12 @@ impl Served {
     pub async fn find(&self, caller: &Caller, path: &str) -> Result<Node, Status> {
         let mut node = self.fs.root(caller).await.map_err(|error| error.status)?;
         for part in path.split('/').filter(|part| !part.is_empty()) {
-            node =
-                self.fs.lookup(caller, &node.handle, &name(part)).await.map_err(|error| error.status)?.node;
+            node = self
+                .fs
+                .lookup(caller, &node.handle, &name(part), vfs::Want::None)
+                .await
+                .map_err(|error| error.status)?
+                .node;
         }
         Ok(node)
     }
@@ -109,7 +113,7 @@ impl Served {
     /// All entries, read in parts of `bytes`.
     pub async fn list(&self, directory: &Handle, bytes: u32, plus: bool) -> Vec<vfs::Entry> {
         let mut entries = Vec::new();
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus };
+        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus, want_directory_lease: false };
         loop {
             let Listing { entries: more, eof, verifier, .. } =
                 self.fs.readdir(&machine(), directory, part).await.unwrap();

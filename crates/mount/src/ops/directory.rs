@@ -193,7 +193,13 @@ impl Front {
         position.doubted.get_or_insert_with(|| self.doubted(&directory.inode));
         loop {
             let (cookie, verifier) = (position.cookie, position.verifier);
-            let part = ReadDir { cookie, verifier, bytes: FETCH_BYTES, plus: position.plus };
+            let part = ReadDir {
+                cookie,
+                verifier,
+                bytes: FETCH_BYTES,
+                plus: position.plus,
+                want_directory_lease: false,
+            };
             match self.fs.readdir(&directory.caller, &directory.inode.handle, part).await {
                 Ok(listing) => {
                     let taken = position.take(listing);

@@ -111,7 +111,7 @@ impl Front {
         directory: &Inode,
         name: &Name,
     ) -> vfs::Result<(Handle, Attributes)> {
-        let found = self.fs.lookup(caller, &directory.handle, name).await?.node;
+        let found = self.fs.lookup(caller, &directory.handle, name, vfs::Want::None).await?.node;
         let attributes = match found.attributes {
             Some(attributes) => attributes,
             None => self.fs.getattr(caller, &found.handle).await?,
@@ -154,7 +154,7 @@ impl Front {
     pub async fn mkdir(&self, header: &Header, text: &[u8], mode: u32) -> Outcome {
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
-        let made = self.fs.mkdir(&caller, &directory.handle, &name, &mode_only(mode)).await;
+        let made = self.fs.mkdir(&caller, &directory.handle, &name, &mode_only(mode), vfs::Want::None).await;
         self.made(header, &directory, name, made).await
     }
 

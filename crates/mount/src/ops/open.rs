@@ -205,7 +205,7 @@ impl Front {
                 self.inodes.unname(inode, &at);
                 continue;
             };
-            match self.fs.lookup(&opening(caller), &directory.handle, &at.1).await {
+            match self.fs.lookup(&opening(caller), &directory.handle, &at.1, vfs::Want::None).await {
                 Ok(looked) if looked.node.handle == inode.handle => {}
                 // Nor has who may not search the directory.
                 Err(error) if error.status == Status::Access => {}
@@ -475,6 +475,8 @@ pub fn request(fh: u64, access: Share, handle: Handle, name: Option<Name>) -> Op
         create: None,
         want: Want::Any,
         reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
     }
 }
 

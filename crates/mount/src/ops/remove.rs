@@ -97,7 +97,7 @@ impl Front {
         (source, old): (&Inode, &Name),
         (target, new): (&Inode, &Name),
     ) -> Outcome {
-        let found = self.fs.lookup(caller, &source.handle, old).await.map_err(errno::of)?;
+        let found = self.fs.lookup(caller, &source.handle, old, vfs::Want::None).await.map_err(errno::of)?;
         let file = found.node.handle;
         let is_dir = match found.node.attributes {
             Some(attributes) => attributes.is_dir(),
@@ -127,7 +127,7 @@ impl Front {
         (target, new): (&Inode, &Name),
     ) -> Result<(), Errno> {
         let place = mode_only(PLACE_MODE);
-        self.fs.mkdir(caller, &target.handle, new, &place).await.map_err(errno::of)?;
+        self.fs.mkdir(caller, &target.handle, new, &place, vfs::Want::None).await.map_err(errno::of)?;
         let Err(error) = self.fs.rename(caller, &source.handle, old, &target.handle, new).await else {
             return Ok(());
         };

@@ -1,4 +1,4 @@
-//! The account against a simple model, and under threads.
+//! Tests of the account: against a simple model, and with threads.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::Wake;
@@ -28,10 +28,10 @@ enum Step {
     Lease(u8, usize),
     Try(u8, usize),
     Charge(u8, usize),
-    /// Of those that are held, the one at this place.
+    /// Drop the held lease at this index.
     Drop(usize),
     Resize(usize, usize),
-    /// Of those that wait.
+    /// Give up the waiter at this index.
     GiveUp(usize),
 }
 
@@ -56,18 +56,18 @@ struct Waiting<'s> {
 }
 
 impl Waiting<'_> {
-    /// Those of one peer and size are served in order.
+    /// Waiters of one peer and size class are served in order.
     fn is_beside(&self, peer: u8, bytes: usize) -> bool {
         self.peer == peer && (self.bytes > SMALL_BYTES) == (bytes > SMALL_BYTES)
     }
 }
 
-/// What is held and who waits, in order of asking.
+/// The leases held, and the waiters in order of asking.
 struct Model<'s> {
     account: &'s Arc<Account>,
     held: Vec<(u8, Lease)>,
     waiting: Vec<Waiting<'s>>,
-    /// Charged without being asked.
+    /// Some bytes were charged without waiting.
     charged: bool,
 }
 
@@ -80,13 +80,13 @@ impl Model<'_> {
         self.held.iter().map(|(_, lease)| lease.bytes()).sum()
     }
 
-    /// Would a piece be leased, but for those that wait?
+    /// Would a piece be leased if no other waited?
     fn fits(&self, peer: u8, bytes: usize) -> bool {
         let ceiling = if bytes > SMALL_BYTES { LIMIT - LIMIT / 8 } else { LIMIT };
         self.used(peer) < ceiling.saturating_sub(self.total())
     }
 
-    /// Those that were woken have what they asked for.
+    /// Checks that woken waiters have what they asked for.
     fn collect(&mut self) {
         let mut at = 0;
         while at < self.waiting.len() {
@@ -170,7 +170,7 @@ proptest! {
             }
             model.check();
         }
-        // Whatever happened, all are served once the others have given back.
+        // After any steps, all waiters are served once the holders have given back.
         while !model.waiting.is_empty() {
             prop_assert!(!model.held.is_empty(), "nobody holds anything, and some wait");
             model.held.clear();
@@ -201,7 +201,7 @@ fn wait_for(mut leasing: Leasing<'_>) -> Lease {
     }
 }
 
-/// If a wake-up were lost, a thread would wait for ever: all the others end, and give everything back.
+/// If a wake-up were lost, its thread would wait for ever: all others end and give everything back.
 #[test]
 fn no_wake_up_is_lost_among_threads() {
     let account = Account::new(LIMIT);

@@ -1,4 +1,5 @@
-//! The rules one by one, against a model at random, and over a slow and lossy path beside what was done before.
+//! Tests of the rules one by one, of random steps against a model, and of a slow and lossy path compared with
+//! fixed timers.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +19,7 @@ fn fresh() -> (Congestion, Instant) {
     (Congestion::new(FIRST_TIMER), Instant::now())
 }
 
-/// A call that is answered after so long.
+/// A call that is answered after `takes`.
 fn exchange(congestion: &mut Congestion, now: &mut Instant, xid: u32, kind: Kind, takes: Duration) {
     congestion.enter(xid, kind);
     assert_eq!(congestion.poll(*now), [Due { xid, sends: 1 }]);
@@ -53,7 +54,7 @@ fn what_was_sent_twice_teaches_nothing_and_timers_stay_long() {
         assert_eq!(congestion.poll(now), [Due { xid: 50, sends }]);
         assert_eq!(congestion.next_due().unwrap() - now, short * 2u32.pow(sends - 1));
     }
-    // Perhaps to the first, perhaps to the last.
+    // The answer may belong to the first copy or to the last.
     congestion.answered(now + ms(1), 50);
     congestion.enter(51, GETATTR);
     congestion.poll(now);
@@ -109,8 +110,8 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 proptest! {
-    /// Every call that nobody has answered or forgotten is in the network with a timer, or waits for room that is not there;
-    /// no other is ever sent; the window stays within its bounds.
+    /// Every call that is neither answered nor forgotten is in the network with a timer, or waits because the
+    /// window is full. No other call is ever sent, and the window stays within its bounds.
     #[test]
     fn nothing_is_lost_and_nothing_is_sent_in_vain(steps in prop::collection::vec(step(), 1..300)) {
         let (mut congestion, mut now) = fresh();
@@ -152,20 +153,20 @@ proptest! {
     }
 }
 
-/// A path: one datagram at a time through a bottleneck with a queue before it, and a way of some length.
+/// A path: a bottleneck that passes one datagram at a time, with a queue before it, and a propagation delay.
 struct Path {
-    /// Of one datagram through the bottleneck, and of the way.
+    /// Time of one datagram through the bottleneck, and propagation delay.
     takes: Duration,
     way: Duration,
     queue_max: usize,
-    /// One in so many is lost besides; none if 0.
+    /// One in this many datagrams is lost in addition; none if 0.
     lost_of: u64,
     queue: VecDeque<Instant>,
     random: u64,
 }
 
 impl Path {
-    /// When the answer is there, if it comes.
+    /// When the answer arrives, if it does.
     fn send(&mut self, now: Instant) -> Option<Instant> {
         while self.queue.front().is_some_and(|through| *through <= now) {
             self.queue.pop_front();
@@ -184,7 +185,7 @@ impl Path {
     }
 }
 
-/// What a burst of calls cost.
+/// The cost of a burst of calls.
 #[derive(Debug)]
 struct Cost {
     time: Duration,
@@ -193,7 +194,7 @@ struct Cost {
 
 const BURST: u32 = 400;
 
-/// Sends a burst over a path, with a sender that says what to send now and when to ask it again.
+/// Sends a burst over a path. The closure `send` returns the calls to send now and when to call it again.
 fn burst(path: &mut Path, mut send: impl FnMut(Instant, Option<u32>) -> (Vec<u32>, Option<Instant>)) -> Cost {
     let start = Instant::now();
     let (mut now, mut sends, mut left) = (start, 0, BURST);
@@ -217,7 +218,7 @@ fn burst(path: &mut Path, mut send: impl FnMut(Instant, Option<u32>) -> (Vec<u32
     Cost { time: now - start, sends }
 }
 
-/// With the window and its timers.
+/// Sends with the window and its timers.
 fn careful(path: &mut Path) -> Cost {
     let mut congestion = Congestion::new(FIRST_TIMER);
     (0..BURST).for_each(|xid| congestion.enter(xid, GETATTR));
@@ -230,7 +231,7 @@ fn careful(path: &mut Path) -> Cost {
     })
 }
 
-/// With a fixed timer, and no window.
+/// Sends with a fixed timer and no window.
 fn careless(path: &mut Path) -> Cost {
     let mut due: BTreeMap<u32, Option<Instant>> = (0..BURST).map(|xid| (xid, None)).collect();
     burst(path, |now, answered| {
@@ -246,7 +247,7 @@ fn careless(path: &mut Path) -> Cost {
     })
 }
 
-/// A line of 56 kbit/s with datagrams of 512 bytes, 200 ms long, with room for ten before it.
+/// A line of 56 kbit/s with datagrams of 512 bytes, a delay of 200 ms, and a queue of ten datagrams.
 fn slow() -> Path {
     Path {
         takes: ms(73),
@@ -270,7 +271,7 @@ fn a_slow_path_is_kept_busy_and_not_flooded() {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// Whatever the path, all calls are answered, with few more datagrams than it loses.
+    /// On any path, all calls are answered, with few more datagrams than the path loses.
     #[test]
     fn any_path_is_got_through(
         takes in 1u64..100, way in 0u64..400, queue_max in 2usize..40, lost_of in prop::sample::select(vec![0u64, 50, 20, 10]),

@@ -1,4 +1,4 @@
-//! Who gives way, against the rules of the module.
+//! Tests which connection gives way, against the rules of the module.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::*;
 
-/// A connection of which a test says what goes on.
+/// A connection whose activity the test sets.
 struct Fake {
     activity: Mutex<Activity>,
     ended: Mutex<bool>,
@@ -78,7 +78,7 @@ fn the_longest_silent_connection_of_the_greatest_holder_gives_way() {
     let modest = bed.connect_many(1, true, 10);
     let greedy = bed.connect_many(2, true, 10);
     assert_eq!(bed.table.len(), 20);
-    // At half of all, a peer makes place for itself.
+    // A peer with half of all connections makes space for itself.
     greedy[3].is(|it| it.received -= Duration::from_secs(5));
     let more = bed.connect(2, true, 1).unwrap();
     assert!(greedy[3].is_ended() && ended(&greedy) == 1 && ended(&modest) == 0);
@@ -100,7 +100,7 @@ fn a_busy_connection_never_gives_way_but_for_one_on_which_nothing_moves() {
     assert!(bed.connect(3, true, 1).is_none());
     assert!(bed.connect(1, true, 1).is_none());
     assert_eq!((ended(&busy), ended(&others)), (0, 0));
-    // Those on which bytes leave are seen at each tick.
+    // Each tick sees connections on which bytes leave.
     for second in 2..40 {
         others.iter().skip(1).for_each(|other| other.is(|it| it.sent += 1));
         busy.iter().for_each(|busy| busy.is(|it| it.received += Duration::from_secs(1)));

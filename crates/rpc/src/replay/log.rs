@@ -1,8 +1,8 @@
-//! The log under a reply cache: two files, the younger being appended to.
+//! The log of a reply cache: two files, `replies` and the older `replies.old`.
 //!
-//! A record is its length, a CRC32C, a kind, the key and the reply. A record that is cut off or does not match its sum
-//! ends what is read of a file: it was being written when the process died. When the younger file has grown to
-//! [`FILE_MAX_BYTES`] it becomes the older one, and what was the older is overwritten; by then its calls are long over.
+//! A record has a length, a CRC32C, a kind, the key and the reply. Reading a file ends at a record that is
+//! cut off or does not match its checksum: the process died while it wrote that record. When the newer file
+//! exceeds [`FILE_MAX_BYTES`], it replaces the older one, whose calls are over by then.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -20,14 +20,14 @@ const FORGET: u8 = 3;
 /// Kind and key.
 const PREFIX_BYTES: usize = 17;
 
-/// What is logged.
+/// One record of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Record {
     /// The call is about to run.
     Intent(Key),
-    /// It ran, and this is the reply.
+    /// The call ran with this reply.
     Reply(Key, Bytes),
-    /// It did not run.
+    /// The call did not run.
     Forget(Key),
 }
 
@@ -58,7 +58,8 @@ impl Log {
             }
         }
         let records = latest(records);
-        // A torn record at the end would hide what is appended behind it: go on in a new file with what counts.
+        // A torn record at the end would hide everything appended after it. So start a new file with the
+        // valid records.
         let fresh = directory.join("replies.new");
         let mut log = Log { directory: directory.into(), file: File::create(&fresh)?, bytes: 0 };
         records.iter().try_for_each(|record| log.write(record))?;
@@ -66,7 +67,7 @@ impl Log {
         Ok((log, records))
     }
 
-    /// Appends a record; when this returns, it outlives the process.
+    /// Appends a record. When this returns, the record survives the end of the process.
     pub(super) fn append(&mut self, record: &Record) -> io::Result<()> {
         if self.bytes > FILE_MAX_BYTES {
             self.rotate()?;
@@ -81,7 +82,7 @@ impl Log {
         Ok(())
     }
 
-    /// The younger file becomes the older one, and a new one starts empty.
+    /// The newer file becomes the older one, and an empty file replaces it.
     fn rotate(&mut self) -> io::Result<()> {
         let young = self.directory.join("replies");
         std::fs::rename(&young, self.directory.join("replies.old"))?;
@@ -91,7 +92,7 @@ impl Log {
     }
 }
 
-/// The last record of each key, in order.
+/// The last record of each key, in order, without the forgotten calls.
 fn latest(records: Vec<Record>) -> Vec<Record> {
     let mut seen = HashSet::new();
     let mut kept: Vec<Record> =

@@ -1,10 +1,10 @@
-//! The reply cache, over one life and several.
+//! Tests of the reply cache, over one incarnation and several.
 
 use super::*;
 use crate::auth::Credential;
 
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-/// A connection, and one that its client makes afterwards.
+/// A connection, and a second one that the same client makes afterwards.
 const FIRST: Sender = Sender { address: SocketAddr::new(HERE, 700), connection: Some(1) };
 const SECOND: Sender = Sender { address: SocketAddr::new(HERE, 701), connection: Some(2) };
 
@@ -24,7 +24,7 @@ fn again(cache: &Arc<ReplyCache>, from: Sender, xid: u32, arguments: &'static [u
     cache.admit(from, &header(xid), arguments, ReplyLifetime::UntilHeard)
 }
 
-/// A reply whose results begin with this status.
+/// A reply whose results begin with `status`.
 fn ended(status: u32) -> Message {
     let mut reply = crate::message::success(1);
     reply.u32(status);

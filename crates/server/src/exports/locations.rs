@@ -1,37 +1,37 @@
-//! Other places of an export: `refer=` and `replicas=` of exports(5), told to v4 clients as `fs_locations` (RFC 8881,
-//! section 11).
+//! Other locations of an export: `refer=` and `replicas=` of exports(5). v4 clients get them as
+//! `fs_locations` (RFC 8881, section 11).
 //!
-//! `PATH@HOST[+HOST…][:PATH@HOST…]`: paths as clients of those hosts mount them, hosts by name or address. An IPv6 address
-//! stands in brackets, since colons separate places.
+//! The format is `PATH@HOST[+HOST…][:PATH@HOST…]`. Paths are those that clients of the hosts mount; hosts
+//! are names or addresses. An IPv6 address is in brackets, because colons separate locations.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Places, in the order in which clients should try them. None, by default.
+/// Locations, in the order in which clients should try them. Empty by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Locations(Vec<Location>);
 
-/// One place.
+/// One location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The names of its path, from the root of the name space there.
+    /// The components of its path, from the root of the name space there.
     pub path: Vec<String>,
-    /// Servers that have it there: names, or addresses without brackets.
+    /// The servers that have it there: names, or addresses without brackets.
     pub hosts: Vec<String>,
 }
 
-/// So many places, and hosts of one, at most: what `fs_locations` takes.
+/// The most locations, and the most hosts of one location: the limits of `fs_locations`.
 const MAX: usize = 64;
-/// Bytes of a name of a path, and of a host.
+/// Bytes of a path component, and of a host.
 const NAME_MAX_BYTES: usize = 255;
 
 impl Locations {
-    /// Is it nowhere else?
+    /// Is the list empty?
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// All locations.
     pub fn iter(&self) -> impl Iterator<Item = &Location> {
         self.0.iter()
     }
@@ -49,7 +49,7 @@ impl FromStr for Locations {
     }
 }
 
-/// At colons that are no part of an address.
+/// Splits at colons that are not part of an address.
 fn split_outside_brackets(text: &str) -> Vec<&str> {
     let mut inside = false;
     text.split(|letter| {
@@ -60,7 +60,7 @@ fn split_outside_brackets(text: &str) -> Vec<&str> {
 }
 
 fn location(text: &str) -> Option<Location> {
-    // A path may have an `@` of its own.
+    // A path may contain an `@`.
     let (path, hosts) = text.rsplit_once('@')?;
     let names = path.strip_prefix('/')?.split('/').filter(|name| !name.is_empty());
     let path: Vec<String> = names.map(str::to_owned).collect();

@@ -1,4 +1,5 @@
-//! The secret that handles are checked with. Losing it makes every handle that clients hold stale: it is user data.
+//! The secret key of the handle checks. If it is lost, all handles that clients hold become stale, so it is
+//! user data.
 
 use std::fmt;
 use std::fs::{File, Metadata, OpenOptions};
@@ -17,16 +18,17 @@ impl fmt::Debug for HandleKey {
 }
 
 impl HandleKey {
-    /// A key of these bytes.
+    /// A key with these bytes.
     pub fn new(bytes: [u8; 16]) -> HandleKey {
         HandleKey(bytes)
     }
 
-    /// The key in a file; if there is no file, a new random key that is durable there before this returns.
+    /// Loads the key from a file. If there is no file, creates a random key that is durable there before
+    /// this returns.
     ///
     /// # Errors
-    /// `InvalidData` if the file does not hold sixteen bytes; `PermissionDenied` if others than its owner and the readers of
-    /// its group could know or change it.
+    /// `InvalidData` if the file does not hold sixteen bytes. `PermissionDenied` if the file's mode or
+    /// owner lets other users read or change the key; readers in its group are allowed.
     pub fn load_or_create(path: &Path) -> io::Result<HandleKey> {
         match File::open(path) {
             Ok(mut file) => {
@@ -61,7 +63,8 @@ impl HandleKey {
     }
 }
 
-/// Who knows the key can make handles. Several proxies may share it through their group.
+/// Checks that other users cannot read the key, because any process with the key can forge handles. Several
+/// proxies may share it through their group.
 fn check(file: &Metadata) -> io::Result<()> {
     let lax = |problem: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
     let mode = file.mode() & 0o7777;
@@ -75,7 +78,7 @@ fn check(file: &Metadata) -> io::Result<()> {
     Ok(())
 }
 
-/// Modes that a key must not have: to write for the group, and everything for others.
+/// Mode bits that a key must not have: write for the group, and everything for others.
 const LAX: u32 = 0o027;
 
 #[cfg(test)]

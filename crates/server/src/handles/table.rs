@@ -1,11 +1,12 @@
-//! The table behind long handles: keyed hash to back end's handle.
+//! The table of long handles: maps a keyed hash to the back end's handle.
 //!
-//! An append-only file of checked records, read into memory at the start. An entry is on the disk, synchronously,
-//! before its handle is given out, because it cannot be made again. Only NFSv2 clients of origins with handles of more
-//! than 18 bytes, and v3 clients of origins with more than 51, cause entries: one for each file they look up.
+//! An append-only file of checked records, read into memory at the start. An entry is synchronously on the
+//! disk before its handle is given out, because it cannot be recreated. Entries come from NFSv2 clients of
+//! origins with handles of more than 18 bytes, and from v3 clients of origins with more than 51. Each
+//! looked-up file costs one entry.
 //!
-//! A record that does not match its sum ends the file: what follows it was never given out whole, unless the disk lost
-//! it, and then its handles are stale. The file is never rewritten.
+//! A record that does not match its sum ends the file. No handle of a later record was given out, unless
+//! the disk lost data; then those handles are stale. The file is never rewritten.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -55,7 +56,7 @@ impl Table {
         self.inner.read().entries.get(&(export, hash)).copied()
     }
 
-    /// Enters a handle; it is durable when this returns.
+    /// Enters a handle. It is durable when this returns.
     pub(super) fn put(&self, export: ExportId, hash: u128, handle: &Handle) -> io::Result<()> {
         if self.get(export, hash).is_some() {
             return Ok(());

@@ -1,9 +1,9 @@
-//! Between the types of the wire and those of `vfs`. Errors become status codes here and nowhere else.
+//! Converts between the types of the wire and those of `vfs`. Errors become status codes only here.
 
 use protocol::nfs2::{Fattr, Ftype, KEEP, Sattr, Stat, Timeval};
 use vfs::{Attributes, Device, FileType, Fsid, SetAttributes, SetTime, Status, Timestamp};
 
-/// Microseconds that stand for the server's own time (a convention of all of Unix).
+/// Microseconds that mean the server's current time (a Unix convention).
 const SERVER_TIME: u32 = 1_000_000;
 
 /// `stat` of an error.
@@ -68,7 +68,7 @@ pub(crate) fn fattr(attributes: &Attributes) -> Fattr {
     }
 }
 
-/// Inode numbers have 32 bits here: the halves are folded.
+/// Inode numbers have 32 bits in v2, so the halves are folded.
 pub(super) fn fileid(fileid: u64) -> u32 {
     (fileid ^ (fileid >> 32)) as u32
 }
@@ -85,7 +85,7 @@ fn ftype(file_type: FileType) -> Ftype {
         FileType::Character => Ftype::Chr,
         FileType::Symlink => Ftype::Lnk,
         FileType::Socket => Ftype::Sock,
-        // Named pipes go as character devices with this number, as Sun's servers and Linux's send them.
+        // Named pipes are sent as character devices with this number, as by Sun's and Linux's servers.
         FileType::Fifo => Ftype::Fifo,
     }
 }
@@ -103,7 +103,7 @@ pub(super) fn type_bits(file_type: FileType) -> u32 {
     }
 }
 
-/// What a mode's `S_IFMT` bits ask CREATE to make.
+/// The type of object that the `S_IFMT` bits of a mode make CREATE create.
 pub(crate) fn file_type(mode: u32) -> FileType {
     match mode & 0o170_000 {
         0o010_000 => FileType::Fifo,
@@ -118,7 +118,7 @@ fn rdev(device: Device) -> u32 {
     ((device.major & 0xfff) << 8) | (device.minor & 0xff) | ((device.minor & 0xfff00) << 12)
 }
 
-/// The inverse of [`rdev`]: CREATE carries a device number in the size.
+/// The inverse of [`rdev`]. CREATE carries a device number in the size.
 pub(crate) fn device(rdev: u32) -> Device {
     Device { major: (rdev >> 8) & 0xfff, minor: (rdev & 0xff) | ((rdev >> 12) & 0xfff00) }
 }

@@ -1,9 +1,10 @@
-//! Directory cookies of 32 bits for back ends that have 64.
+//! Directory cookies of 32 bits for back ends whose cookies have 64.
 //!
-//! A cookie that fits goes out as it is. Any other goes out as a hash with the top bit set, and is remembered; if it is
-//! forgotten (the table is bounded, a restart empties it), the directory is read from its start until an entry's cookie
-//! has that hash. Anybody can make such a cookie up: one search runs at a time, and none goes further than
-//! [`SEARCHED_MAX`] entries or twice over the same place.
+//! A cookie that fits is sent unchanged. Any other is sent as a hash with the top bit set, and is
+//! remembered. The table is bounded and a restart empties it. If a cookie is not in it, the server reads
+//! the directory from its start until the cookie of an entry has that hash. A client can make up such a
+//! cookie. So only one search runs at a time, and a search ends after [`SEARCHED_MAX`] entries or when the
+//! cookies repeat.
 
 use std::collections::HashMap;
 use std::hash::Hasher;
@@ -16,17 +17,18 @@ use vfs::{Caller, Entry, Handle, Listing, Pass, ReadDir, Status};
 use crate::exports::Export;
 
 const HASHED: u32 = 1 << 31;
-/// Cookies remembered at most: those given last of many directories being read at once.
+/// Cookies remembered at most. This suffices for the last ones of many directories that clients read at
+/// once.
 const REMEMBERED_MAX: usize = 4096;
 
-/// Entries that a search looks at, at most.
+/// Entries that one search looks at, at most.
 const SEARCHED_MAX: usize = 1 << 20;
 
-/// Hashed cookies that were given out.
+/// Hashed cookies that the server has sent.
 #[derive(Debug)]
 pub(crate) struct Cookies {
     remembered: Mutex<HashMap<(Handle, u32), u64>>,
-    /// For the one search that may run.
+    /// Permits one search at a time.
     searching: Semaphore,
 }
 
@@ -37,7 +39,7 @@ impl Default for Cookies {
 }
 
 impl Cookies {
-    /// What goes out for a cookie of `directory`.
+    /// The 32-bit form of a cookie.
     pub(crate) fn shorten(cookie: u64) -> u32 {
         if cookie < HASHED.into() {
             return cookie as u32;
@@ -47,7 +49,7 @@ impl Cookies {
         HASHED | hasher.finish() as u32
     }
 
-    /// Remembers where a client will go on.
+    /// Remembers the cookie at which a client will continue.
     pub(crate) fn remember(&self, directory: &Handle, cookie: u64) {
         let short = Cookies::shorten(cookie);
         if short & HASHED != 0 {
@@ -59,7 +61,7 @@ impl Cookies {
         }
     }
 
-    /// The cookie behind one that came back.
+    /// The cookie for a 32-bit form that a client sent.
     pub(crate) async fn lengthen(
         &self,
         export: &Export,
@@ -74,13 +76,14 @@ impl Cookies {
         if let Some(cookie) = known() {
             return Ok(cookie);
         }
-        // It is never closed.
+        // The semaphore is never closed.
         let _turn = self.searching.acquire().await.map_err(|_| Status::ServerFault)?;
         if let Some(cookie) = known() {
             return Ok(cookie);
         }
         let mut search = Search { short, pass: Pass::default(), searched: 0 };
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false };
+        let mut part =
+            ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false, want_directory_lease: false };
         loop {
             let listing = export.fs.readdir(caller, directory, part).await?;
             match search.look_at(&listing)? {
@@ -94,7 +97,7 @@ impl Cookies {
     }
 }
 
-/// A pass through a directory until an entry's cookie has this hash.
+/// Reads through a directory until the cookie of an entry has this hash.
 struct Search {
     short: u32,
     pass: Pass,
@@ -104,15 +107,15 @@ struct Search {
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
     Found(u64),
-    /// From this cookie.
+    /// Continue from this cookie.
     GoOn(u64),
 }
 
 impl Search {
-    /// Takes the next part of the directory.
+    /// Searches the next part of the directory.
     ///
     /// # Errors
-    /// `BadCookie` at its end, and where the search has gone far enough.
+    /// `BadCookie` at the end of the directory, and when the limit of the search is reached.
     fn look_at(&mut self, listing: &Listing) -> Result<Step, Status> {
         let is_it = |entry: &&Entry| Cookies::shorten(entry.cookie) == self.short;
         if let Some(entry) = listing.entries.iter().find(is_it) {
@@ -137,17 +140,17 @@ mod tests {
 
     const PAGE: u64 = 1 << 12;
 
-    /// A part of a directory that never ends, whose cookies begin anew after `period` entries.
+    /// A part of an endless directory whose cookies repeat after `period` entries.
     fn page(from: u64, period: u64) -> Listing {
         let first = from.saturating_sub(1 << 40);
         let cookie = |at| (1 << 40) + at % period + 1;
         let entry =
             |at| Entry { name: Name::new(b"name").unwrap(), fileid: 7, cookie: cookie(at), node: None };
         let entries = (first..first + PAGE).map(entry).collect();
-        Listing { entries, verifier: [0; 8], eof: false, directory: None }
+        Listing { entries, verifier: [0; 8], eof: false, directory: None, directory_lease: None }
     }
 
-    /// How a search ends, and after how many parts.
+    /// The result of a search, and the number of parts that it read.
     fn searched(short: u32, period: u64) -> (Result<u64, Status>, u64) {
         let mut search = Search { short, pass: Pass::default(), searched: 0 };
         let (mut cookie, mut pages) = (0, 0);
@@ -164,7 +167,7 @@ mod tests {
     #[test]
     fn the_search_for_a_made_up_cookie_ends() {
         for (period, most) in [(PAGE, 3), (3 * PAGE, 12), (u64::MAX, SEARCHED_MAX as u64 / PAGE)] {
-            // Nothing in the way of it has a hash of zeros.
+            // No entry of the directory has a hash of zeros.
             let (found, pages) = searched(HASHED, period);
             assert_eq!(found, Err(Status::BadCookie));
             assert!(pages <= most, "{pages} pages of a period of {period}");

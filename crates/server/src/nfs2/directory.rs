@@ -15,7 +15,7 @@ pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Re
     list(request, request.object(&args.dir)?, args.cookie, args.count).await
 }
 
-/// Part of a directory: behind `from`, at most `count` bytes.
+/// Lists a part of a directory: the entries after `from`, in at most `count` bytes.
 pub(crate) async fn list(
     request: &Request<'_>,
     directory: Object,
@@ -29,7 +29,8 @@ pub(crate) async fn list(
         0..Entry::FIRST_COOKIE => 0,
         _ => cookies.lengthen(&export, &caller, &handle, from).await?,
     };
-    let part = ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: false };
+    let part =
+        ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: false, want_directory_lease: false };
     let listing = export.fs.readdir(&caller, &handle, part).await?;
     let mut all = Vec::new();
     if from < 2 {
@@ -60,7 +61,7 @@ pub(crate) async fn list(
     if entries.is_empty() && cut {
         return Err(Status::TooSmall.into());
     }
-    // Where the client goes on is behind the last entry that it got.
+    // The client will continue after the last entry that it got.
     let last = entries.last().map(|entry| entry.cookie);
     if let Some(entry) = listing.entries.iter().find(|entry| Some(Cookies::shorten(entry.cookie)) == last) {
         cookies.remember(&handle, entry.cookie);

@@ -7,7 +7,7 @@ use super::convert::{device, fattr, file_type, set_attributes};
 use super::{attributes, new_name};
 use crate::front::{Object, Request};
 
-/// CREATE also makes special files: the type is in the mode, the device number in the size.
+/// CREATE also creates special files: the mode holds the type, and the size holds the device number.
 pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Result<DirOpOk> {
     let object = request.writable(&args.location.dir)?;
     let Object { export, handle, caller } = &object;
@@ -30,7 +30,7 @@ pub(super) async fn mkdir(request: &Request<'_>, args: CreateArgs) -> vfs::Resul
     let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name)?;
     let set = SetAttributes { size: None, ..set_attributes(&args.attributes) };
-    let created = export.fs.mkdir(caller, handle, &name, &set).await?;
+    let created = export.fs.mkdir(caller, handle, &name, &set, vfs::Want::None).await?;
     dir_op_ok(request, &object, &created).await
 }
 
@@ -47,7 +47,7 @@ pub(super) async fn symlink(request: &Request<'_>, args: SymlinkArgs) -> vfs::Re
     if args.to.is_empty() || args.to.contains(&0) {
         return Err(Status::Inval.into());
     }
-    // Servers ignore the attributes, so clients fill them with anything.
+    // Servers ignore the attributes, so clients send arbitrary ones.
     export.fs.symlink(&caller, &handle, &name, &args.to, &SetAttributes::default()).await.map(drop)
 }
 

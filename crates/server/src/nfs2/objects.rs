@@ -29,7 +29,7 @@ pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Resul
     let node = match &args.name[..] {
         b"." => vfs::Node { handle, attributes: Some(export.fs.getattr(&caller, &handle).await?) },
         b".." => export.fs.parent(&caller, &handle).await?.node,
-        name => export.fs.lookup(&caller, &handle, &Name::new(name)?).await?.node,
+        name => export.fs.lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?.node,
     };
     let attributes = attributes(&export, &caller, &node.handle, node.attributes).await?;
     Ok(DirOpOk { file: request.front.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
@@ -51,7 +51,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     Ok(ReadOk { attributes: fattr(&attributes), data: crate::nfs3::bulk(read.data) })
 }
 
-/// WRITE of v2 is synchronous, and takes all of it.
+/// WRITE of v2 is synchronous and writes all the data.
 pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result<Fattr> {
     let object = request.writable(&args.file)?;
     let Bulk::Bytes(data) = args.data else { return Err(Status::ServerFault.into()) };
@@ -65,7 +65,7 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
 pub(super) async fn statfs(request: &Request<'_>, handle: Handle) -> vfs::Result<StatfsOk> {
     let Object { export, handle, caller } = request.object(&handle)?;
     let stat = export.fs.fsstat(&caller, &handle).await?;
-    // Block counts have 31 bits that clients agree on: larger file systems get larger blocks.
+    // Clients agree on 31 bits of block counts, so larger file systems report larger blocks.
     let mut block_bytes = 4096u64;
     while stat.total_bytes / block_bytes > i32::MAX as u64 {
         block_bytes *= 2;

@@ -1,4 +1,4 @@
-//! Between the types of the wire and those of `vfs`. Errors become status codes here and nowhere else.
+//! Converts between the types of the wire and those of `vfs`. Errors become status codes only here.
 
 use protocol::nfs3;
 use vfs::{
@@ -13,7 +13,7 @@ pub(super) fn status(status: Status) -> nfs3::Status {
         Status::NoEnt => nfs3::Status::NoEnt,
         Status::Io => nfs3::Status::Io,
         Status::Nxio => nfs3::Status::Nxio,
-        // A share or lock of somebody else stands in the way: v3 has no better word.
+        // Another client's share or lock conflicts: v3 has no better status.
         Status::Access | Status::ShareDenied | Status::Denied | Status::LocksHeld | Status::OpenMode => {
             nfs3::Status::Acces
         }
@@ -38,7 +38,7 @@ pub(super) fn status(status: Status) -> nfs3::Status {
         Status::TooSmall => nfs3::Status::TooSmall,
         Status::BadType => nfs3::Status::BadType,
         Status::Delay | Status::Grace | Status::Resource => nfs3::Status::Jukebox,
-        // Of operations that v3 does not have.
+        // Errors of operations that v3 does not have.
         Status::NoGrace
         | Status::ReclaimBad
         | Status::NoXattr
@@ -48,9 +48,9 @@ pub(super) fn status(status: Status) -> nfs3::Status {
     }
 }
 
-/// What a procedure says besides the status when it fails.
+/// The results of a failed procedure beside its status.
 pub(super) trait Failure {
-    /// With the attributes that the failure brought, if any.
+    /// The results with the attributes that the error carries, if any.
     fn with(attributes: Option<&Attributes>) -> Self;
 }
 
@@ -109,7 +109,8 @@ pub(super) fn wcc_data(wcc: &Wcc) -> nfs3::WccData {
     nfs3::WccData { before: wcc.before.map(before), after: wcc.after.as_ref().map(fattr) }
 }
 
-/// v3 has one word for what v4 has two: the second is folded in, and is zero where the origin is v3.
+/// v3 has one number where v4 has two. The second is folded into the first, and is zero if the origin is
+/// v3.
 pub(super) fn fsid(fsid: Fsid) -> u64 {
     fsid.major ^ fsid.minor.rotate_left(32)
 }
@@ -126,7 +127,7 @@ pub(super) fn ftype(file_type: FileType) -> nfs3::Ftype {
     }
 }
 
-/// Seconds go out modulo 2³², as every server sends them: times before 1970 come back so.
+/// Seconds are sent modulo 2³², as every server does. Times before 1970 survive the round trip that way.
 pub(super) fn nfstime(time: Timestamp) -> nfs3::Nfstime {
     nfs3::Nfstime { seconds: time.seconds as u32, nseconds: time.nanoseconds }
 }

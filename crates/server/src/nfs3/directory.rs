@@ -1,8 +1,8 @@
 //! READDIR and READDIRPLUS (RFC 1813, sections 3.3.16 and 3.3.17).
 //!
-//! Back ends list neither `.` nor `..`: they are put in front here, at the cookies 1 and 2. The inode number given for
-//! `..` is that of the directory itself: to learn the right one would cost a question, and nobody believes it anyway,
-//! since it is wrong at every mount point.
+//! Back ends list neither `.` nor `..`, so this module adds them first, at the cookies 1 and 2. The inode
+//! number of `..` is that of the directory itself. The right one would cost another call, and clients do
+//! not rely on it because it is wrong at every mount point.
 
 use protocol::nfs3::{
     Entry as WireEntry, Entryplus, Filename, ReaddirArgs, ReaddirOk, ReaddirplusArgs, ReaddirplusOk, Verifier,
@@ -14,11 +14,11 @@ use super::convert::fattr;
 use crate::exports::Export;
 use crate::front::{Object, Request};
 
-/// Room for what surrounds the entries: directory attributes, verifier, end of list, eof.
+/// Bytes around the entries: directory attributes, verifier, end of list, eof.
 const FRAME_BYTES: u32 = 4 + 84 + 8 + 4 + 4 + 4;
-/// An answer is never larger, whatever is asked: what fits into our largest message.
+/// Upper limit of a reply, whatever the client requests: it must fit into the largest message.
 const ANSWER_MAX_BYTES: u32 = 1 << 20;
-/// And in a datagram.
+/// The same in a datagram.
 const DATAGRAM_ANSWER_MAX_BYTES: u32 = 32 << 10;
 
 pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Result<ReaddirOk> {
@@ -110,7 +110,7 @@ struct Part {
     listing: Listing,
     /// Bytes that entries may take.
     capacity: u32,
-    /// Those of `.` and `..` that come first: name, inode number, cookie.
+    /// The entries `.` and `..` that come first: name, inode number, cookie.
     dots: Vec<(&'static [u8], u64, u64)>,
 }
 
@@ -120,7 +120,7 @@ async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part
     let capacity = asked.bytes.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let cookie = if asked.cookie < Entry::FIRST_COOKIE { 0 } else { asked.cookie };
     let verifier = if cookie == 0 { Verifier::default() } else { asked.verifier };
-    let part = ReadDir { cookie, verifier, bytes: capacity, plus: asked.plus };
+    let part = ReadDir { cookie, verifier, bytes: capacity, plus: asked.plus, want_directory_lease: false };
     let listing = export.fs.readdir(&caller, &handle, part).await?;
     let mut dots = Vec::new();
     if asked.cookie < 2 {
@@ -149,7 +149,7 @@ fn filename(name: &[u8]) -> Result<Filename, Status> {
     Filename::new(name.to_vec()).ok_or(Status::ServerFault)
 }
 
-/// On the wire: follows, fileid, name, cookie.
+/// Bytes on the wire: follows, fileid, name, cookie.
 fn entry_bytes(name: &[u8]) -> u32 {
     (4 + 8 + 4 + name.len() + padding(name.len()) + 8) as u32
 }

@@ -16,7 +16,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
     let read = request.front.past_courtesy(&object, None, read).await?;
     if read.data.is_empty() && !read.eof && args.count > 0 {
-        // Linux takes that for an I/O error. No back end should answer so.
+        // Linux takes such a reply as an I/O error. No back end should return it.
         tracing::warn!(
             offset = args.offset,
             count = args.count,
@@ -60,7 +60,7 @@ pub(super) async fn commit(request: &Request<'_>, args: CommitArgs) -> vfs::Resu
     Ok(CommitOk { file_wcc: wcc_data(&commit.wcc), verf: commit.verifier })
 }
 
-/// Data on its way out: a range of a file stays one, so that it leaves by `sendfile`.
+/// Data for a reply. A range of a file stays a range, so that it is sent with `sendfile`.
 pub(crate) fn bulk(data: Data) -> Bulk {
     match data {
         Data::Bytes(bytes) => Bulk::Bytes(bytes),

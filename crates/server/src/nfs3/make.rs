@@ -1,4 +1,4 @@
-//! Procedures that make, remove and move names (RFC 1813, sections 3.3.8 to 3.3.15).
+//! Procedures that create, remove and rename (RFC 1813, sections 3.3.8 to 3.3.15).
 
 use protocol::nfs3::{
     CreateArgs, CreateHow as WireHow, CreateOk, LinkArgs, LinkRes, MkdirArgs, MknodArgs, MknodData,
@@ -28,7 +28,8 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
 pub(super) async fn mkdir(request: &Request<'_>, args: MkdirArgs) -> vfs::Result<CreateOk> {
     let Object { export, handle, caller } = request.writable(&args.location.dir)?;
     let name = new_name(&args.location.name, Status::Exist)?;
-    let created = export.fs.mkdir(&caller, &handle, &name, &set_attributes(&args.attributes)).await?;
+    let created =
+        export.fs.mkdir(&caller, &handle, &name, &set_attributes(&args.attributes), vfs::Want::None).await?;
     create_ok(request, &export, &created)
 }
 

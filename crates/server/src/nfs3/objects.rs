@@ -32,10 +32,14 @@ pub(super) async fn lookup(request: &Request<'_>, args: LookupArgs) -> vfs::Resu
             if !attributes.is_dir() {
                 return Err(Status::NotDir.into());
             }
-            Looked { node: Node { handle, attributes: Some(attributes) }, directory: Some(attributes) }
+            Looked {
+                node: Node { handle, attributes: Some(attributes) },
+                directory: Some(attributes),
+                directory_lease: None,
+            }
         }
         b".." => export.fs.parent(&caller, &handle).await?,
-        name => export.fs.lookup(&caller, &handle, &Name::new(name)?).await?,
+        name => export.fs.lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?,
     };
     Ok(LookupOk {
         object: request.front.handles.v3(export.id, &found.node.handle)?,

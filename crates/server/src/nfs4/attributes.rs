@@ -1,4 +1,4 @@
-//! Attributes that a client asks for: GETATTR, READDIR, VERIFY and NVERIFY (RFC 8881, section 5).
+//! Attributes that a client requests: GETATTR, READDIR, VERIFY and NVERIFY (RFC 8881, section 5).
 
 pub(crate) mod absent;
 mod object;
@@ -10,7 +10,7 @@ use vfs::{Attributes, Features, Freshness, FsLimits};
 use super::compound::{Compound, File};
 pub(crate) use object::Asked;
 
-/// What every file system of ours has, in minor version 0.
+/// Attributes that every file system has in minor version 0.
 const ALWAYS: Bitmap = Bitmap::of(&[
     Attr::SupportedAttrs,
     Attr::Type,
@@ -60,11 +60,11 @@ const ALWAYS: Bitmap = Bitmap::of(&[
     Attr::MountedOnFileid,
 ]);
 
-/// Can be set, but not asked for.
+/// Attributes that can be set but not read.
 pub(crate) const WRITE_ONLY: Bitmap =
     Bitmap::of(&[Attr::TimeAccessSet, Attr::TimeModifySet, Attr::ModeUmask]);
 
-/// Can be set when an object is made.
+/// Attributes that can be set when an object is created.
 pub(crate) const SETTABLE: Bitmap = Bitmap::of(&[
     Attr::Size,
     Attr::Acl,
@@ -76,10 +76,10 @@ pub(crate) const SETTABLE: Bitmap = Bitmap::of(&[
     Attr::ModeUmask,
 ]);
 
-/// Of those, what does not go with EXCLUSIVE4_1: back ends keep its verifier there.
+/// The attributes of these that EXCLUSIVE4_1 cannot set: back ends keep its verifier there.
 pub(crate) const NOT_EXCLUSIVE: Bitmap = Bitmap::of(&[Attr::TimeAccessSet, Attr::TimeModifySet]);
 
-/// What costs a question about the file system.
+/// Attributes that need a call for the file system's space.
 const SPACE: Bitmap = Bitmap::of(&[
     Attr::FilesAvail,
     Attr::FilesFree,
@@ -110,12 +110,13 @@ pub(crate) fn supported(minor: u32, limits: &FsLimits) -> Bitmap {
     supported
 }
 
-/// What is asked for can be asked for.
+/// Checks that all requested attributes can be read.
 pub(crate) fn readable(asked: Bitmap) -> Result<(), Status> {
     if (asked & WRITE_ONLY).is_empty() { Ok(()) } else { Err(Status::Inval) }
 }
 
-/// Those attributes of a file that are asked for and there are. `attributes` are given if they are known already.
+/// The requested attributes that the file has. `attributes` carries the attributes if the caller knows them
+/// already.
 pub(crate) async fn read(
     compound: &mut Compound<'_>,
     file: &File,
@@ -133,9 +134,9 @@ pub(crate) async fn read(
     }
 }
 
-/// How old attributes may be. A GETATTR alone is how a client opens a directory, or confirms names. A cache asks for a
-/// directory along with a LOOKUP or READDIR, and takes the answer for a confirmation of other names too. Of a directory that
-/// goes with an OPEN, `change_info4` tells.
+/// How fresh attributes must be. With a lone GETATTR a client opens a directory or confirms names. A cache
+/// piggybacks a GETATTR of the directory on a LOOKUP or READDIR, and takes the answer as a confirmation of
+/// other names too. For the directory of an OPEN, `change_info4` tells the client about changes.
 fn freshness(compound: &Compound<'_>) -> Freshness {
     if compound.is_question() && compound.is_last() {
         Freshness::Directory

@@ -1,8 +1,9 @@
-//! Callbacks: what file systems have to say to our clients, over the backchannels of sessions ([`session`]) and, in
-//! minor version 0, over connections of our own ([`minor0`]) (RFC 8881, sections 2.10.3.1 and 20; RFC 7530, section
-//! 15).
+//! Callbacks from file systems to clients (RFC 8881, sections 2.10.3.1 and 20; RFC 7530, section 15). They
+//! go over the backchannels of sessions ([`session`]) and, in minor version 0, over connections that the
+//! server opens ([`minor0`]).
 //!
-//! A task for each export takes what its file system says. Whether and when a lease is revoked, the file system decides.
+//! One task for each export receives the callbacks of its file system. The file system decides whether and
+//! when a lease is revoked.
 
 mod early;
 mod minor0;
@@ -27,7 +28,7 @@ use crate::front::Front;
 pub(crate) use early::Early;
 pub(crate) use serve::{Said, recall_soon, start};
 
-/// A connection, as sessions know it. It does not keep the connection.
+/// A connection, as sessions need to know it. It does not keep the connection open.
 #[derive(Clone, Debug)]
 pub(crate) struct Channel(Weak<Connection>);
 
@@ -49,19 +50,19 @@ impl Bond for Channel {
     }
 }
 
-/// What is needed to call clients back.
+/// The routes for callbacks to clients.
 #[derive(Debug, Default)]
 pub(crate) struct Ways {
     sessions: Mutex<HashMap<Sessionid, session::Numbered>>,
     minor0: Mutex<HashMap<Clientid, Arc<minor0::Way>>>,
 }
 
-/// Nothing that the client answered.
+/// The client did not answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreachable;
 
 impl Ways {
-    /// Would a callback get through, as far as is known?
+    /// Would a callback reach the client, as far as is known?
     pub(crate) fn is_up(&self, tables: &Tables, client: &Client) -> bool {
         match client.way {
             Way::Minor0 { .. } => self.minor0.lock().get(&client.id).is_some_and(|way| way.is_up()),
@@ -69,19 +70,19 @@ impl Ways {
         }
     }
 
-    /// The client is no more.
+    /// Forgets a removed client.
     pub(crate) fn forget(&self, client: Clientid) {
         self.minor0.lock().remove(&client);
         self.sessions.lock().retain(|_, numbered| numbered.client != client);
     }
 
-    /// The session is no more.
+    /// Forgets a removed session.
     pub(crate) fn forget_session(&self, id: Sessionid) {
         self.sessions.lock().remove(&id);
     }
 }
 
-/// Calls a client back with one operation. What it answers to that is next in the results.
+/// Sends one callback operation to a client. Its result comes next in the returned results.
 pub(crate) async fn call(
     front: &Front,
     client: Clientid,
@@ -100,7 +101,7 @@ pub(crate) async fn call(
     }
 }
 
-/// A client of minor version 0 has said where it is called back: finds out whether that works.
+/// A client of minor version 0 has set its callback address: tests whether the address works.
 pub(crate) fn probe(front: &Arc<Front>, client: Clientid, peer: SocketAddr) {
     minor0::probe(front, client, peer);
 }

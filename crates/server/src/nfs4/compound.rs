@@ -1,7 +1,7 @@
-//! One COMPOUND: its operations in order up to the first that fails, and what they hand to each other (RFC 8881,
-//! sections 2.6.3, 2.10 and 16.2).
+//! One COMPOUND (RFC 8881, sections 2.6.3, 2.10 and 16.2): runs its operations in order up to the first
+//! failure, and holds the data that they pass to each other.
 //!
-//! Results go straight into the reply. What the whole came to is known at the end and patched in.
+//! Results are encoded directly into the reply. The overall status is known at the end and is patched in.
 
 mod capacity;
 mod order;
@@ -26,57 +26,58 @@ use crate::front::{Front, Object, Request};
 
 /// The highest minor version served.
 const MINOR_MAX: u32 = 2;
-/// Bytes of an accepted reply before its results.
+/// Bytes of an accepted RPC reply before its results.
 const RPC_HEADER_BYTES: usize = 24;
 
 pub(super) use capacity::UNNEGOTIATED_BYTES as REPLY_BYTES_MAX;
 
-/// What the operations of a compound share.
+/// The data that the operations of a compound share.
 pub(crate) struct Compound<'c> {
     pub(crate) front: &'c Arc<Front>,
     pub(crate) call: &'c Call,
     /// Minor version.
     pub(crate) minor: u32,
-    /// How many operations there are.
+    /// The number of operations.
     pub(crate) operations: u32,
-    /// Which of them is being answered, from zero.
+    /// The index of the current operation, from zero.
     pub(crate) position: u32,
-    /// The current handle, and what goes with it.
+    /// The current filehandle, with its state id.
     pub(crate) current: Option<Current>,
-    /// The saved handle, and what goes with it.
+    /// The saved filehandle, with its state id.
     pub(crate) saved: Option<Current>,
-    /// The slot that SEQUENCE found; it gets the reply.
+    /// The slot that SEQUENCE found. It keeps the reply.
     pub(crate) slot: Option<state::Slot>,
-    /// The results of an earlier compound that this one is a retry of, from the compound's status on: they are the
-    /// answer.
+    /// If this compound is a retry: the kept results, from the compound's status on. They are the answer.
     pub(crate) replay: Option<Message>,
-    /// Where the current handle was given by the client, and not found by an operation.
+    /// The index of the operation by which the client set the current filehandle. `None` if an operation
+    /// found it.
     put_at: Option<u32>,
-    /// The operation behind the one that is being answered, if there is one.
+    /// The operation after the current one, if there is one.
     upcoming: Option<Operation>,
     holder: Option<HolderId>,
-    /// The caller at the export used last: most compounds use one.
+    /// The caller at the export used last. Most compounds use only one export.
     caller: Option<(ExportId, Caller)>,
-    /// Bytes that results may still take.
+    /// Bytes that further results may take.
     capacity: usize,
 }
 
-/// A current or saved handle with its state id.
+/// A current or saved filehandle with its state id.
 #[derive(Clone, Debug)]
 pub(crate) struct Current {
     pub(crate) file: File,
-    /// That of the last operation that gave one (RFC 8881, section 16.2.3.1.2).
+    /// The state id of the last operation that returned one (RFC 8881, section 16.2.3.1.2).
     pub(crate) stateid: Option<Stateid>,
 }
 
-/// What a handle of a client stands for.
+/// The object that a client's filehandle names.
 #[derive(Clone, Debug)]
 pub(crate) enum File {
     /// A directory above exports.
     Pseudo(pseudo::NodeIndex),
     /// An object of an export.
     Object(Arc<Export>, Handle),
-    /// Anything in an export that is elsewhere: it can be asked where, and nothing more.
+    /// Anything in an export that is on another server. A client can ask for its locations and nothing
+    /// else.
     Absent(Arc<Export>),
 }
 
@@ -100,23 +101,23 @@ impl<'c> Compound<'c> {
         }
     }
 
-    /// Bytes of the request, its RPC header counted.
+    /// Bytes of the request, including its RPC header.
     pub(crate) fn request_bytes(&self) -> usize {
         // xid, call, RPC version, program, version, procedure; the credential; an empty verifier.
         24 + capacity::encoded_len(&self.call.header.credential) + 8 + self.call.arguments.remaining()
     }
 
-    /// Is the operation being answered the last one?
+    /// Is the current operation the last one?
     pub(crate) fn is_last(&self) -> bool {
         self.position + 1 == self.operations
     }
 
-    /// In whose name this compound asks, as far as that is known.
+    /// The holder for which this compound acts, if known.
     pub(crate) fn holder(&self) -> Option<HolderId> {
         self.holder
     }
 
-    /// From now on the compound asks in the name of this holder.
+    /// From now on the compound acts for this holder.
     pub(crate) fn set_holder(&mut self, holder: Option<HolderId>) {
         if self.minor == 0
             && holder != self.holder
@@ -130,17 +131,17 @@ impl<'c> Compound<'c> {
         }
     }
 
-    /// The current handle.
+    /// The current filehandle.
     pub(crate) fn file(&self) -> Result<&File, Status> {
         self.current.as_ref().map(|current| &current.file).ok_or(Status::NoFileHandle)
     }
 
-    /// The saved handle.
+    /// The saved filehandle.
     pub(crate) fn saved_file(&self) -> Result<&File, Status> {
         self.saved.as_ref().map(|saved| &saved.file).ok_or(Status::NoFileHandle)
     }
 
-    /// Who asks, as the maker of a record.
+    /// The requester, as the maker of a record.
     pub(crate) fn maker(&self) -> Maker {
         Maker {
             principal: self.principal(),
@@ -149,29 +150,30 @@ impl<'c> Compound<'c> {
         }
     }
 
-    /// The user who asks.
+    /// The user that sent the compound.
     pub(crate) fn principal(&self) -> Principal {
         Principal::from(&self.call.header.credential)
     }
 
-    /// Sets the current handle, and forgets the current state id.
+    /// Sets the current filehandle and forgets the current state id.
     pub(crate) fn set_file(&mut self, file: File) {
         self.current = Some(Current { file, stateid: None });
         self.put_at = None;
     }
 
-    /// The client has named the current handle.
+    /// Notes that the client itself has set the current filehandle.
     pub(crate) fn note_put(&mut self) {
         self.put_at = Some(self.position);
     }
 
-    /// Does an operation on names in the directory that the client has named come next?
+    /// Has the client set the current filehandle to a directory, and does an operation on its names come
+    /// next?
     pub(crate) fn precedes_names(&self) -> bool {
         let names = [Operation::Lookup, Operation::Lookupp, Operation::Readdir];
         self.put_at.is_some() && self.upcoming.is_some_and(|upcoming| names.contains(&upcoming))
     }
 
-    /// Is the operation being answered the first one about the handle that the client has named?
+    /// Is the current operation the first one after the client set the filehandle?
     pub(crate) fn is_question(&self) -> bool {
         self.put_at.is_some_and(|at| at + 1 == self.position)
     }
@@ -183,29 +185,29 @@ impl<'c> Compound<'c> {
         }
     }
 
-    /// The state id of an argument, with the current one put in for the special value.
+    /// The state id of an argument. The special value is replaced by the current state id.
     pub(crate) fn stateid(&self, given: Stateid) -> Result<Stateid, Status> {
         resolved(self.minor, given, self.current.as_ref())
     }
 
-    /// The same for one that goes with the saved handle.
+    /// As [`Compound::stateid`], for the saved filehandle.
     pub(crate) fn saved_stateid(&self, given: Stateid) -> Result<Stateid, Status> {
         resolved(self.minor, given, self.saved.as_ref())
     }
 
-    /// The current object with the caller. A directory above exports is not one: `IsDir`.
+    /// The current object with the caller. A directory above exports is none: `IsDir`.
     pub(crate) fn object(&mut self) -> Result<Object, Status> {
         let file = self.file()?.clone();
         self.object_of(file)
     }
 
-    /// The same, for an operation that changes something.
+    /// As [`Compound::object`], for an operation that changes something.
     pub(crate) fn writable(&mut self) -> Result<Object, Status> {
         let file = self.file()?.clone();
         self.writable_of(file)
     }
 
-    /// The current object, for its extended attributes: directories above exports have none.
+    /// The current object, for its extended attributes. Directories above exports have none.
     pub(crate) fn extended(&mut self) -> Result<Object, Status> {
         match self.file()? {
             File::Pseudo(_) => Err(Status::NotSupp),
@@ -234,7 +236,7 @@ impl<'c> Compound<'c> {
         }
     }
 
-    /// Who asks, at an export.
+    /// The caller at an export.
     pub(crate) fn caller(&mut self, export: &Export) -> Result<Caller, Status> {
         if let Some((id, caller)) = &self.caller
             && *id == export.id
@@ -248,7 +250,7 @@ impl<'c> Compound<'c> {
         Ok(caller)
     }
 
-    /// What a state id of I/O stands for. From here on the object is used in the name of its holder.
+    /// Resolves the state id of an I/O operation. From here on the object is used for the state's holder.
     pub(crate) async fn io_basis(
         &self,
         object: &mut Object,
@@ -265,24 +267,24 @@ impl<'c> Compound<'c> {
         Ok(io_basis.by)
     }
 
-    /// The attributes that an export's file system has.
+    /// The attributes that an export's file system supports.
     pub(crate) async fn supported(&mut self, export: &Export) -> Result<Bitmap, Status> {
         let caller = self.caller(export)?;
         let known = self.front.known.of(&caller, export).await.map_err(convert::error)?;
         Ok(attributes::supported(self.minor, &known.limits))
     }
 
-    /// Bytes that the result of the operation being answered may have.
+    /// Bytes that the result of the current operation may take.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// May the client use this export?
+    /// May the client see this export?
     pub(crate) fn sees(&self, export: &Export) -> bool {
         export.options.clients.admits(self.call.peer.ip())
     }
 
-    /// The handle that a client gets for a file.
+    /// The filehandle that a client gets for a file.
     pub(crate) fn wire_handle(&self, file: &File) -> Result<protocol::nfs4::Handle, Status> {
         match file {
             File::Absent(_) => return Err(Status::Moved),
@@ -312,7 +314,7 @@ impl<'c> Compound<'c> {
         op::dispatch(self, args).await
     }
 
-    /// A reply that the session has no room for, in the words of what has no room.
+    /// The status for a reply that is too big for the session, by the limit that it exceeds.
     fn too_big(&self, status: Status) -> Status {
         match (status, &self.slot) {
             (Status::RepTooBig, Some(slot)) if slot.cached_bytes_max.is_some() => Status::RepTooBigToCache,
@@ -370,7 +372,7 @@ pub(super) async fn answer(front: &Arc<Front>, call: &Call) -> Outcome {
     Outcome::Reply(message)
 }
 
-/// May the compound be begun at all?
+/// Checks whether the compound may start at all.
 fn admitted(header: &CompoundHeader) -> Result<(), Status> {
     if header.minorversion > MINOR_MAX {
         return Err(Status::MinorVersMismatch);
@@ -378,7 +380,7 @@ fn admitted(header: &CompoundHeader) -> Result<(), Status> {
     if !is_utf8(&header.tag) {
         return Err(Status::Inval);
     }
-    // A session has its own bound, which SEQUENCE checks.
+    // A session has its own limit, which SEQUENCE checks.
     if header.minorversion == 0 && header.operations as usize > OPERATIONS_MAX {
         return Err(Status::Resource);
     }
@@ -394,7 +396,7 @@ fn body(reply: &Message) -> Message {
     Message { first: reply.first.slice(RPC_HEADER_BYTES..), more: reply.more.clone() }
 }
 
-/// The reply that was given before, under this call's xid and tag.
+/// The kept reply, with this call's xid and tag.
 fn replayed(call: &Call, tag: &Tag, kept: &Message) -> Outcome {
     let mut encoder = call.reply();
     state::retagged(kept, tag, &mut encoder);

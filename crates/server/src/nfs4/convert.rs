@@ -1,4 +1,4 @@
-//! Between the types of the wire and those of `vfs`. Errors become status codes here and nowhere else.
+//! Converts between the types of the wire and those of `vfs`. Errors become status codes only here.
 
 use protocol::nfs4::{ChangeInfo, Fsid, Ftype, NAME_MAX, Nfstime, Specdata, StableHow, Status};
 use vfs::{Device, FileType, Name, Stability, Timestamp, Wcc};
@@ -11,7 +11,7 @@ pub(crate) fn status(status: vfs::Status) -> Status {
         vfs::Status::Perm => Status::Perm,
         vfs::Status::NoEnt => Status::NoEnt,
         vfs::Status::Io => Status::Io,
-        // v4 has no word of its own for a device that is not there.
+        // v4 has no separate status for a missing device.
         vfs::Status::Nxio | vfs::Status::NoDev => Status::Nxio,
         vfs::Status::Access => Status::Access,
         vfs::Status::Exist => Status::Exist,
@@ -54,7 +54,7 @@ pub(crate) fn error(error: vfs::Error) -> Status {
     status(error.status)
 }
 
-/// The same for READ, WRITE and what else is I/O on a file, where a lock in the way has a word of its own.
+/// The `nfsstat4` of a failed READ, WRITE or other I/O, for which a conflicting lock has its own status.
 #[allow(clippy::needless_pass_by_value, reason = "as `map_err` gives it")]
 pub(crate) fn io_error(error: vfs::Error) -> Status {
     match error.status {
@@ -63,7 +63,7 @@ pub(crate) fn io_error(error: vfs::Error) -> Status {
     }
 }
 
-/// A name of the wire.
+/// Checks a name from the wire.
 pub(crate) fn name(bytes: &[u8]) -> Result<Name, Status> {
     match bytes {
         b"" => Err(Status::Inval),
@@ -74,8 +74,9 @@ pub(crate) fn name(bytes: &[u8]) -> Result<Name, Status> {
     }
 }
 
-/// What an operation made of a directory or file. Where the state before is not known to be that just before, the
-/// change attribute before is one that no client can have.
+/// The `change_info4` of an operation on a directory or file. If the change was not observed atomically,
+/// `before` is a value that no client can have seen. If the state after is unknown, `after` is such a
+/// value.
 pub(crate) fn change_info(wcc: &Wcc) -> ChangeInfo {
     if let Some(vfs::ChangeInfo { before, after }) = wcc.change_info() {
         return ChangeInfo { atomic: true, before, after };
@@ -91,7 +92,7 @@ pub(crate) fn change_info(wcc: &Wcc) -> ChangeInfo {
     }
 }
 
-/// The file system of a file. Two exports never share one: what is behind them may be two origins that use the same
+/// The `fsid` of a file. Two exports never share one, because two origins behind them may use the same
 /// numbers.
 pub(crate) fn fsid(export: ExportId, fsid: vfs::Fsid) -> Fsid {
     Fsid { major: fsid.major, minor: fsid.minor ^ u64::from(export.0) << 32 }
@@ -113,7 +114,7 @@ pub(crate) fn nfstime(time: Timestamp) -> Nfstime {
     Nfstime { seconds: time.seconds, nseconds: time.nanoseconds }
 }
 
-/// A time of a client.
+/// Converts a client's timestamp.
 pub(crate) fn timestamp(time: Nfstime) -> Result<Timestamp, Status> {
     if time.nseconds > 999_999_999 {
         return Err(Status::Inval);

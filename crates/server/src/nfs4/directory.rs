@@ -1,5 +1,5 @@
-//! Listings: of a directory of an export, of one above exports, and of an export's directory that other exports cover
-//! places of.
+//! Listings: of a directory of an export, of a directory above exports, and of an export's directory in
+//! which other exports cover names.
 
 use std::sync::Arc;
 
@@ -18,16 +18,16 @@ use crate::front::Object;
 
 /// Verifier, end of list, eof.
 const FRAME_BYTES: usize = 8 + 4 + 4;
-/// Operation, status: what stands before every result.
+/// Operation and status, which precede every result.
 const RESULT_BYTES: usize = 8;
-/// An answer is never larger, whatever is asked: what fits into our largest message.
+/// Upper limit of a listing, whatever the client requests: it must fit into the largest message.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
-/// Attributes that a listing has without handles and attributes of its entries.
+/// Attributes that a listing has without the handles and attributes of its entries.
 const WITHOUT_NODES: Bitmap = Bitmap::of(&[Attr::Fileid, Attr::MountedOnFileid, Attr::RdattrError]);
 /// The verifier of directories above exports.
 const PSEUDO_VERIFIER: Verifier = [0; 8];
 
-/// What part of a directory is asked for.
+/// The part of a directory that a client requests.
 #[derive(Clone, Copy)]
 pub(super) struct Part {
     cookie: u64,
@@ -51,11 +51,11 @@ impl Part {
     }
 }
 
-/// Entries up to as many as fit.
+/// As many entries as fit.
 struct Entries {
     list: Vec<Entry>,
     capacity: usize,
-    /// One did not fit: no more are taken.
+    /// An entry did not fit: no more are taken.
     cut: bool,
 }
 
@@ -132,7 +132,8 @@ pub(super) async fn of_export(
 ) -> Result<ReaddirOk, Status> {
     let node = walk::node_of(compound, export, handle).await?;
     let asked = Asked::new(compound, export, part.asked).await?;
-    // From the beginning, and with no question before it: the client has just opened what it found.
+    // A READDIR from the beginning, directly after the client set the filehandle: the client has just
+    // opened the directory.
     let opens = part.cookie == 0 && compound.is_question();
     let freshness = if opens { Freshness::Directory } else { Freshness::Timeout };
     let caller = compound.caller(export)?.with_freshness(freshness);
@@ -142,6 +143,7 @@ pub(super) async fn of_export(
         verifier: part.verifier,
         bytes: part.capacity.min(u32::MAX as usize) as u32,
         plus: !(part.asked - WITHOUT_NODES).is_empty(),
+        want_directory_lease: false,
     };
     let listing = match export.fs.readdir(&object.caller, handle, read).await {
         Ok(listing) => listing,
@@ -157,7 +159,7 @@ pub(super) async fn of_export(
         };
         let attrs = match attrs {
             Ok(attrs) => attrs,
-            // Gone since it was listed: the number of it is all that there was.
+            // The entry was removed after it was listed: only its inode number is known.
             Err(Status::NoEnt | Status::Stale) => asked.of_name(entry.fileid),
             Err(status) => rdattr_error(part.asked, status)?,
         };
@@ -182,11 +184,13 @@ async fn entry_attributes(
         return asked.read(&node.handle, node.attributes).await;
     }
     let Object { export, handle, caller } = directory;
-    let looked = export.fs.lookup(caller, handle, &entry.name).await.map_err(convert::error)?;
+    let looked =
+        export.fs.lookup(caller, handle, &entry.name, vfs::Want::None).await.map_err(convert::error)?;
     asked.read(&looked.node.handle, looked.node.attributes).await
 }
 
-/// What is said of an entry whose attributes cannot be told: that, if it is asked for, or the whole listing fails.
+/// The attributes of an entry that cannot be read: the error, if the client requests `rdattr_error`.
+/// Otherwise the whole listing fails.
 fn rdattr_error(asked: Bitmap, status: Status) -> Result<Fattr, Status> {
     if !asked.contains(Attr::RdattrError) {
         return Err(status);

@@ -1,5 +1,5 @@
-//! What is said of an object of the wrong type. Back ends say `IsDir`, `NotDir` or `Inval`; v4 has more words, and each
-//! minor version its own (RFC 7530, section 13.1.7; RFC 8881, section 15.1.2).
+//! Error codes for an object of the wrong type. Back ends return `IsDir`, `NotDir` or `Inval`. v4 has more
+//! codes, which differ between minor versions (RFC 7530, section 13.1.7; RFC 8881, section 15.1.2).
 
 use protocol::nfs4::Status;
 use vfs::FileType;
@@ -7,12 +7,12 @@ use vfs::FileType;
 use super::convert;
 use crate::front::Object;
 
-/// READLINK of what is no symbolic link.
+/// READLINK of an object that is not a symbolic link.
 pub(super) fn not_a_link(minor: u32) -> Status {
     if minor == 0 { Status::Inval } else { Status::WrongType }
 }
 
-/// What is wrong with this type where a regular file is wanted.
+/// The error for this type if a regular file is required.
 pub(super) fn not_a_file(file_type: FileType, minor: u32) -> Option<Status> {
     match file_type {
         FileType::Regular => None,
@@ -23,7 +23,7 @@ pub(super) fn not_a_file(file_type: FileType, minor: u32) -> Option<Status> {
     }
 }
 
-/// What is wrong with this type where a directory is wanted.
+/// The error for this type if a directory is required.
 pub(super) fn not_a_directory(file_type: FileType, symlink: Status) -> Option<Status> {
     match file_type {
         FileType::Directory => None,
@@ -32,7 +32,7 @@ pub(super) fn not_a_directory(file_type: FileType, symlink: Status) -> Option<St
     }
 }
 
-/// Why I/O failed, when it may be that the object is no regular file.
+/// The status of failed I/O. The reason may be that the object is not a regular file.
 pub(super) async fn io_error(object: &Object, error: vfs::Error, minor: u32) -> Status {
     if matches!(
         error.status,
@@ -45,7 +45,8 @@ pub(super) async fn io_error(object: &Object, error: vfs::Error, minor: u32) -> 
     convert::io_error(error)
 }
 
-/// Why an operation in a directory failed, when it may be that the object is none; `symlink` is said of a symbolic link.
+/// The status of a failed operation in a directory. The reason may be that the object is not a directory;
+/// `symlink` is the status for a symbolic link.
 pub(super) async fn directory_error(object: &Object, error: vfs::Error, symlink: Status) -> Status {
     if matches!(error.status, vfs::Status::NotDir | vfs::Status::Inval | vfs::Status::Access)
         && let Some(file_type) = file_type(object, &error).await
@@ -56,7 +57,7 @@ pub(super) async fn directory_error(object: &Object, error: vfs::Error, symlink:
     convert::error(error)
 }
 
-/// Is the object a directory? If it cannot be known, yes: the error that raised the question stands.
+/// Is the object a directory? If its type cannot be read: yes, so that the original error stands.
 pub(super) async fn is_directory(object: &Object) -> bool {
     let attributes = object.export.fs.getattr(&object.caller, &object.handle).await;
     attributes.map_or(true, |attributes| attributes.is_dir())

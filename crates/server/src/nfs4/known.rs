@@ -1,4 +1,5 @@
-//! What every GETATTR needs to know of an export and that does not change under it: asked once, kept for a while.
+//! Facts about an export that every GETATTR needs and that rarely change. The server asks once and caches
+//! the answer.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -10,25 +11,25 @@ use vfs::{Caller, FsLimits, Handle};
 
 use crate::exports::{Export, ExportId};
 
-/// An origin may be upgraded while we run.
+/// An origin may be upgraded while the server runs.
 const KEPT: Duration = Duration::from_secs(300);
 
-/// What is known of an export.
+/// The facts about an export.
 #[derive(Debug)]
 pub(crate) struct Known {
-    /// Its root.
+    /// Its root handle.
     pub(crate) root: Handle,
-    /// What its file system can do.
+    /// The limits and features of its file system.
     pub(crate) limits: FsLimits,
     asked: Instant,
 }
 
-/// What is known of all exports.
+/// The facts about all exports.
 #[derive(Debug, Default)]
 pub(crate) struct Knowledge(RwLock<HashMap<ExportId, Arc<Known>>>);
 
 impl Knowledge {
-    /// What is known of this export, asked for if need be.
+    /// The facts about this export. Asks its file system if they are missing or too old.
     pub(crate) async fn of(&self, caller: &Caller, export: &Export) -> vfs::Result<Arc<Known>> {
         let known = self.0.read().get(&export.id).cloned();
         match known {

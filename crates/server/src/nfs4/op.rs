@@ -1,4 +1,5 @@
-//! The operations, one file for each. Those of pNFS, of copies between servers and of named attributes are not offered.
+//! The operations, one file for each. The operations of pNFS, of copies between servers and of named
+//! attributes are not supported.
 #![allow(clippy::unused_async, reason = "all operations are answered in the same way")]
 
 mod access;
@@ -67,7 +68,8 @@ use protocol::nfs4::{ArgOp, ResOp, Status};
 use super::compound::Compound;
 pub(super) use open::may_open;
 
-/// Answers one operation. The larger futures are kept out of that of every call, which is as large as the largest.
+/// Executes one operation. The larger futures are boxed, because the future of every call is as large as
+/// its largest part.
 pub(super) async fn dispatch(compound: &mut Compound<'_>, args: ArgOp) -> ResOp {
     match args {
         ArgOp::Access(args) => ResOp::Access(access::answer(compound, args).await),

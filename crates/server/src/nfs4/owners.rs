@@ -1,10 +1,10 @@
-//! `owner` and `owner_group`: numbers in digits, which is what Linux sends and takes under AUTH_SYS (RFC 7530, section
-//! 5.9). Names are taken too, with or without a domain, if this machine knows them.
+//! `owner` and `owner_group`: decimal numbers, which Linux sends and accepts under AUTH_SYS (RFC 7530,
+//! section 5.9). Names are accepted too, with or without a domain, if this machine knows them.
 
 use bytes::Bytes;
 use protocol::nfs4::{Limited, Status};
 
-/// Which of the two.
+/// User or group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// `owner`
@@ -13,17 +13,17 @@ pub(crate) enum Kind {
     Group,
 }
 
-/// The string of a number.
+/// The string for a number.
 pub(crate) fn string(number: u32) -> Limited {
     let bytes = if number == 0 { Bytes::from_static(b"0") } else { Bytes::from(number.to_string()) };
-    // Ten digits are within every bound.
+    // Ten digits are within every limit.
     Limited::new(bytes).unwrap_or_default()
 }
 
-/// The number of a string.
+/// The number for a string.
 ///
 /// # Errors
-/// `Inval` if it is no string, `BadOwner` if nobody is called so.
+/// `Inval` if it is empty or not UTF-8, `BadOwner` if no user or group has this name.
 pub(crate) fn number(owner: &[u8], kind: Kind) -> Result<u32, Status> {
     if owner.is_empty() {
         return Err(Status::Inval);
@@ -31,7 +31,7 @@ pub(crate) fn number(owner: &[u8], kind: Kind) -> Result<u32, Status> {
     let text = std::str::from_utf8(owner).map_err(|_| Status::Inval)?;
     let name = text.split_once('@').map_or(text, |(name, _)| name);
     if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
-        // All ones is nobody: chown(2) takes it for "leave it".
+        // All ones is not a valid id: chown(2) takes it as "leave unchanged".
         return name.parse().ok().filter(|&number| number != u32::MAX).ok_or(Status::BadOwner);
     }
     let table = match kind {
@@ -42,7 +42,7 @@ pub(crate) fn number(owner: &[u8], kind: Kind) -> Result<u32, Status> {
     find(&table, name).ok_or(Status::BadOwner)
 }
 
-/// The third field of the line that begins with this name: passwd(5) and group(5) have the number there.
+/// The third field of the line that begins with this name: the number in passwd(5) and group(5).
 fn find(table: &str, name: &str) -> Option<u32> {
     let mut lines = table.lines().map(|line| line.split(':'));
     lines.find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten())

@@ -1,4 +1,5 @@
-//! Ranges of the current and the saved file, and on what ground they are used: what ALLOCATE, COPY and CLONE share.
+//! Ranges of the current and the saved file with their stateid basis, for ALLOCATE, DEALLOCATE, COPY and
+//! CLONE.
 
 use protocol::nfs4::{Stateid, Status};
 use vfs::{Place, Share};
@@ -6,7 +7,7 @@ use vfs::{Place, Share};
 use super::compound::Compound;
 use crate::front::Object;
 
-/// A range of the current file that will be written.
+/// A range of the current file to write.
 pub(super) async fn written(
     compound: &mut Compound<'_>,
     stateid: Stateid,
@@ -21,7 +22,7 @@ pub(super) async fn written(
     Ok((object, place))
 }
 
-/// A range of the saved file that will be read.
+/// A range of the saved file to read.
 pub(super) async fn read(
     compound: &mut Compound<'_>,
     stateid: Stateid,

@@ -1,9 +1,9 @@
-//! The pseudo file system: directories from the root down to the exports, made from the exports' paths (RFC 8881,
-//! section 7).
+//! The pseudo file system: the directories from the root down to the exports, derived from the exports'
+//! paths (RFC 8881, section 7).
 //!
-//! A node that is an export, or is below one, is never shown itself: the export's file system is. An export below
-//! another one, which no client could reach otherwise, covers the directory at its path there. Nodes are known by a hash
-//! of their path, so that handles outlive a restart.
+//! If a node is an export or below one, clients see the export's file system in its place. Clients could
+//! not reach an export below another one otherwise, so it covers the directory at its path there. Nodes are
+//! identified by a hash of their path, so that handles survive a restart.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -22,14 +22,14 @@ pub(crate) struct NodeIndex(usize);
 #[derive(Debug)]
 pub(crate) struct Pseudo {
     nodes: Vec<Node>,
-    /// When it was made.
+    /// When the tree was made.
     pub(crate) made: Timestamp,
 }
 
 /// One directory.
 #[derive(Debug)]
 pub(crate) struct Node {
-    /// Hash of its path: inode number and handle.
+    /// The hash of its path: its inode number and handle.
     pub(crate) id: u64,
     pub(crate) parent: NodeIndex,
     /// Its name in the parent; empty for the root.
@@ -37,12 +37,12 @@ pub(crate) struct Node {
     pub(crate) children: BTreeMap<Box<[u8]>, NodeIndex>,
     /// The export with this path.
     pub(crate) export: Option<Arc<Export>>,
-    /// The exports below it, itself not counted.
+    /// The exports below it, without its own.
     pub(crate) below: Vec<Arc<Export>>,
 }
 
 impl Pseudo {
-    /// The root: of all nodes the one that is always there.
+    /// The root, the only node that always exists.
     pub(crate) const ROOT: NodeIndex = NodeIndex(0);
 
     /// The tree over these exports.
@@ -73,21 +73,21 @@ impl Pseudo {
 
     /// A node.
     pub(crate) fn node(&self, index: NodeIndex) -> &Node {
-        // Indices are made here alone, and nodes stay.
+        // Only this type makes indices, and nodes are never removed.
         &self.nodes[index.0]
     }
 
-    /// What handles call a node.
+    /// The number of a node in handles.
     pub(crate) fn id(&self, index: NodeIndex) -> u64 {
         self.node(index).id
     }
 
-    /// The node that handles call so.
+    /// The node with this number in handles.
     pub(crate) fn by_id(&self, id: u64) -> Option<NodeIndex> {
         self.nodes.iter().position(|node| node.id == id).map(NodeIndex)
     }
 
-    /// A node and those below it, as far as they have exports below them: for most exports none.
+    /// The node and its descendants that have exports below them. For most exports there are none.
     pub(crate) fn on_the_way(&self, from: NodeIndex) -> Vec<NodeIndex> {
         let mut found = Vec::new();
         let mut rest = vec![from];
@@ -112,7 +112,7 @@ impl Node {
         let mut hasher = SipHasher::new();
         hasher.write(path);
         Node {
-            // Clients take inode number zero for none.
+            // Clients take inode number zero as none.
             id: hasher.finish().max(1),
             parent,
             name: name.into(),

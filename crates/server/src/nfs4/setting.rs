@@ -7,26 +7,26 @@ use super::attributes::SETTABLE;
 use super::convert;
 use super::owners::{self, Kind};
 
-/// Permission bits that there are.
+/// All valid permission bits.
 const MODE_BITS: u32 = 0o7777;
 
-/// What a client wants to have set, checked.
+/// The attributes that a client wants to set, checked.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Setting {
-    /// All but the list.
+    /// All but the access control list.
     pub(crate) set: SetAttributes,
     /// The access control list.
     pub(crate) acl: Option<Acl>,
-    /// Which attributes that is: what the answer says was set.
+    /// The attributes that are set, for the reply.
     pub(crate) asked: Bitmap,
 }
 
 impl Setting {
-    /// For an object that is made; `supported` are the attributes of its file system.
+    /// For a new object. `supported` are the attributes of its file system.
     ///
     /// # Errors
-    /// `AttrNotSupp` for an attribute that there is not, `Inval` for one that cannot be set and for a bad value,
-    /// `BadOwner`.
+    /// `AttrNotSupp` for an unsupported attribute; `Inval` for an attribute that cannot be set and for a
+    /// bad value; `BadOwner`.
     pub(crate) fn of_new(attributes: &ArgFattr, supported: Bitmap) -> Result<Setting, Status> {
         let attributes = attributes.known().map_err(|_| Status::AttrNotSupp)?;
         let asked = attributes.attributes();
@@ -39,16 +39,16 @@ impl Setting {
         Ok(Setting { set: set(attributes)?, acl: attributes.acl.as_ref().map(acl).transpose()?, asked })
     }
 
-    /// For an object that is there.
+    /// For an existing object.
     ///
     /// # Errors
-    /// As of [`Setting::of_new`]; and a umask is `Inval` here.
+    /// As of [`Setting::of_new`]; also `Inval` for a umask.
     pub(crate) fn of_change(attributes: &ArgFattr, supported: Bitmap) -> Result<Setting, Status> {
         let setting = Setting::of_new(attributes, supported)?;
         if setting.asked.contains(Attr::ModeUmask) { Err(Status::Inval) } else { Ok(setting) }
     }
 
-    /// Nothing but a list, or nothing at all?
+    /// Is there nothing to set, except perhaps an access control list?
     pub(crate) fn is_plain(&self) -> bool {
         self.set == SetAttributes::default()
     }

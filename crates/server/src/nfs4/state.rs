@@ -1,9 +1,12 @@
-//! What clients are, hold and are called back about.
+//! The state of version 4 clients: their identity, the state they hold, and the routes for callbacks.
 //!
-//! [`clients`], [`sessions`], [`stateids`], [`owners`] and [`grace`] are pure tables, together behind one lock that is
-//! never held across a wait; [`records`] is what survives a restart; [`stateless`] holds those back who know of no state. The operations of [`super::op`] move the tables
-//! and the file systems together. [`release`] gives back what clients held that are no more, [`capacity`] says whose goes when
-//! there is too much.
+//! [`clients`], [`sessions`], [`stateids`], [`owners`] and [`grace`] are pure tables. They share one lock
+//! that is never held across an `await`. The operations of [`super::op`] update the tables and the file
+//! systems together.
+//!
+//! [`records`] is the part that survives a restart. [`stateless`] delays requests of v2 and v3, which have
+//! no state of their own, during grace. [`release`] gives back what removed clients held. [`capacity`]
+//! decides whose state goes when a limit is reached.
 
 mod capacity;
 pub(crate) mod clients;
@@ -52,12 +55,12 @@ use stateless::Stateless;
 
 pub(crate) use slot::{Slot, retagged};
 
-/// Clients of version 4, in numbers.
+/// Numbers of version 4 clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownClients {
-    /// All that have a confirmed record.
+    /// Clients with a confirmed record.
     pub known: usize,
-    /// Of these, whose lease has run out.
+    /// The courtesy clients among them: their lease has expired.
     pub courtesy: usize,
 }
 
@@ -72,25 +75,27 @@ pub use capacity::Bounds;
 pub(crate) use capacity::{Below, Capacity, Scarce};
 pub(crate) use release::holds;
 
-/// What the state of v4 clients depends on.
+/// The parameters of the v4 client state.
 #[derive(Clone, Debug)]
 pub struct StateOptions {
-    /// Where the record of clients is kept that a restart needs, a directory that exists; without it, nothing can be
-    /// reclaimed after a restart.
+    /// An existing directory for the durable record of clients. Without one, clients cannot reclaim after a
+    /// restart.
     pub directory: Option<PathBuf>,
-    /// How long a client's state outlives its last word.
+    /// How long a client's state lasts after the client last renewed its lease.
     pub lease: Duration,
-    /// How long clients may reclaim after a restart. It lasts no less than the longest lease of the life before.
+    /// How long clients may reclaim after a restart. The server extends it to the longest lease of earlier
+    /// incarnations.
     pub grace: Duration,
-    /// How long a request of v2 or v3 that has to wait for the end of grace is held before it is told to come again, and
-    /// an OPEN for which there is no room.
+    /// How long the server holds a v2 or v3 request that waits for the end of grace, before it asks the
+    /// client to retry. The same limit applies to an OPEN for which there is no capacity.
     pub patience: Duration,
-    /// How much is kept.
+    /// Limits on the amount of state.
     pub bounds: Bounds,
 }
 
 impl Default for StateOptions {
-    /// Linux's 90 s for both, and no record. Requests are held as long as those that wait for a recall.
+    /// Linux's 90 s for lease and grace, and no record. Requests wait as long as those that wait for a
+    /// recall.
     fn default() -> StateOptions {
         let lease = Duration::from_secs(90);
         let patience = Duration::from_secs(5);
@@ -114,7 +119,6 @@ pub(crate) struct State {
     started: AtomicBool,
 }
 
-/// The tables.
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) clients: Clients,
@@ -122,19 +126,19 @@ pub(crate) struct Tables {
     pub(crate) stateids: Stateids,
     pub(crate) owners: Owners<Answer>,
     pub(crate) grace: Grace,
-    /// What was said of leases whose OPEN has not come back yet.
+    /// Callbacks that named a lease before the OPEN that gets the lease has returned.
     pub(crate) early: Early,
-    /// Opens that ended a moment ago.
+    /// Opens that were closed a moment ago.
     pub(crate) closed: Closed,
 }
 
 impl Tables {
-    /// Has the client anything that would be lost with it?
+    /// Does the client hold any state that would be lost with its record?
     pub(crate) fn has_state(&self, client: Clientid) -> bool {
         self.stateids.has(client)
     }
 
-    /// The client in whose session or by whose state a compound asks.
+    /// The client that sent the compound, found by its session or by its state.
     pub(crate) fn client_of(&self, compound: &Compound<'_>) -> Option<&Client> {
         self.clients.holder(compound.holder()?)
     }
@@ -143,7 +147,7 @@ impl Tables {
 impl Default for State {
     /// In memory alone.
     fn default() -> State {
-        // Without randomness of the system, the time tells one life from the next as well as can be.
+        // If the system has no randomness, the current time is the best way to tell incarnations apart.
         let (epoch, server) = records::first_incarnation().unwrap_or_else(|_| {
             let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
             (now.as_secs() as u32, u128::to_be_bytes(now.as_nanos()))
@@ -153,7 +157,7 @@ impl Default for State {
 }
 
 impl State {
-    /// The state after a start: none, but for what the record says that clients may reclaim.
+    /// The state after a start: empty, except for the clients that may reclaim according to the record.
     pub(crate) fn open(options: &StateOptions) -> io::Result<State> {
         let Some(directory) = &options.directory else {
             let (epoch, server) = records::first_incarnation()?;
@@ -194,22 +198,24 @@ impl State {
         }
     }
 
-    /// How long a client's state outlives its last word, in seconds: `lease_time`.
+    /// How long a client's state lasts after its last renewal, in seconds: `lease_time`.
     pub(crate) fn lease_seconds(&self) -> u32 {
         self.lease.as_secs().max(1) as u32
     }
 
-    /// Until when an OPEN that comes now is held if there is no room for it.
+    /// Until when an OPEN that arrives now waits if there is no capacity for it.
     pub(crate) fn patience(&self) -> Instant {
         Instant::now() + self.patience
     }
 
-    /// Is state being reclaimed, and nothing to be changed that may belong to somebody?
+    /// Is the grace period on? Then clients reclaim, and nothing may change that could belong to one of
+    /// them.
     pub(crate) fn in_grace(&self) -> bool {
         self.tables().grace.is_on()
     }
 
-    /// Names do not change while a delegation of the file may still be reclaimed (RFC 8881, section 8.4.2.1).
+    /// During grace names do not change, because a client may still reclaim a delegation of the file (RFC
+    /// 8881, section 8.4.2.1).
     ///
     /// # Errors
     /// `Grace`.
@@ -217,7 +223,8 @@ impl State {
         if self.in_grace() { Err(Status::Grace) } else { Ok(()) }
     }
 
-    /// Nor do the attributes of a file, but by who has it for writing: then nobody else has a delegation of it to reclaim.
+    /// During grace only a client that has the file open for writing may change its attributes. Then no
+    /// other client has a delegation of the file to reclaim.
     ///
     /// # Errors
     /// `Grace`.
@@ -243,12 +250,12 @@ impl State {
         if is_writer { Ok(()) } else { Err(Status::Grace) }
     }
 
-    /// The tables, locked. Never to be held across an `await`.
+    /// The tables, locked. Never hold the guard across an `await`.
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock()
     }
 
-    /// How many clients there are now.
+    /// The current numbers of clients.
     pub(crate) fn clients(&self) -> KnownClients {
         let (tables, now) = (self.tables(), Instant::now());
         let is_courtesy = |client: &&Client| tables.clients.is_courtesy(client.id, now);
@@ -257,13 +264,14 @@ impl State {
         KnownClients { known, courtesy }
     }
 
-    /// Which server this is, in every life: `so_major_id` and the scope.
+    /// The name of this server, the same in every incarnation: `so_major_id` and the scope.
     pub(crate) fn server_name(&self) -> Limited {
         let text = format!("{:032x}", u128::from_be_bytes(self.server));
         Limited::new(text.into_bytes()).unwrap_or_default()
     }
 
-    /// Begins what goes on beside the operations, at the first client: callbacks, and the end of leases and of grace.
+    /// Starts the background tasks when the first client appears: callbacks, and the expiry of leases and
+    /// of grace.
     pub(crate) fn start(front: &Arc<Front>) {
         if !front.state.started.swap(true, Ordering::Relaxed) {
             tokio::spawn(release::keep_house(Arc::downgrade(front), front.state.lease));
@@ -271,14 +279,15 @@ impl State {
         }
     }
 
-    /// May the client take or reclaim an open or a lock? If so it is in the durable record from now on, which it
-    /// needs for reclaiming.
+    /// May the client take or reclaim an open or a lock? If so, the client is in the durable record from
+    /// now on, because reclaiming needs the record.
     pub(crate) async fn claim(&self, holder: Option<HolderId>, claim: Claim) -> Result<(), Status> {
         let unrecorded = {
             let tables = self.tables();
             let client = holder.and_then(|holder| tables.clients.holder(holder)).ok_or(Status::Expired)?;
             tables.grace.admit(&client.name, client.reclaim_complete, claim)?;
-            // A client with sessions is recorded at RECLAIM_COMPLETE: before, it may have reclaimed a part only.
+            // RECLAIM_COMPLETE records a client with sessions. Before it, the client may have reclaimed
+            // only a part.
             let minor0 = client.name.generation == clients::Generation::Minor0;
             (minor0 && !client.recorded).then_some((client.id, client.name.clone()))
         };
@@ -291,9 +300,9 @@ impl State {
     /// Enters a client into the durable record.
     ///
     /// # Errors
-    /// `Delay` if it cannot be written: state that could not be reclaimed is not given out.
+    /// `Delay` if the record cannot be written. The server gives out no state that could not be reclaimed.
     pub(crate) async fn record(&self, id: Clientid, name: ClientName) -> Result<(), Status> {
-        // Said first, so that the end of grace, if it comes meanwhile, keeps the client.
+        // Set the flag before writing, so that an end of grace meanwhile keeps the client in the record.
         self.set_recorded(id, true);
         let client = self.tables().clients.confirmed(id).map(Before::from).ok_or(Status::Expired)?;
         self.write_records(move |records| records.add(&name, client)).await.map_err(|error| {
@@ -309,7 +318,7 @@ impl State {
         }
     }
 
-    /// Writes to the durable record, off the tasks that must not block.
+    /// Writes to the durable record on a blocking thread.
     async fn write_records(
         &self,
         job: impl FnOnce(&mut Records) -> io::Result<()> + Send + 'static,
@@ -318,7 +327,9 @@ impl State {
         tokio::task::spawn_blocking(move || job(&mut records.lock())).await.map_err(io::Error::other)?
     }
 
-    /// Ends grace, once the file systems have let go of what was not reclaimed: who has reclaimed nothing by now has nothing to reclaim in the next life either.
+    /// Ends grace, after the file systems have dropped the state that was not reclaimed. A client that has
+    /// reclaimed nothing by now leaves the record, so that it cannot reclaim in the next incarnation
+    /// either.
     pub(crate) async fn end_grace(&self) {
         let names = {
             let tables = self.tables();
@@ -338,7 +349,7 @@ impl State {
         }
     }
 
-    /// Who asks about a state id.
+    /// The client that asks about a state id.
     pub(crate) fn requester(compound: &Compound<'_>, tables: &Tables) -> Requester {
         let client =
             if compound.minor == 0 { None } else { tables.client_of(compound).map(|client| client.id) };

@@ -1,5 +1,5 @@
-//! From a directory to one below it and to the one above it, across exports and the directories above them (RFC 8881,
-//! sections 7.3 and 18.13).
+//! Steps from a directory to its children and its parent, across exports and the directories above them
+//! (RFC 8881, sections 7.3 and 18.13).
 
 use protocol::nfs4::Status;
 use vfs::{Handle, Name};
@@ -10,7 +10,7 @@ use super::{convert, kind};
 use crate::exports::Export;
 use crate::front::Object;
 
-/// What a name in the current directory leads to.
+/// The target of a name in the current directory.
 pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<File, Status> {
     let file = compound.file()?.clone();
     let name = convert::name(name)?;
@@ -27,13 +27,13 @@ pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<Fil
     }
     let object = compound.object_of(file)?;
     let Object { export, handle, caller } = &object;
-    match export.fs.lookup(caller, handle, &name).await {
+    match export.fs.lookup(caller, handle, &name, vfs::Want::None).await {
         Ok(looked) => Ok(File::Object(object.export, looked.node.handle)),
         Err(error) => Err(kind::directory_error(&object, error, Status::Symlink).await),
     }
 }
 
-/// The directory that the current one is in.
+/// The parent of the current directory.
 pub(super) async fn up(compound: &mut Compound<'_>) -> Result<File, Status> {
     let (export, handle) = match compound.file()?.clone() {
         File::Pseudo(Pseudo::ROOT) => return Err(Status::NoEnt),
@@ -61,7 +61,7 @@ pub(super) async fn up(compound: &mut Compound<'_>) -> Result<File, Status> {
 }
 
 impl Compound<'_> {
-    /// What a client finds at a node: the export that is there or that the node is below, else the node itself.
+    /// The object that a client sees at a node: the export at or above the node, else the node itself.
     pub(super) async fn enter(&mut self, index: NodeIndex) -> Result<File, Status> {
         let mut names = Vec::new();
         let mut at = index;
@@ -74,8 +74,13 @@ impl Compound<'_> {
                 }
                 let mut handle = self.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
                 for name in names.iter().rev() {
-                    handle =
-                        export.fs.lookup(&caller, &handle, name).await.map_err(convert::error)?.node.handle;
+                    handle = export
+                        .fs
+                        .lookup(&caller, &handle, name, vfs::Want::None)
+                        .await
+                        .map_err(convert::error)?
+                        .node
+                        .handle;
                 }
                 return Ok(File::Object(export, handle));
             }
@@ -88,21 +93,22 @@ impl Compound<'_> {
     }
 }
 
-/// Is there anything at this node or below it for the client?
+/// Can the client see an export at this node or below it?
 pub(super) fn is_visible(compound: &Compound<'_>, node: &Node) -> bool {
     node.export.iter().chain(&node.below).any(|export| compound.sees(export))
 }
 
-/// The export, or the directory on the way to one, that a name at a node stands for.
+/// The node that a name at a node leads to: an export, or a directory on the way to one.
 pub(super) fn visible_child(compound: &Compound<'_>, node: NodeIndex, name: &Name) -> Option<NodeIndex> {
     let child = *compound.front.pseudo.node(node).children.get(name.as_bytes())?;
     let node = compound.front.pseudo.node(child);
-    // A directory on the way to an export below another is that of the upper export, as long as it has one.
+    // On the way from an export to an export below it, the client sees the upper export's directories, if
+    // it has them.
     let is_on_the_way = node.export.as_ref().is_none_or(|export| !compound.sees(export));
     (is_visible(compound, node) && !(is_on_the_way && is_covered(compound, child))).then_some(child)
 }
 
-/// Is a node below an export?
+/// Is the node below an export?
 fn is_covered(compound: &Compound<'_>, mut index: NodeIndex) -> bool {
     while index != Pseudo::ROOT {
         index = compound.front.pseudo.node(index).parent;
@@ -113,7 +119,7 @@ fn is_covered(compound: &Compound<'_>, mut index: NodeIndex) -> bool {
     false
 }
 
-/// The node that an object of an export is at, if there are exports below it.
+/// The node of an export's object, if there are exports below the node.
 pub(super) async fn node_of(
     compound: &mut Compound<'_>,
     export: &Export,
@@ -121,7 +127,7 @@ pub(super) async fn node_of(
 ) -> Result<Option<NodeIndex>, Status> {
     let Some(at) = compound.front.pseudo.of_export(export) else { return Ok(None) };
     for node in compound.front.pseudo.on_the_way(at) {
-        // One that is not there leads nowhere.
+        // If the export does not have this directory, nothing can be mounted there.
         if let Ok(File::Object(of, there)) = compound.enter(node).await
             && of.id == export.id
             && there == *handle

@@ -1,9 +1,11 @@
-//! Who asks, and how it is called back.
+//! The clients of NQNFS, and the routes for calls to them.
 //!
-//! The protocol has no name for a client. Here it is the host that a call comes from together with the machine name of its
-//! AUTH_SYS credential, so that a client keeps its leases when it connects anew, and two on one host are two. EVICTED goes
-//! the way that the client's last call came. A pure table, and a bounded one: one that has not been heard of for longest
-//! is forgotten, and becomes another if it comes again, whose leases of before it has to wait for as anybody has to.
+//! The protocol has no client id. Here a client is the source host of a call together with the machine name
+//! of its AUTH_SYS credential. So a client keeps its leases when it reconnects, and two clients on one host
+//! are distinct. EVICTED goes over the route of the client's last call.
+//!
+//! A pure, bounded table. At its limit the server forgets the clients not heard of for longest. A forgotten
+//! client that returns is a new one, and must wait for its own earlier leases like any other client.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -13,20 +15,20 @@ use bytes::Bytes;
 use rpc::{Connection, Credential, Datagrams};
 use vfs::HolderId;
 
-/// Clients remembered.
+/// The limit of remembered clients.
 const CLIENTS_MAX: usize = 16_384;
 
-/// What a client is known by.
+/// The identity of a client.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Name {
     host: IpAddr,
     machine: Bytes,
 }
 
-/// The way to a client.
+/// The route to a client.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
-    /// On the connection that it made.
+    /// The connection that the client opened.
     Stream(Weak<Connection>),
     /// In datagrams.
     Datagrams(Datagrams, SocketAddr),
@@ -52,7 +54,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// A call came: in whose name it acts.
+    /// A call arrived: returns the holder for which it acts.
     pub(crate) fn heard(&mut self, call: &rpc::Call) -> HolderId {
         let machine = match &call.header.credential {
             Credential::Sys(sys) => sys.machine.clone().into_bytes(),
@@ -66,7 +68,7 @@ impl Clients {
         self.note(call.peer.ip().to_canonical(), machine, way)
     }
 
-    /// A test listens.
+    /// Lets a test receive the calls to a client.
     #[cfg(test)]
     pub(crate) fn tell(&mut self, holder: HolderId, way: Way) {
         if let Some(client) = self.of.get(&holder).and_then(|name| self.names.get_mut(name)) {
@@ -74,7 +76,7 @@ impl Clients {
         }
     }
 
-    /// How a holder is called back, if it is known.
+    /// The route to a holder, if known.
     pub(crate) fn way(&self, holder: HolderId) -> Option<Way> {
         self.names.get(self.of.get(&holder)?)?.way.clone()
     }
@@ -92,14 +94,14 @@ impl Clients {
         }
         self.next += 1;
         let holder = HolderId(HolderId::TERMED | self.next);
-        // The buffer of a whole record is not kept for a name.
+        // Copy the name, so that it does not keep the buffer of the complete record.
         let name = Name { machine: Bytes::copy_from_slice(&name.machine), ..name };
         self.of.insert(holder, name.clone());
         self.names.insert(name, Client { holder, way, heard: self.heard });
         holder
     }
 
-    /// One in sixteen, so that looking for them is rare.
+    /// Forgets one sixteenth of the clients, so that the search is rare.
     fn forget_oldest(&mut self) {
         let mut all: Vec<u64> = self.names.values().map(|client| client.heard).collect();
         let at = all.len() / 16;

@@ -1,4 +1,4 @@
-//! Between the types of the wire and those of `vfs`. Errors become status codes here and nowhere else.
+//! Converts between the types of the wire and those of `vfs`. Errors become status codes only here.
 
 use protocol::nfs2;
 use protocol::nqnfs::{Fattr, KEEP, KEEP_SIZE, Sattr, Stat, Time};
@@ -7,10 +7,10 @@ use vfs::{Attributes, SetAttributes, SetTime, Status, Timestamp};
 use super::Asked;
 use crate::nfs2::convert as v2;
 
-/// Nanoseconds that stand for the server's own time: v2's convention, in this unit.
+/// Nanoseconds that mean the server's current time: v2's convention in this unit.
 const SERVER_TIME: u32 = 1_000_000_000;
 
-/// `stat` of an error: that of v2, and what can be waited for.
+/// `stat` of an error: that of v2, and TRYLATER for conditions that pass.
 pub(super) fn stat(status: Status) -> Stat {
     match status {
         Status::Delay | Status::Grace | Status::Resource => Stat::Trylater,
@@ -21,7 +21,7 @@ pub(super) fn stat(status: Status) -> Stat {
 /// Attributes with their `modifyrev`.
 ///
 /// # Errors
-/// `Delay` if it cannot be given out.
+/// `Delay` if the `modifyrev` cannot be given out.
 pub(super) async fn fattr(asked: &Asked<'_>, attributes: &Attributes) -> Result<Fattr, Status> {
     let rev = asked.front.nqnfs.rev(attributes.change).await?;
     let narrow = v2::fattr(attributes);
@@ -46,12 +46,12 @@ pub(super) async fn fattr(asked: &Asked<'_>, attributes: &Attributes) -> Result<
     })
 }
 
-/// Seconds go out modulo 2³², as in v2: times before 1970 come back so.
+/// Seconds are sent modulo 2³², as in v2. Times before 1970 survive the round trip that way.
 fn time(time: Timestamp) -> Time {
     Time { seconds: time.seconds as u32, nano_seconds: time.nanoseconds }
 }
 
-/// What to set. `flags` and `rev` mean nothing here.
+/// The attributes to set. `flags` and `rev` have no meaning here.
 pub(super) fn set_attributes(sattr: &Sattr) -> SetAttributes {
     let kept = |value: u32| (value != KEEP).then_some(value);
     let time = |time: Time| match time {
@@ -71,16 +71,16 @@ pub(super) fn set_attributes(sattr: &Sattr) -> SetAttributes {
     }
 }
 
-/// What CREATE is to make, and the number of a device.
+/// The type of object that CREATE creates, and its device number.
 pub(super) fn kind(sattr: &Sattr) -> (vfs::FileType, vfs::Device) {
     let size = if sattr.size == KEEP_SIZE { 0 } else { sattr.size as u32 };
     (v2::file_type(sattr.mode), v2::device(size))
 }
 
-/// v2's cookies are 32 bits, and so are these.
+/// The cookies have 32 bits, as in v2.
 pub(super) fn is_start(cookie: u32) -> bool {
     u64::from(cookie) < vfs::Entry::FIRST_COOKIE
 }
 
-/// The names of v2.
+/// A name in a directory, as in v2.
 pub(super) type Place = nfs2::DirOpArgs;

@@ -15,9 +15,10 @@ use crate::nfs2::{Cookies, attributes, list};
 
 /// End of list, eof, status and lease.
 const FRAME_BYTES: u32 = 4 + 4 + 4 + 20;
-/// An entry without its name: next, cachable, duration, rev, handle, attributes, fid, length of the name, cookie.
+/// An entry without its name: next, cachable, duration, rev, handle, attributes, fid, length of the name,
+/// cookie.
 const ENTRY_BYTES: u32 = 4 + 4 + 4 + 8 + 32 + 92 + 4 + 4 + 4;
-/// The most bytes in one answer over TCP, and in a datagram.
+/// The most bytes in one reply: over TCP, and in a datagram.
 const BYTES_MAX: [u32; 2] = [1 << 20, 32 << 10];
 
 pub(super) async fn readdir(asked: &Asked<'_>, lease: LeaseRequest, args: ReaddirArgs) -> Done<ReaddirOk> {
@@ -26,7 +27,8 @@ pub(super) async fn readdir(asked: &Asked<'_>, lease: LeaseRequest, args: Readdi
     Ok((lease, list(&asked.request, object, args.cookie, args.count).await?))
 }
 
-/// `.` and `..` are not among the entries: the client has the handle of the one, and asks for that of the other if need be.
+/// The entries do not include `.` and `..`. The client has the handle of the first, and looks up the second
+/// if it needs it.
 pub(super) async fn readdirlook(
     asked: &Asked<'_>,
     lease: LeaseRequest,
@@ -42,7 +44,7 @@ pub(super) async fn readdirlook(
         start if is_start(start) => 0,
         cookie => cookies.lengthen(export, caller, handle, cookie).await?,
     };
-    let part = ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: true };
+    let part = ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: true, want_directory_lease: false };
     let listing = export.fs.readdir(caller, handle, part).await?;
     let (mut entries, mut used, mut cut) = (Vec::new(), 0, false);
     for entry in &listing.entries {
@@ -54,9 +56,9 @@ pub(super) async fn readdirlook(
         }
         let node = match entry.node {
             Some(node) => node,
-            None => match export.fs.lookup(caller, handle, &entry.name).await {
+            None => match export.fs.lookup(caller, handle, &entry.name, vfs::Want::None).await {
                 Ok(looked) => looked.node,
-                // It is gone.
+                // The entry was removed.
                 Err(error) if error.status == Status::NoEnt => continue,
                 Err(error) => return Err(error),
             },
@@ -78,7 +80,7 @@ pub(super) async fn readdirlook(
     Ok((lease, ReaddirlookOk { entries, eof: listing.eof && !cut }))
 }
 
-/// One entry, with a lease if that is wanted; `None` if what it named is gone.
+/// One entry, with a lease if the client wants one; `None` if the object no longer exists.
 async fn looked(
     asked: &Asked<'_>,
     directory: &Object,

@@ -1,8 +1,8 @@
-//! EVICTED: what a recall is to a client of NQNFS.
+//! EVICTED: the recall of a lease from an NQNFS client.
 //!
-//! It goes the way that the client's last call came, and is sent again, with pauses that double, until the client has
-//! vacated or the time is over in which the lease may last. That the client has it is no reason not to send it again:
-//! what counts is VACATED.
+//! It goes over the route of the client's last call. The server repeats it with doubling pauses, until the
+//! client has sent VACATED or the term of the lease is over. A reply to EVICTED does not stop the
+//! repetition, because only VACATED counts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,12 +20,12 @@ use super::leases::Out;
 use crate::exports::ExportId;
 use crate::front::Front;
 
-/// Until it is sent for the second time.
+/// Pause before the first repetition.
 const AGAIN_MIN: Duration = Duration::from_millis(250);
-/// The longest pause between two.
+/// The longest pause between two repetitions.
 const AGAIN_MAX: Duration = Duration::from_secs(4);
 
-/// Asks the client for a lease until it is back, or its time is over.
+/// Asks the client to return a lease, until the lease is back or its time is over.
 pub(crate) async fn evict(front: &Arc<Front>, export: ExportId, out: Out, recall: Recall) {
     let Ok(fh) = front.handles.v2(export, &recall.handle) else { return };
     let mut pause = AGAIN_MIN;
@@ -48,7 +48,7 @@ pub(crate) async fn evict(front: &Arc<Front>, export: ExportId, out: Out, recall
     }
 }
 
-/// The lease is lost already: says so, once.
+/// The lease is already lost: sends EVICTED once.
 pub(crate) fn lost(front: &Arc<Front>, export: ExportId, out: Out) {
     let front = front.clone();
     tokio::spawn(async move {
@@ -58,14 +58,14 @@ pub(crate) fn lost(front: &Arc<Front>, export: ExportId, out: Out) {
     });
 }
 
-/// Sends it once.
+/// Sends EVICTED once.
 async fn say(front: &Front, out: &Out, fh: &WireHandle, until: Instant) {
     let way = front.nqnfs.clients.lock().way(out.holder);
     match way {
         Some(Way::Stream(connection)) => {
             let Some(connection) = connection.upgrade() else { return };
             let header = header(connection.xid());
-            // Its answer says no more than that it came.
+            // The answer says only that EVICTED arrived.
             let _ = timeout_at(until, connection.call(header, arguments(fh))).await;
         }
         Some(Way::Datagrams(datagrams, peer)) => {

@@ -1,4 +1,4 @@
-//! Leases on their way out: GETLEASE, and what is asked for along with other calls.
+//! Grants leases: for GETLEASE, and for requests that are part of other calls.
 
 use protocol::nqnfs::{
     Cachetype, GetleaseArgs, GetleaseOk, LeaseRequest, LeaseResult, Promise, TERM_DEFAULT, TERM_MAX,
@@ -12,7 +12,7 @@ use super::evict::evict;
 use crate::front::Object;
 use crate::nfs4::Said;
 
-/// What was granted, before it is known at which `modifyrev`.
+/// A granted lease whose `modifyrev` is not known yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     wanted: LeaseRequest,
@@ -21,7 +21,7 @@ pub(super) struct Grant {
 }
 
 impl Grant {
-    /// As the answer has it.
+    /// The lease in the form of the reply.
     pub(super) fn at(self, rev: u64) -> LeaseResult {
         let promise = Promise { cachable: self.cachable, duration: self.duration, rev };
         match self.wanted {
@@ -50,7 +50,7 @@ pub(super) async fn getlease(asked: &Asked<'_>, args: GetleaseArgs) -> vfs::Resu
     Ok(GetleaseOk { promise, attributes })
 }
 
-/// The lease that comes with a call that brings no attributes of its file.
+/// Grants the lease of a call that does not return attributes of its file.
 pub(super) async fn granted(
     asked: &Asked<'_>,
     object: &Object,
@@ -64,11 +64,12 @@ pub(super) async fn granted(
     Ok(grant.at(asked.front.nqnfs.rev(attributes.change).await?))
 }
 
-/// Takes a lease for the client. What goes with it (attributes, data) is asked of the file system after this, so that the
-/// lease vouches for it.
+/// Takes a lease for the client. The caller must fetch the attributes or data of the reply after this, so
+/// that the lease covers them.
 ///
 /// # Errors
-/// `Delay`: what others hold is still out, or all records are taken.
+/// `Delay` if leases of other clients are still valid, if the limit of leases is reached, or if the record
+/// cannot be written.
 pub(super) async fn grant(asked: &Asked<'_>, object: &Object, wanted: LeaseRequest) -> vfs::Result<Grant> {
     let (kind, duration) = match wanted {
         LeaseRequest::None => return Ok(Grant { wanted, cachable: false, duration: 0 }),
@@ -77,14 +78,14 @@ pub(super) async fn grant(asked: &Asked<'_>, object: &Object, wanted: LeaseReque
     };
     let term = if duration == 0 { TERM_DEFAULT } else { duration.min(TERM_MAX) };
     let refused = Grant { wanted, cachable: false, duration: term };
-    // Nothing of the life before is known yet; a write is served, and that is all.
+    // During recovery the state of the previous incarnation is unknown, so no lease is granted.
     if asked.front.nqnfs.recovery.is_on(asked.came) {
         return Ok(refused);
     }
     let Object { export, handle, caller } = object;
     let lease = export.fs.lease(caller, handle, kind, Duration::from_secs(term.into())).await?;
     let Some(lease) = lease.filter(|lease| lease.kind >= kind) else { return Ok(refused) };
-    // The client counts from when it asked, which was before the call came.
+    // The client counts from the moment of its request, which was before the call arrived.
     let left = lease.until.map_or(term.into(), |until| until.saturating_duration_since(asked.came).as_secs());
     let kept = keep(asked, object, &lease).await?;
     if !kept || left == 0 {
@@ -93,7 +94,7 @@ pub(super) async fn grant(asked: &Asked<'_>, object: &Object, wanted: LeaseReque
     Ok(Grant { wanted, cachable: true, duration: left.min(TERM_MAX.into()) as u32 })
 }
 
-/// Enters a lease where recalls find it. False if it is no more already.
+/// Enters a lease where recalls find it. False if it was revoked already.
 async fn keep(asked: &Asked<'_>, object: &Object, lease: &Lease) -> vfs::Result<bool> {
     let (front, export) = (asked.front, object.export.id);
     if let Err(error) = front.nqnfs.record.grant().await {
@@ -101,7 +102,8 @@ async fn keep(asked: &Asked<'_>, object: &Object, lease: &Lease) -> vfs::Result<
         object.export.fs.returned(&object.caller, lease.id).await?;
         return Err(Status::Delay.into());
     }
-    // In one moment: who hears of a lease that neither table has leaves word for when it comes.
+    // One critical section. If a callback names a lease that neither table has, it is stored for the moment
+    // when the lease is entered.
     let mut tables = front.state.tables();
     let now = tokio::time::Instant::now();
     let mut leases = front.nqnfs.leases.lock();

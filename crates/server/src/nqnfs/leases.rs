@@ -1,7 +1,8 @@
-//! Which lease of a file system stands for which promise to a client.
+//! Maps each promise to an NQNFS client to the file system's lease.
 //!
-//! No second table of leases: who may have one, and until when, the file system says. This finds the lease that a VACATED
-//! means, and the client that a recall means. A pure table; what has ended by its own term is swept out as it grows.
+//! This is not a second table of leases: the file system decides which client may have one, and until when.
+//! The map finds the lease that a VACATED means, and the client that a recall means. A pure table. As it
+//! grows, it sweeps out promises that have expired.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,18 +14,19 @@ use vfs::{Handle, HolderId, Lease, LeaseId};
 
 use crate::exports::ExportId;
 
-/// A promise is kept for longer than the file system may keep its lease: it costs little, and a recall finds it.
+/// A promise is kept for longer than the file system may keep its lease. That costs little, and a recall
+/// finds it.
 const KEPT_AFTER_ITS_END: Duration = Duration::from_secs(600);
-/// The table is swept when it is twice as large as after the last time, and not below this.
+/// The table is swept when it has twice its size after the last sweep, but not below this size.
 const SWEEP_MIN: usize = 1024;
 
-/// A promise that is out.
+/// A promise that a client holds.
 #[derive(Clone, Debug)]
 pub(crate) struct Out {
     pub(crate) holder: HolderId,
     pub(crate) handle: Handle,
     until: Instant,
-    /// Woken when it is out no more.
+    /// Notified when the promise has ended.
     pub(crate) gone: Arc<Notify>,
 }
 
@@ -57,17 +59,17 @@ impl Leases {
         let out = Out { holder, handle: *handle, until, gone: Arc::default() };
         self.out.insert((export, lease.id), out);
         if let Some(before) = self.named.insert((export, holder, *handle), lease.id) {
-            // It has ended, or this one would not have been granted.
+            // The earlier lease has ended, because otherwise this one would not have been granted.
             self.forget(export, before);
         }
     }
 
-    /// The promise that a lease stands for.
+    /// The promise for a lease.
     pub(crate) fn get(&self, export: ExportId, lease: LeaseId) -> Option<Out> {
         self.out.get(&(export, lease)).cloned()
     }
 
-    /// The holder gives up what it has of a file.
+    /// The holder gives up its lease on a file.
     pub(crate) fn vacate(&mut self, export: ExportId, handle: &Handle, holder: HolderId) -> Option<LeaseId> {
         let lease = *self.named.get(&(export, holder, *handle))?;
         self.forget(export, lease);
@@ -75,7 +77,7 @@ impl Leases {
         Some(lease)
     }
 
-    /// The holder gives up all that it has.
+    /// The holder gives up all its leases.
     pub(crate) fn vacate_all(&mut self, holder: HolderId) -> Vec<(ExportId, LeaseId)> {
         let all = self.named.extract_if(|(_, whose, _), _| *whose == holder);
         let all: Vec<_> = all.map(|((export, ..), lease)| (export, lease)).collect();
@@ -85,7 +87,7 @@ impl Leases {
         all
     }
 
-    /// The file system has revoked it.
+    /// The file system has revoked the lease.
     pub(crate) fn revoked(&mut self, export: ExportId, lease: LeaseId) -> Option<Out> {
         let out = self.forget(export, lease)?;
         let key = (export, out.holder, out.handle);
@@ -137,7 +139,7 @@ mod tests {
         assert_eq!(leases.vacate(export, &file, two), Some(LeaseId(8)));
         assert_eq!(leases.vacate(export, &file, two), None);
         assert!(leases.get(export, LeaseId(8)).is_none());
-        // A later one of the same client takes the place of the one before.
+        // A later lease of the same client replaces the earlier one.
         leases.granted(now, export, one, &file, &lease(9, now));
         assert!(leases.get(export, LeaseId(7)).is_none());
         assert_eq!(leases.revoked(export, LeaseId(9)).unwrap().handle, file);

@@ -1,6 +1,8 @@
-//! CREATE, REMOVE, RENAME, LINK, SYMLINK, MKDIR, RMDIR. The lease asked for along with CREATE is on the file that it makes,
-//! that with MKDIR on the directory that it makes, with the others on the directory (of RENAME the first, of LINK the file):
-//! see docs/nqnfs.md.
+//! CREATE, REMOVE, RENAME, LINK, SYMLINK, MKDIR, RMDIR, each with a lease in the same call (see
+//! docs/nqnfs.md).
+//!
+//! The lease of CREATE covers the new file, and that of MKDIR the new directory. The lease of the other
+//! calls covers the directory: the first one of RENAME. The lease of LINK covers the file.
 
 use protocol::nqnfs::{
     CreateArgs, DirOpOk, LeaseRequest, LeaseResult, LinkArgs, Promise, RenameArgs, SymlinkArgs, TERM_DEFAULT,
@@ -13,10 +15,10 @@ use super::{Asked, Done, wire_handle};
 use crate::front::Object;
 use crate::nfs2::{attributes, new_name};
 
-/// Enough to see whether there is any name, in bytes.
+/// Bytes of a listing that shows whether the directory has any entry.
 const FIRST_NAME_BYTES: u32 = 1024;
 
-/// CREATE also makes special files: the type is in the mode, the device number in the size.
+/// CREATE also creates special files: the mode holds the type, and the size holds the device number.
 pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateArgs) -> Done<DirOpOk> {
     let object = asked.writable(&args.location.dir)?;
     let Object { export, handle, caller } = &object;
@@ -29,7 +31,7 @@ pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateA
         return without_lease(asked, &object, &created, (lease, 0)).await;
     }
     if lease != LeaseRequest::None {
-        // Whether it was there before is of use to who asks for a lease.
+        // A client that requests a lease needs to know whether the file existed before.
         match export.fs.create(caller, handle, &name, CreateHow::Guarded, &set).await {
             Ok(created) => return made_with_lease(asked, &object, &created, lease).await,
             Err(error) if error.status == Status::Exist => {}
@@ -41,7 +43,8 @@ pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateA
     without_lease(asked, &object, &created, (lease, 0)).await
 }
 
-/// A file that was made just now, with a lease for its maker, if he may use it so again. That there is none is no failure.
+/// The reply for a new file, with a lease for its creator if the creator may use the file that way. A
+/// refused lease is no failure.
 async fn made_with_lease(
     asked: &Asked<'_>,
     directory: &Object,
@@ -61,13 +64,13 @@ async fn made_with_lease(
     under_lease(asked, directory, created, grant).await
 }
 
-/// Has its maker these rights on what he has made?
+/// Does the creator have these rights on the new object?
 async fn may(made: &Object, rights: AccessMask) -> bool {
     let accessed = made.export.fs.access(&made.caller, &made.handle, rights).await;
     accessed.is_ok_and(|accessed| accessed.granted.contains(rights))
 }
 
-/// What was made, with its attributes as they are under the lease.
+/// The reply for a new object, with the attributes that it has under the lease.
 async fn under_lease(
     asked: &Asked<'_>,
     directory: &Object,
@@ -79,7 +82,8 @@ async fn under_lease(
     Ok((grant.at(ok.attributes.rev), ok))
 }
 
-/// No lease, for so many seconds: of a file that was there before, none at all.
+/// The reply without a lease. `duration` is how long the refusal lasts, in seconds; zero for a file that
+/// existed before.
 async fn without_lease(
     asked: &Asked<'_>,
     directory: &Object,
@@ -101,7 +105,7 @@ pub(super) async fn mkdir(asked: &Asked<'_>, lease: LeaseRequest, args: CreateAr
     let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name)?;
     let set = SetAttributes { size: None, ..set_attributes(&args.attributes) };
-    let created = export.fs.mkdir(caller, handle, &name, &set).await?;
+    let created = export.fs.mkdir(caller, handle, &name, &set, vfs::Want::None).await?;
     let made = Object { export: export.clone(), handle: created.node.handle, caller: caller.clone() };
     let grant = match lease {
         LeaseRequest::None => None,
@@ -113,17 +117,24 @@ pub(super) async fn mkdir(asked: &Asked<'_>, lease: LeaseRequest, args: CreateAr
     }
 }
 
-/// A lease on a directory that was made just now, for its maker, if he has all rights there and nobody has made anything in
-/// it yet. That there is none is no failure.
+/// A lease on a new directory for its creator, if the creator has all rights and no client has created
+/// anything in it yet. A refused lease is no failure.
 async fn lease_new_directory(asked: &Asked<'_>, made: &Object, wanted: LeaseRequest) -> Option<Grant> {
     let all = AccessMask::READ | AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::LOOKUP;
     if !may(made, all).await {
         return None;
     }
     let grant = grant(asked, made, wanted).await.ok()?;
-    let part = ReadDir { cookie: 0, verifier: Verifier::default(), bytes: FIRST_NAME_BYTES, plus: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: Verifier::default(),
+        bytes: FIRST_NAME_BYTES,
+        plus: false,
+        want_directory_lease: false,
+    };
     let listing = made.export.fs.readdir(&made.caller, &made.handle, part).await.ok()?;
-    // A lease that is given out and not told of is vacated when it is in somebody's way.
+    // If the lease is not returned to the client, the client answers the eviction of a later conflict with
+    // VACATED.
     (listing.eof && listing.entries.is_empty()).then_some(grant)
 }
 
@@ -141,7 +152,7 @@ pub(super) async fn symlink(asked: &Asked<'_>, lease: LeaseRequest, args: Symlin
     if args.to.is_empty() || args.to.contains(&0) {
         return Err(Status::Inval.into());
     }
-    // Servers ignore the attributes, so clients fill them with anything.
+    // Servers ignore the attributes, so clients send arbitrary ones.
     let set = SetAttributes::default();
     object.export.fs.symlink(&object.caller, &object.handle, &name, &args.to, &set).await?;
     Ok((lease, ()))

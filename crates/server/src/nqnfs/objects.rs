@@ -13,7 +13,7 @@ use super::{Asked, Done, wire_handle};
 use crate::front::Object;
 use crate::nfs2::{attributes, write_all};
 
-/// Calls in datagrams have replies in datagrams, and those have room for this with the headers.
+/// A call in a datagram gets its reply in a datagram, which holds this many bytes beside the headers.
 const DATAGRAM_DATA_MAX: u32 = 32 << 10;
 
 pub(super) async fn getattr(asked: &Asked<'_>, lease: LeaseRequest, file: Handle) -> Done<Fattr> {
@@ -35,7 +35,8 @@ pub(super) async fn setattr(asked: &Asked<'_>, lease: LeaseRequest, args: SattrA
     Ok((grant.at(attributes.rev), attributes))
 }
 
-/// The lease on what the name leads to is for reading; who wants to write asks with the write.
+/// The lease on the target of the name is a read lease. A client that wants to write requests a lease with
+/// the WRITE.
 pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupArgs) -> Done<LookupOk> {
     let directory = asked.object(&args.dir)?;
     let lease = granted(asked, &directory, lease).await?;
@@ -43,7 +44,7 @@ pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupA
     let node = match &args.name[..] {
         b"." => Node { handle: *handle, attributes: None },
         b".." => export.fs.parent(caller, handle).await?.node,
-        name => export.fs.lookup(caller, handle, &Name::new(name)?).await?.node,
+        name => export.fs.lookup(caller, handle, &Name::new(name)?, vfs::Want::None).await?.node,
     };
     let found = Object { export: export.clone(), handle: node.handle, caller: caller.clone() };
     let wanted = match args.duration {
@@ -51,7 +52,7 @@ pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupA
         duration => LeaseRequest::Read(duration),
     };
     let grant = grant(asked, &found, wanted).await?;
-    // With a lease, what came before it is not good enough.
+    // With a lease, attributes from before the lease must not be used.
     let brought = node.attributes.filter(|_| wanted == LeaseRequest::None);
     let attributes = attributes(export, caller, &node.handle, brought).await?;
     let attributes = fattr(asked, &attributes).await?;
@@ -78,14 +79,14 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
     Ok((grant.at(attributes.rev), ReadOk { attributes, data: crate::nfs3::bulk(read.data) }))
 }
 
-/// WRITE is synchronous, and takes all of it. One that comes after its lease has ended is written all the same (section
-/// 4).
+/// WRITE is synchronous and writes all the data. A WRITE that arrives after its lease has ended is executed
+/// all the same (section 4).
 pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArgs) -> Done<Fattr> {
     let object = asked.writable(&args.file)?;
     if asked.front.nqnfs.recovery.is_on(asked.came) {
         if lease != LeaseRequest::None {
-            // Who asks for a lease has none: this is not what was written under one of before, and readers of before may
-            // believe still.
+            // A client that requests a lease has none, so this is no delayed write of the previous
+            // incarnation. And clients may still hold read leases of that incarnation.
             return Err(Status::Delay.into());
         }
         asked.front.nqnfs.recovery.wrote(asked.came);
@@ -105,7 +106,7 @@ pub(super) async fn statfs(asked: &Asked<'_>, lease: LeaseRequest, file: Handle)
     let object = asked.object(&file)?;
     let lease = granted(asked, &object, lease).await?;
     let stat = object.export.fs.fsstat(&object.caller, &object.handle).await?;
-    // Block counts have 31 bits that clients agree on: larger file systems get larger blocks.
+    // Clients agree on 31 bits of block counts, so larger file systems report larger blocks.
     let mut block_bytes = 4096u64;
     while stat.total_bytes / block_bytes > i32::MAX as u64 {
         block_bytes *= 2;
@@ -124,7 +125,7 @@ pub(super) async fn statfs(asked: &Asked<'_>, lease: LeaseRequest, file: Handle)
     Ok((lease, results))
 }
 
-/// All that is asked for must be allowed.
+/// All requested rights must be granted.
 pub(super) async fn access(asked: &Asked<'_>, lease: LeaseRequest, args: AccessArgs) -> Done<()> {
     let object = asked.object(&args.file)?;
     let Object { export, handle, caller } = &object;
@@ -140,6 +141,6 @@ pub(super) async fn access(asked: &Asked<'_>, lease: LeaseRequest, args: AccessA
     if !accessed.granted.contains(wanted) {
         return Err(Status::Access.into());
     }
-    // A failure has no room for a lease, so that none is taken before it is known to be none.
+    // A failure reply has no space for a lease, so the lease is taken only after all checks.
     Ok((granted(asked, &object, lease).await?, ()))
 }

@@ -1,7 +1,8 @@
-//! What a restart must know: whether leases may be out, and how far `modifyrev` has come.
+//! The data that a restart needs: whether leases may be valid, and the highest `modifyrev`.
 //!
-//! One small file, replaced as a whole: `granted 1 | offset 8 | reached 8 | CRC32C 4`. It is written when the first lease
-//! of a life is granted, and every ten seconds in which a `modifyrev` is given out.
+//! One small file that is always replaced completely: `granted 1 | offset 8 | reached 8 | CRC32C 4`. It is
+//! written when the first lease of an incarnation is granted. While the server gives out `modifyrev`
+//! values, it is also written every ten seconds.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -17,7 +18,7 @@ const BYTES: usize = 1 + 8 + 8 + 4;
 /// The contents.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
-    /// A lease was granted in this life, or recovery from the one before was not over.
+    /// This incarnation has granted a lease, or recovery from the previous one was not over.
     pub(super) granted: bool,
     /// See [`super::revs`].
     pub(super) offset: u64,
@@ -25,21 +26,21 @@ pub(super) struct Contents {
     pub(super) reached: u64,
 }
 
-/// See the module. Without a directory it holds nothing.
+/// See the module. Without a directory it stores nothing.
 #[derive(Clone, Debug)]
 pub(super) struct Record(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     directory: Option<PathBuf>,
-    /// What the file holds, and whether a lease was granted in this life.
+    /// The contents of the file, and whether this incarnation has granted a lease.
     contents: Mutex<(Contents, bool)>,
-    /// That a lease was granted in this life is durable.
+    /// The file says that this incarnation has granted a lease.
     granted: AtomicBool,
 }
 
 impl Record {
-    /// One that is not kept.
+    /// A record without a file.
     pub(super) fn volatile() -> Record {
         Record(Arc::new(Inner {
             directory: None,
@@ -48,8 +49,8 @@ impl Record {
         }))
     }
 
-    /// Reads the record of the life before. One that is damaged is taken for one that says that leases are out: that
-    /// costs a minute, and no promise.
+    /// Reads the record of the previous incarnation. A damaged record counts as one that says that leases
+    /// may be valid: that costs a minute and breaks no promise.
     pub(super) fn open(directory: Option<&Path>) -> io::Result<(Record, Contents)> {
         let Some(directory) = directory else { return Ok((Record::volatile(), Contents::default())) };
         let before = match std::fs::read(directory.join(NAME)) {
@@ -82,12 +83,12 @@ impl Record {
         Ok(())
     }
 
-    /// No lease of the life before is out any more.
+    /// No lease of the previous incarnation is valid any more.
     pub(super) async fn recovered(&self) -> io::Result<()> {
         self.change(|contents, in_this_incarnation| contents.granted = *in_this_incarnation).await
     }
 
-    /// `modifyrev` has come so far.
+    /// `modifyrev` has reached this value.
     pub(super) async fn reach(&self, offset: u64, reached: u64) -> io::Result<()> {
         self.change(move |contents, _| {
             contents.offset = contents.offset.max(offset);

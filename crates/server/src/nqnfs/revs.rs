@@ -1,58 +1,62 @@
-//! `modifyrev`: never zero, higher after each modification, and never back, over a restart or a clock that jumps.
+//! `modifyrev`: never zero, higher after each modification, and never going back after a restart or a clock
+//! jump.
 //!
-//! A file system's change attribute is made of the time of day, here and at most origins, so it goes back when the clock
-//! does. A pure machine holds what was given out against the clock: `modifyrev` is the change attribute and an offset,
-//! which grows by what the clock loses, and by a margin, so that what is modified after a jump is above all that was
-//! given before. A file that was not modified gets a higher one too, once: who has it cached fetches it again.
+//! Here and at most origins, the change attribute is derived from the time of day, so it goes back with the
+//! clock. A pure state machine compares the values given out with the clock. `modifyrev` is the change
+//! attribute plus an offset. The offset grows by the time that the clock loses, and by a margin. So a
+//! modification after a jump gets a value above all earlier ones. A file that was not modified gets a
+//! higher value once too, and clients fetch it again.
 //!
-//! The offset and how far the shifted clock has come are durable, the latter a little ahead of time. After a restart of
-//! less than that while the clock went on, nothing is shifted: the caches of clients stay good.
+//! The offset and the highest shifted time are durable, the latter a little ahead of time. If a restart
+//! takes less than that and the clock went on, nothing is shifted and the caches of clients stay valid.
 //!
-//! Assumed: a jump is noticed within [`MARGIN`], which is to say that somebody asks for a `modifyrev` so often, or that
-//! what was modified in between was not cached anywhere; and the clock did not jump before anybody ever asked.
+//! Assumptions: a jump is noticed within [`MARGIN`]. That holds if clients ask for a `modifyrev` often
+//! enough, or if no client cached the files that were modified in between. And the clock did not jump
+//! before the first request.
 
-/// By how much more than it must the offset grows: one hour in nanoseconds.
+/// The extra growth of the offset: one hour in nanoseconds.
 const MARGIN: u64 = 3_600_000_000_000;
-/// How far ahead the durable mark is: ten seconds in nanoseconds.
+/// How far the durable mark is ahead: ten seconds in nanoseconds.
 const AHEAD: u64 = 10_000_000_000;
 
 /// See the module. Times are nanoseconds since 1970.
 #[derive(Clone, Debug)]
 pub(super) struct Revs {
     offset: u64,
-    /// The highest that the clock and the offset of its time have been.
+    /// The highest sum of the clock and the offset so far.
     reached: u64,
-    /// What the record says: offset, and a time that `reached` is not beyond.
+    /// The contents of the record: the offset, and a time that `reached` has not passed.
     stored: (u64, u64),
 }
 
 impl Revs {
-    /// After a start at `now`, with what the record says: zeros, if there is none.
+    /// The state after a start at `now`, with the contents of the record: zeros if there is none.
     pub(super) fn new(now: u64, offset: u64, stored: u64) -> Revs {
-        // The mark was ahead of time by so much at most, so that a clock before that has gone back.
+        // The mark was at most this far ahead. If the clock is before the rest, it has gone back.
         let reached = stored.saturating_sub(AHEAD);
         let mut revs = Revs { offset, reached, stored: (offset, stored) };
         revs.advance(now);
         revs
     }
 
-    /// `modifyrev` of a file with this change attribute, at `now`.
+    /// The `modifyrev` of a file with this change attribute, at `now`.
     pub(super) fn of(&mut self, now: u64, change: u64) -> u64 {
         self.advance(now);
-        // From before a jump, and above what the next modification gets: until the clock has come so far, the file has a
-        // higher one each time, and is not taken for unchanged.
+        // A change attribute from before a jump is ahead of the clock, and above the value of the next
+        // modification. Until the clock has caught up, the file gets a higher value each time, so that
+        // clients do not take it as unchanged.
         let change = if self.offset > 0 { change.min(now) } else { change };
         change.saturating_add(self.offset).max(1)
     }
 
-    /// What must be durable before the last answer is given out, if it is not.
+    /// The values that must be durable before the last answer is sent, if they are not yet.
     pub(super) fn to_be_stored(&self) -> Option<(u64, u64)> {
         let (offset, reached) = self.stored;
         (self.offset != offset || self.reached > reached)
             .then_some((self.offset, self.reached.saturating_add(AHEAD)))
     }
 
-    /// It is durable.
+    /// The values are durable.
     pub(super) fn stored(&mut self, offset: u64, reached: u64) {
         if (offset, reached) > self.stored {
             self.stored = (offset, reached);
@@ -112,7 +116,7 @@ mod tests {
             let mut revs = Revs::new(now, 0, 0);
             let (mut change, mut modified) = (now, true);
             let mut last = 0;
-            // A jump from before anybody asked is not seen.
+            // A jump before the first request is not noticed, so look once first.
             for step in std::iter::once(Step::Look).chain(steps) {
                 match step {
                     Step::Modify => {

@@ -1,6 +1,6 @@
-//! The diagrams of section 4 and the rules of section 5, on simulated time, through the whole server: calls as they come
-//! off the wire, the arbiter, and a file system in memory that grants leases. What the network does is for tests of
-//! sockets.
+//! Tests the diagrams of section 4 and the rules of section 5 of the paper on simulated time. They cover
+//! the complete server: decoded calls, the arbiter, and a file system in memory that grants leases. Tests
+//! with sockets cover the network.
 
 #[path = "../../../arbiter/tests/below/mod.rs"]
 mod below;

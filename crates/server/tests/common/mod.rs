@@ -1,4 +1,4 @@
-//! A front over a temporary directory, and a client of it.
+//! A front over a temporary directory, and a client of the front.
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use server::exports::ExportId;
 use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 
-/// A server on loopback. The directories go with it.
+/// A server on loopback, with its directories.
 pub struct Served {
     pub tree: TempDir,
     pub front: Arc<Front>,
@@ -19,7 +19,7 @@ pub struct Served {
     _state: TempDir,
 }
 
-/// Exports a new directory as `/export`, to root as root.
+/// Exports a new directory as `/export`. Root stays root.
 pub async fn serve(change: impl FnOnce(&mut ExportOptions)) -> Served {
     let (tree, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let fs = LocalFs::open(tree.path(), local::Options::new(state.path())).unwrap();

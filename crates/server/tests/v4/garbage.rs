@@ -1,11 +1,11 @@
-//! Bytes that are no compound.
+//! Bytes that are not a valid compound.
 
 use proptest::prelude::*;
 use protocol::nfs4::{ArgOp, Operation};
 
 use crate::wire::{ROOT, bytes, serve_root, tagged};
 
-/// Whatever is sent, the server answers something and lives.
+/// Whatever bytes arrive, the server sends a reply and keeps running.
 #[test]
 fn no_bytes_bring_the_server_down() {
     let runtime = tokio::runtime::Runtime::new().unwrap();
@@ -23,7 +23,7 @@ fn no_bytes_bring_the_server_down() {
     );
     proptest!(ProptestConfig::with_cases(2000), |((minor, operation, random, small) in strategy)| {
         for tail in [&random, &small] {
-            // PUTROOTFH, then an operation whose arguments are anything.
+            // PUTROOTFH, then an operation with arbitrary arguments.
             let mut call = bytes(&tagged(minor, b"", vec![ROOT, ArgOp::Illegal(operation)]));
             call.extend_from_slice(tail);
             call.resize(call.len().next_multiple_of(4), 0);

@@ -1,4 +1,4 @@
-//! NFSv4 on the wire: compounds made by hand, over a directory of this machine behind the arbiter.
+//! NFSv4 on the wire: hand-made compounds over a local directory behind the arbiter.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod garbage;

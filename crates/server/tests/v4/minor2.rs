@@ -1,5 +1,5 @@
-//! What minor version 1 and 2 have that needs no state of its own but a session: extents, copies, extended attributes,
-//! and replies that a session has no room for.
+//! Operations of minor versions 1 and 2 that need only a session: extents, copies, extended attributes, and
+//! replies that are too big for a session.
 
 use bytes::Bytes;
 use protocol::nfs4::{
@@ -37,7 +37,7 @@ async fn holes_are_found_made_and_left_out() {
     let path = home.tree().join("file");
     let (_incarnation, mut session) = session(&home).await;
     std::fs::write(&path, vec![7; 3 * MIB as usize]).unwrap();
-    // The state id of OPEN is the current one for what follows it.
+    // The state id of OPEN is the current one for the following operations.
     let opened = vec![ROOT, ArgOp::Open(create(b"file", b"owner", 3))];
     let deallocated = session.compound(then(opened.clone(), [ArgOp::Deallocate(range(MIB, MIB))])).await;
     if deallocated.status() == Err(Status::NotSupp) {

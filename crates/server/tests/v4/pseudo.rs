@@ -1,4 +1,4 @@
-//! The tree above the exports.
+//! The pseudo file system above the exports.
 
 use protocol::nfs4::{AccessArgs, ArgOp, Attr, Createtype, Fattr, Ftype, ReaddirArgs, Status, op};
 use protocol::nfs4::{Bitmap, Handle};

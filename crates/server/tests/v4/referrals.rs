@@ -1,4 +1,4 @@
-//! Exports that are elsewhere, or elsewhere too.
+//! Exports that are on another server, or on other servers too.
 
 use client::{Nfs3, Url};
 use protocol::nfs4::{
@@ -20,7 +20,7 @@ async fn referring() -> Served {
     serve(vec![("/srv/away", away), ("/srv/both", both), ("/srv/here", open_to_all())]).await
 }
 
-/// As text: where it is here, and where else.
+/// The locations as text: the path here, and the other locations.
 fn told(locations: &FsLocations) -> (String, Vec<String>) {
     let path = |names: &protocol::nfs4::Pathname| {
         let names: Vec<_> = names.iter().map(|name| name.escape_ascii().to_string()).collect();
@@ -74,7 +74,7 @@ async fn an_export_that_is_elsewhere_tells_where_and_nothing_else() {
         let status = client.status(then(walk("/srv/away"), [operation])).await;
         assert_eq!(status, Err(Status::Moved), "{what}");
     }
-    // The name is there, as any other.
+    // The name of the export exists like any other.
     let secinfo = ArgOp::Secinfo(SecinfoArgs { name: name(b"away") });
     assert_eq!(client.status(then(walk("/srv"), [secinfo])).await, Ok(()));
     assert!(!served.tree().join("new").exists());
@@ -129,7 +129,7 @@ async fn replicas_are_told_to_who_asks() {
     assert_eq!(told(&seen.fs_locations.unwrap()), ("/srv/here".to_owned(), vec![]));
 }
 
-/// Handles that clients have from before it was moved are good for asking where it is.
+/// A handle from before the export moved can still be used to ask for the new location.
 #[tokio::test]
 async fn a_handle_of_before_finds_the_new_place() {
     let before = serve(vec![("/srv/away", open_to_all())]).await;

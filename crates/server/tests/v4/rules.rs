@@ -1,4 +1,4 @@
-//! What holds for every compound: tags, minor versions, order, operations that are none.
+//! Rules of every compound: tags, minor versions, order, unknown operations.
 
 use protocol::nfs4::{
     ArgOp, Attr, Operation, ReclaimCompleteArgs, RenewArgs, SecinfoStyle, SequenceArgs, Status,

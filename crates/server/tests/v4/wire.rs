@@ -1,4 +1,4 @@
-//! A server over new directories, and a client that sends what it is told.
+//! A server over new directories, and a client that sends given operations.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -28,7 +28,7 @@ pub struct Served {
     _state: TempDir,
 }
 
-/// For the addresses of a list alone.
+/// Export options for the addresses of a list alone.
 pub fn open_to(clients: &str) -> ExportOptions {
     ExportOptions { clients: clients.parse().unwrap(), ..open_to_all() }
 }
@@ -72,7 +72,7 @@ impl Served {
         Client::connect(self.server.local_addr(), minor).await
     }
 
-    /// From another address of the loopback network.
+    /// A client at another address of the loopback network.
     pub async fn client_from(&self, source: Ipv4Addr, minor: u32) -> Client {
         Client::connect_from(source, self.server.local_addr(), minor).await
     }
@@ -82,7 +82,7 @@ impl Served {
 pub struct Client {
     stream: TcpStream,
     pub minor: u32,
-    /// Who asks: root, unless a test says otherwise.
+    /// The requesting user: root, unless a test sets another.
     pub credential: Credential,
     xid: u32,
 }
@@ -92,7 +92,7 @@ impl Client {
         Client::connect_from(Ipv4Addr::LOCALHOST, server, minor).await
     }
 
-    /// The same from another address of the loopback network.
+    /// As [`Client::connect`], from another address of the loopback network.
     pub async fn connect_from(source: Ipv4Addr, server: SocketAddr, minor: u32) -> Client {
         let socket = TcpSocket::new_v4().unwrap();
         socket.bind((source, 0).into()).unwrap();
@@ -102,14 +102,14 @@ impl Client {
         Client { stream, minor, credential, xid: 0 }
     }
 
-    /// A compound to a server that does not admit the client: it must be refused.
+    /// Sends a compound that the server must refuse because no export admits the client.
     pub async fn refusal(&mut self, operations: Vec<ArgOp>) -> Refusal {
         let args = CompoundArgs::new(self.minor, operations).unwrap();
         let reply = self.raw(&xdr::to_bytes(&args).unwrap()).await;
         rpc::message::parse_reply(xdr::Decoder::new(reply)).unwrap().unwrap_err()
     }
 
-    /// Sends bytes as the arguments of COMPOUND; what comes back, if anything does, from the accept status on.
+    /// Sends bytes as the arguments of COMPOUND. Returns the reply from the accept status on.
     pub async fn raw(&mut self, arguments: &[u8]) -> Bytes {
         self.xid += 1;
         let credential = self.credential.clone();
@@ -137,7 +137,7 @@ impl Client {
         rest.rest()
     }
 
-    /// Sends arguments; the results, which must be well-formed to the last byte.
+    /// Sends arguments. Returns the results, which must be well-formed to the last byte.
     pub async fn send(&mut self, args: &CompoundArgs) -> CompoundRes {
         let reply = self.raw(&xdr::to_bytes(args).unwrap()).await;
         let results = rpc::message::parse_reply(xdr::Decoder::new(reply)).unwrap().unwrap();
@@ -149,7 +149,7 @@ impl Client {
         self.send(&CompoundArgs::new(minor, operations).unwrap()).await.into_results()
     }
 
-    /// The status of a compound, which is that of the last operation answered.
+    /// The status of a compound, which must be that of the last operation in its results.
     pub async fn status(&mut self, operations: Vec<ArgOp>) -> Result<(), Status> {
         let results = self.compound(operations).await;
         let status = results.status();
@@ -163,7 +163,7 @@ impl Client {
         status
     }
 
-    /// The last result of a compound that must succeed.
+    /// The result of the last operation of a compound that must succeed.
     pub async fn last<O: Op<ResOp = ResOp>>(&mut self, operations: Vec<ArgOp>) -> O::Ok {
         let count = operations.len();
         let mut results = self.compound(operations).await;
@@ -174,7 +174,7 @@ impl Client {
         results.take::<O>().map_err(|error| error.to_string()).unwrap()
     }
 
-    /// The handle that a path leads to.
+    /// The filehandle at a path.
     pub async fn handle(&mut self, path: &str) -> Handle {
         let mut operations = walk(path);
         operations.push(ArgOp::Getfh(()));

@@ -1,6 +1,6 @@
-//! Clients that do not do as they should when a delegation is recalled: they say nothing, refuse, talk nonsense, keep
-//! what they were asked for. Nobody else waits beyond the deadline, nothing grows beyond its bound, nothing old is read,
-//! and who lost a delegation is told.
+//! Clients that misbehave when a delegation is recalled: they do not answer, refuse, send garbage, or keep
+//! the delegation. No other client waits beyond the deadline, no resource exceeds its limit, and no client
+//! reads old data. A client that lost a delegation is told so.
 
 mod strangers;
 mod thieves;
@@ -30,7 +30,7 @@ const MANNERS: [Manner; 8] = [
     Manner::Refusing(Status::OpIllegal),
 ];
 
-/// Far beyond what anything here takes, and far below every deadline that is not meant to be met.
+/// Far more time than anything here takes, and far less than every deadline that must not be reached.
 const AT_ONCE: Duration = Duration::from_secs(10);
 
 fn options(recall_deadline: Duration) -> arbiter::Options {
@@ -42,7 +42,7 @@ fn name_of(file: usize) -> Vec<u8> {
     format!("f{file:04}").into_bytes()
 }
 
-/// A server over so many files.
+/// A server over `files` files.
 async fn serving(home: &Home, files: usize, options: arbiter::Options) -> Incarnation {
     for file in 0..files {
         std::fs::write(home.tree().join(String::from_utf8(name_of(file)).unwrap()), b"old").unwrap();
@@ -73,12 +73,12 @@ async fn read(client: &mut Reachable, file: Handle, stateid: Stateid) -> Result<
     client.last::<op::Read>(vec![putfh(file), read]).await.map(|read| read.data.to_bytes().unwrap().to_vec())
 }
 
-/// Did the last reply say that delegations were revoked? It may say besides that the way back is down.
+/// Did the last reply report revoked delegations? Its flags may also report that the callback path is down.
 fn is_told(client: &Reachable) -> bool {
     client.status_flags & SEQ4_STATUS_RECALLABLE_STATE_REVOKED != 0
 }
 
-/// Opens for writing and writes. The open is held while recalls run; it may be told DELAY and asks again.
+/// Opens for writing and writes. The open is held while recalls run. If it gets DELAY, it is retried.
 async fn overwrite(writer: &mut Session, file: usize, handle: Handle) {
     let opened = loop {
         match writer.compound(opening(file, 2)).await {
@@ -110,7 +110,8 @@ async fn a_client_that_answers_a_recall_wrongly_holds_nobody_up_beyond_the_deadl
         assert!(written.is_ok(), "{manner:?}: the writer hangs");
         assert_eq!(incarnation.arbiter.held().read_leases, 0, "{manner:?}");
 
-        // The next request tells, whatever the holder believes; and what it reads is what is there.
+        // The next request reports the loss, whatever the holder believes, and the holder then reads the
+        // new data.
         let lost = read(&mut holder, file, delegation).await.unwrap_err();
         assert_eq!(lost, Status::DelegRevoked, "{manner:?}");
         assert!(is_told(&holder), "{manner:?}");
@@ -121,7 +122,8 @@ async fn a_client_that_answers_a_recall_wrongly_holds_nobody_up_beyond_the_deadl
     }
 }
 
-/// The answer to its OPEN is behind much else on another connection: till it comes, the client denies what it will believe in.
+/// The answer to its OPEN is queued on another connection. Until it arrives, the client denies the
+/// delegation that it will soon know.
 #[tokio::test]
 async fn a_client_that_does_not_know_of_its_delegation_yet_is_asked_until_it_does() {
     let home = Home::new();
@@ -149,7 +151,8 @@ async fn a_client_that_does_not_know_of_its_delegation_yet_is_asked_until_it_doe
     tokio::time::timeout(AT_ONCE, &mut writing).await.expect("the writer hangs").unwrap();
 }
 
-/// Opens all files for reading and gives the delegations that are left with it; recalled ones go back if it obliges.
+/// Opens all files for reading and returns the number of remaining delegations. If the client obliges, it
+/// returns recalled ones.
 async fn open_all(
     incarnation: &Incarnation,
     client: &mut Reachable,
@@ -193,7 +196,8 @@ async fn a_bound_of_ten_delegations_holds_with_a_thousand_files_open() {
         assert!(started.elapsed() < 3 * AT_ONCE, "{manner:?}: {:?}", started.elapsed());
         assert_eq!(held.opens, FILES);
         assert!((1..=10).contains(&held.read_leases) && left <= 10, "{manner:?}: {held:?}");
-        // Who returns gets others, the most recent ones; who does not keeps what it has.
+        // A client that returns delegations gets others, for the most recent opens. A mute client keeps
+        // what it has.
         assert_eq!(held.granted > 100, obliges, "{manner:?}: {held:?}");
         assert!(held.recalls + 10 >= held.granted, "{manner:?}: {held:?}");
     }

@@ -1,5 +1,5 @@
-//! A client that is called back: over the connection of its session, or where it listens. It answers as a client should,
-//! or as it is told.
+//! A client that receives callbacks, over the connection of its session or at a listening port. It answers
+//! correctly or in a way that the test sets.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ use xdr::{Decode, Encode, Encoder};
 
 use crate::setup::{Incarnation, create_session_args, exchange_id, reclaim_complete};
 
-/// What is done about a write that the client has not sent: size and change attribute.
+/// The delayed write of the client, for CB_GETATTR: size and change attribute.
 pub const WRITTEN: (u64, u64) = (4711, 99);
-/// And its times of modification, of access, and of change, which is later than any at the server.
+/// Its times of modification, access and change. The last is later than any time at the server.
 pub const TIMES: [i64; 3] = [1_000_000_000, 1_100_000_000, 30_000_000_000];
 
-/// A callback as it came.
+/// A callback that the client received.
 #[derive(Debug)]
 pub struct Called {
     pub minor: u32,
@@ -31,20 +31,20 @@ pub struct Called {
     pub operation: CbArgOp,
 }
 
-/// What a client makes of callbacks that ask something of it.
+/// How a client answers callbacks that require an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Manner {
     /// It answers all with success.
     Obliging,
-    /// It takes them and says nothing, as a process that is stopped.
+    /// It receives callbacks and sends no answer, like a stopped process.
     Mute,
-    /// It fails each with this.
+    /// It fails each with this status.
     Refusing(Status),
-    /// It answers with bytes that mean nothing.
+    /// It answers with garbage.
     Babbling,
 }
 
-/// The client's end of the callbacks: answers in its manner, and tells of them.
+/// The client's end of the callbacks: answers them and reports them to the test.
 #[derive(Debug)]
 struct Callee {
     manner: Mutex<Manner>,
@@ -64,7 +64,7 @@ impl Callee {
         let result = match &operation {
             CbArgOp::Sequence(args) => {
                 let mut slots = self.slots.lock();
-                // Who is not answered asks again.
+                // A caller that gets no answer may send the request again.
                 let again = matches!(manner, Manner::Mute | Manner::Babbling);
                 assert!(again || args.sequenceid == slots[args.slotid as usize], "exactly once, in order");
                 slots[args.slotid as usize] = args.sequenceid + 1;
@@ -131,14 +131,14 @@ impl Service for Callee {
     }
 }
 
-/// A client with a session whose one connection goes both ways.
+/// A client with a session whose one connection carries both channels.
 pub struct Reachable {
     link: Link,
     callee: Arc<Callee>,
     pub calls: mpsc::UnboundedReceiver<Called>,
     pub session: Sessionid,
     sequence: u32,
-    /// Of the last SEQUENCE.
+    /// The flags of the last SEQUENCE.
     pub status_flags: u32,
     _replies: TempDir,
 }
@@ -189,7 +189,7 @@ impl Reachable {
         CompoundRes::decode(&mut results).unwrap()
     }
 
-    /// What the last operation gives; those before it must succeed.
+    /// The result of the last operation. The operations before it must succeed.
     pub async fn last<O: Op<ResOp = ResOp>>(&mut self, operations: Vec<ArgOp>) -> Result<O::Ok, O::Failure> {
         self.sequence += 1;
         let sequence = ArgOp::Sequence(SequenceArgs {
@@ -210,7 +210,7 @@ impl Reachable {
         results.result::<O>().unwrap()
     }
 
-    /// What it makes of callbacks from now on.
+    /// Sets how the client answers callbacks from now on.
     pub fn set_manner(&self, manner: Manner) {
         *self.callee.manner.lock() = manner;
     }
@@ -225,7 +225,7 @@ pub async fn called(calls: &mut mpsc::UnboundedReceiver<Called>) -> Called {
     tokio::time::timeout(Duration::from_secs(10), calls.recv()).await.unwrap().unwrap()
 }
 
-/// Where a client of minor version 0 listens.
+/// The listening port of a client of minor version 0.
 pub struct Listening {
     pub server: rpc::Server,
     callee: Arc<Callee>,
@@ -243,12 +243,12 @@ impl Listening {
         Listening { server, callee, calls, _replies: replies }
     }
 
-    /// What it makes of callbacks from now on.
+    /// Sets how the client answers callbacks from now on.
     pub fn set_manner(&self, manner: Manner) {
         *self.callee.manner.lock() = manner;
     }
 
-    /// As a universal address.
+    /// The port as a universal address.
     pub fn universal(&self) -> String {
         let port = self.server.local_addr().port();
         format!("127.0.0.1.{}.{}", port >> 8, port & 0xff)

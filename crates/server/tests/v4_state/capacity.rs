@@ -1,5 +1,5 @@
-//! Whose state goes when there is no room for more: that of clients who are silent, the longest silent first and no more
-//! than is needed; and of who is not, delegations that are not used.
+//! Which state goes when a limit is reached. Courtesy clients go first, the oldest renewal first, and no
+//! more than needed. Clients with a valid lease lose only unused delegations.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +15,9 @@ use crate::setup::{
 };
 use crate::wire::{ROOT, putfh};
 
-/// The lease of clients that fall silent.
+/// The lease of clients that become courtesy clients.
 const SHORT: Duration = Duration::from_secs(1);
-/// Far beyond what anything here takes.
+/// Far more time than anything here takes.
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 fn undelegated() -> arbiter::Options {
@@ -29,7 +29,7 @@ fn delegating(recall_deadline: Duration) -> arbiter::Options {
     arbiter::Options { delegations, recall_deadline, ..arbiter::Options::default() }
 }
 
-/// OPEN of a file that must not be there: one that was made in vain would be in the way of the next attempt.
+/// OPEN that creates a new file. If it fails after it has created the file, the next attempt fails too.
 fn make(file: &[u8]) -> Vec<ArgOp> {
     let args = create(file, file, 3);
     let Openflag::Create(Createhow::Unchecked(attributes)) = args.openhow else { unreachable!() };
@@ -49,7 +49,7 @@ async fn reads(client: &mut Session, (stateid, file): (Stateid, Handle)) -> Resu
     client.on(file, ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 })).await
 }
 
-/// Asks again as long as it is told `later`, and says how often it was.
+/// Repeats `ask` as long as it fails with `later`, and returns the number of repetitions.
 async fn at_last(later: Status, mut ask: impl AsyncFnMut() -> Result<(), Status>) -> usize {
     let asking = async {
         let mut times = 0;
@@ -83,7 +83,7 @@ async fn who_has_been_silent_for_longest_makes_room_for_files_and_no_more_go_tha
     assert_eq!(incarnation.arbiter.held().opens, 3);
     assert_eq!(reads(&mut longest, first).await, Err(Status::BadSession));
     assert_eq!(reads(&mut courtesy, second).await, Ok(()));
-    // There is one more place, and then it takes the other one, who was heard of just now.
+    // One more file can be open. After that the other client goes, which was heard of just now.
     assert_eq!(alive.status(make(b"newer")).await, Ok(()));
     assert!(at_last(Status::Delay, async || alive.status(make(b"newest")).await).await > 0);
     assert_eq!(incarnation.front.clients().known, 1);
@@ -111,7 +111,7 @@ async fn a_file_takes_room_once_however_often_it_is_open() {
     assert_eq!(reads(&mut clients[0], (stateid, file)).await, Ok(()));
 }
 
-/// A client with delegations of all files that may be open, on none of which it has an open.
+/// A client with delegations of all files that may be open, and without an open.
 async fn delegated(home: &Home, incarnation: &Incarnation, manner: Manner) -> Reachable {
     let mut holder = Reachable::with_manner(incarnation, b"holder", manner).await;
     for file in [&b"a"[..], b"b"] {
@@ -166,7 +166,7 @@ async fn nobody_is_held_who_could_then_give_nothing_back() {
     let mut holder = delegated(&home, &incarnation, Manner::Obliging).await;
     let mut other = incarnation.session(b"other").await;
     opened(&mut other, &[b"c", b"d"]).await;
-    // A session of one slot, in which nothing could be closed while the OPEN is held.
+    // A session of one slot, in which nothing can be closed while the OPEN is held.
     let mut client = incarnation.client(1).await;
     let known = client.last::<op::ExchangeId>(vec![exchange_id(b"narrow", 1, 0)]).await;
     let made = client.last::<op::CreateSession>(vec![create_session(&known, 1)]).await;
@@ -193,7 +193,7 @@ async fn records_of_silent_clients_make_room_for_others() {
     assert!(at_last(Status::Delay, ask).await > 0);
     assert_eq!(reads(&mut longest, first).await, Err(Status::BadSession));
     assert_eq!(reads(&mut courtesy, second).await, Ok(()));
-    // The same of a client of minor version 0, whose word for it is another.
+    // The same for a client of minor version 0, which gets another status.
     let mut third = incarnation.session(b"third").await;
     opened(&mut third, &[b"c"]).await;
     let mut client = incarnation.client(0).await;
@@ -208,7 +208,7 @@ async fn a_client_that_holds_nothing_makes_room_for_a_new_one_and_one_that_holds
         home.serve_scarce(LEASE, undelegated(), Scarcity { bounds, ..Scarcity::default() }).await;
     let mut holding = incarnation.session(b"holding").await;
     let open = opened(&mut holding, &[b"a"]).await;
-    // Records that nobody confirms are in nobody's way.
+    // Unconfirmed records take no capacity from clients.
     let mut client = incarnation.client(1).await;
     for number in 0..50 {
         let name = format!("unconfirmed {number}");
@@ -240,7 +240,7 @@ async fn sessions_and_states_of_silent_clients_make_room_for_others() {
     let second = opened(&mut courtesy, &[b"b"]).await;
     let mut client = incarnation.client(1).await;
     let ask = async || {
-        // Each time, for a record that is not confirmed within a lease is dropped.
+        // Repeat EXCHANGE_ID each time, because an unconfirmed record is dropped after a lease time.
         let known = client.last::<op::ExchangeId>(vec![exchange_id(b"new", 1, 0)]).await;
         client.status(vec![create_session(&known, 8)]).await
     };

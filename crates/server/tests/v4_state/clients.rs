@@ -1,4 +1,4 @@
-//! Client ids: EXCHANGE_ID and SETCLIENTID, and what is left of a client that is silent.
+//! Client ids: EXCHANGE_ID and SETCLIENTID, and the state of a courtesy client.
 
 use std::time::Duration;
 
@@ -71,7 +71,7 @@ async fn a_silent_client_keeps_what_it_holds_until_somebody_wants_it() {
     let mut holder = incarnation.session(b"holder").await;
     let (stateid, file) = holder.open(open_denying(b"file")).await;
     tokio::time::sleep(Duration::from_millis(2100)).await;
-    // Silent, but in nobody's way.
+    // Its lease has expired, but no other client conflicts with it.
     let read = protocol::nfs4::ReadArgs { stateid, offset: 0, count: 1 };
     assert_eq!(holder.on(file, ArgOp::Read(read)).await, Ok(()));
     let mut other = incarnation.session(b"other").await;

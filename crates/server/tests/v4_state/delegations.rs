@@ -1,4 +1,4 @@
-//! Delegations: granted to who can be called back, recalled, returned and revoked.
+//! Delegations: granted to clients that can be called back, recalled, returned and revoked.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use crate::callbacks::{Listening, Manner, Reachable, TIMES, WRITTEN, called};
 use crate::setup::{Home, Incarnation, LEASE, Minor0, open, owner};
 use crate::wire::{ROOT, getattr, lookup, putfh};
 
-/// A server that grants wherever it may, with a file to open.
+/// A server that grants delegations whenever it may, with a file to open.
 async fn granting(home: &Home, recall_deadline: Duration) -> Incarnation {
     std::fs::write(home.tree().join("file"), b"content").unwrap();
     let delegations = arbiter::Delegations::Always;
@@ -111,7 +111,7 @@ async fn nothing_is_delegated_to_who_cannot_be_called_back() {
     let mut session = incarnation.session(b"client").await;
     let opened = session.last::<op::Open>(opening(1)).await;
     assert_eq!(opened.delegation, OpenDelegation::None);
-    // A way back that was there and is lost.
+    // A callback path that existed and was lost.
     let other = incarnation.client(1).await;
     let bind = |client: &crate::setup::Session| {
         let (sessid, dir) = (client.id, ChannelDirFromClient::Back);
@@ -200,7 +200,7 @@ async fn listener(incarnation: &Incarnation, listening: &Listening) -> (Minor0, 
     let (stateid, file, _) = client.open(client.open_args(b"file", 1, 1, 0)).await;
     let confirm = OpenConfirmArgs { open_stateid: stateid, seqid: 2 };
     client.client.last::<op::OpenConfirm>(vec![putfh(file), ArgOp::OpenConfirm(confirm)]).await;
-    // Until CB_NULL has come back there is none.
+    // Before the reply to CB_NULL arrives, no delegation is granted.
     let mut seqid = 2;
     let delegation = tokio::time::timeout(Duration::from_secs(10), async {
         loop {
@@ -266,7 +266,7 @@ async fn a_client_of_minor_version_0_that_denies_its_delegation_to_the_end_loses
     let mut writer = incarnation.session(b"writer").await;
     let opened = tokio::time::timeout(Duration::from_secs(10), writer.status(opening(2))).await;
     assert_eq!(opened.expect("the writer hangs"), Ok(()));
-    // What it believes in, it does not have: it is told when it uses it.
+    // The client still uses the lost delegation, and gets an error when it does.
     let read = ArgOp::Read(ReadArgs { stateid: delegation, offset: 0, count: 100 });
     assert_eq!(client.client.status(vec![putfh(file), read]).await, Err(Status::BadStateid));
 }

@@ -1,5 +1,5 @@
-//! Delegations of directories: asked for along with a GETATTR, recalled before somebody else changes a name, returned,
-//! revoked, and not to be had by who cannot be called back.
+//! Directory delegations. Clients piggyback the request on a GETATTR. The delegations are recalled before
+//! another client changes a name, returned, and revoked. A client that cannot be called back gets none.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ fn get_dir_delegation() -> ArgOp {
     let never = Nfstime { seconds: 0, nseconds: 0 };
     ArgOp::GetDirDelegation(GetDirDelegationArgs {
         signal_deleg_avail: false,
-        // A client that would like to be notified is told that it will not be.
+        // The client asks for notifications; the reply says that it gets none.
         notification_types: Bitmap::EMPTY.with_bit(1).with_bit(2).with_bit(3),
         child_attr_delay: never,
         dir_attr_delay: never,
@@ -36,7 +36,7 @@ fn get_dir_delegation() -> ArgOp {
     })
 }
 
-/// As Linux asks: with the GETATTR that it would have made.
+/// The compound that Linux sends: the operation piggybacked on the GETATTR.
 fn asking() -> Vec<ArgOp> {
     vec![ROOT, lookup(b"dir"), get_dir_delegation()]
 }
@@ -48,7 +48,8 @@ pub async fn delegated(client: &mut Reachable) -> DirDelegation {
     }
 }
 
-/// The same, of a directory whose last lease may still be on its way back to the file system: until then there is no other.
+/// As [`delegated`], for a directory whose last lease may still be on its way back to the file system.
+/// Until the lease is back, no other is granted.
 async fn delegated_again(client: &mut Reachable) -> DirDelegation {
     let asking_until_given = async {
         loop {
@@ -72,7 +73,7 @@ fn returning(stateid: Stateid) -> ArgOp {
     ArgOp::Delegreturn(DelegreturnArgs { deleg_stateid: stateid })
 }
 
-/// Changes of a name in `dir`, each by itself possible.
+/// Changes of names in `dir`, each of which is possible by itself.
 fn changes() -> Vec<(&'static str, Vec<ArgOp>)> {
     let at = |operation| vec![ROOT, lookup(b"dir"), operation];
     let make = |objtype, of: &[u8]| {
@@ -160,7 +161,7 @@ async fn one_that_is_not_returned_is_revoked_tested_and_freed() {
     };
     let tested = holder.last::<op::TestStateid>(test()).await.unwrap();
     assert!(tested.status_codes.first().unwrap().into_result().is_ok());
-    // It is no ground for reading, and held as it is.
+    // It is no stateid basis for a READ, and cannot be freed while it is held.
     let read = ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 });
     assert_eq!(holder.last::<op::Read>(vec![putfh(directory), read]).await.err(), Some(Status::IsDir));
     let free = || vec![ArgOp::FreeStateid(FreeStateidArgs { stateid })];
@@ -179,7 +180,8 @@ async fn one_that_is_not_returned_is_revoked_tested_and_freed() {
     assert_eq!(holder.status_flags, 0);
 }
 
-/// A client that asks gets an answer to whatever else it asked, whatever there is no delegation for.
+/// If there is no delegation, for any reason, the client still gets the results of the rest of its
+/// compound.
 #[tokio::test]
 async fn where_there_is_none_the_rest_of_the_compound_is_answered() {
     let home = Home::new();
@@ -197,7 +199,7 @@ async fn where_there_is_none_the_rest_of_the_compound_is_answered() {
     };
     let mut session = incarnation.session(b"cannot be called back").await;
     unavailable(&mut session, &[b"dir"]).await;
-    // One that has not said yet that it has nothing to reclaim.
+    // A client that has not sent RECLAIM_COMPLETE.
     let mut session = incarnation.reclaiming(b"reclaiming", 1).await;
     unavailable(&mut session, &[b"dir"]).await;
     let mut session = incarnation.session(b"confused").await;

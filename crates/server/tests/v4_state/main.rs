@@ -1,5 +1,5 @@
-//! The state of NFSv4 clients on the wire: sessions, opens, locks, leases and their end, over a directory of this
-//! machine behind the arbiter.
+//! The state of NFSv4 clients on the wire: sessions, opens, locks, leases and their end, over a local
+//! directory behind the arbiter.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod adversaries;

@@ -154,7 +154,8 @@ async fn a_lock_owner_whose_first_lock_was_denied_may_begin_again() {
     let incarnation = home.serve(LEASE).await;
     let (mut holder, held, file) = opened(&incarnation, b"holder").await;
     let (mut client, stateid, _) = opened(&incarnation, b"client").await;
-    // As Linux has it, which forgets a lock owner that has got nothing and gives its name to the next.
+    // Linux does this: it forgets a lock owner that has got no lock, and gives the name to the next lock
+    // owner.
     let first = |client: &Minor0, open_stateid, open_seqid| {
         let lock_owner = client.owner(b"locker");
         let locker = Locker::OpenOwner { open_seqid, open_stateid, lock_seqid: 0, lock_owner };

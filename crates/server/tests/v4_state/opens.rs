@@ -1,4 +1,4 @@
-//! Opens in sessions: made, widened, narrowed, closed; and the state ids that name them.
+//! Opens in sessions: created, widened, narrowed, closed, and the state ids that name them.
 
 use bytes::Bytes;
 use protocol::nfs4::{
@@ -35,7 +35,7 @@ async fn an_open_is_good_for_what_it_was_made_for_until_it_is_closed() {
     let mut session = incarnation.session(b"client").await;
     let (writing, file) = session.open(create(b"file", b"owner", 2)).await;
     assert_eq!(session.on(file, write(writing)).await, Ok(()));
-    // A page that is written in part is read first; but not by who may not.
+    // A client that writes a part of a page reads the page first, if its user may read.
     assert_eq!(session.on(file, read(writing)).await, Ok(()));
     let (both, same) = session.open(open(b"file", b"owner", 1, 0)).await;
     assert_eq!((same, both.other, both.seqid), (file, writing.other, 2), "one open, and wider");

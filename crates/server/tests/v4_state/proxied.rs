@@ -1,4 +1,5 @@
-//! A proxy says what its origin says: over NFSv4.2 and NFSv3, of objects that its cache has not seen and has.
+//! A proxy returns the same statuses as its origin: over NFSv4.2 and NFSv3, for objects in its cache and
+//! for others.
 
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use protocol::nfs4::{ArgOp, Attr, Bitmap, Createtype, Fattr, LinkArgs, RemoveArg
 use crate::setup::{Home, Incarnation, LEASE, Minor0, Scarcity, Session, open};
 use crate::wire::{ROOT, create, getattr, lookup, name, then, walk};
 
-/// A server, and a proxy of it.
+/// A server, and a proxy of the server.
 struct Bench {
     origin: Incarnation,
     proxy: Incarnation,
@@ -39,7 +40,7 @@ fn rename(old: &[u8], new: &[u8]) -> ArgOp {
     ArgOp::Rename(RenameArgs { oldname: name(old), newname: name(new) })
 }
 
-/// Each operation that wants a directory, as the compound that asks for it at `path`; minor version 1.
+/// Each operation that requires a directory, as a compound that applies it at `path`; minor version 1.
 fn in_what_is_no_directory(path: &str) -> Vec<(&'static str, Vec<ArgOp>)> {
     let mode = || Fattr { mode: Some(0o700), ..Fattr::default() };
     let saved = |path: &str, to: &str| then(then(walk(path), [ArgOp::Savefh(())]), walk(to));
@@ -65,7 +66,7 @@ async fn what_is_asked_in_no_directory_is_answered_as_the_origin_does_and_blamed
         let mut direct = bench.origin.session(b"direct").await;
         let mut through = bench.proxy.session(b"through").await;
         for path in ["/file", "/link", "/socket"] {
-            // Twice: what the first round has taught the cache counts in the second.
+            // Twice: in the second round the cache knows what it learned in the first.
             for round in ["cold", "warm"] {
                 for (what, compound) in in_what_is_no_directory(path) {
                     let expected = direct.status(compound.clone()).await;
@@ -133,16 +134,16 @@ async fn version_3_is_told_the_same_through_the_proxy() {
             let url = Url::parse(&format!("nfs://{server}/?noresvport&vers=3")).unwrap();
             let mounted = client::connect(&url).await.unwrap();
             let (fs, root) = (mounted.file_system(), mounted.root_handle());
-            let dir = fs.lookup(&caller, &root, &by("dir")).await.unwrap().node.handle;
-            let inner = fs.lookup(&caller, &dir, &by("inner")).await.unwrap().node.handle;
+            let dir = fs.lookup(&caller, &root, &by("dir"), vfs::Want::None).await.unwrap().node.handle;
+            let inner = fs.lookup(&caller, &dir, &by("inner"), vfs::Want::None).await.unwrap().node.handle;
             let mut statuses = Vec::new();
             for round in ["file", "link", "socket", "file"] {
-                let at = fs.lookup(&caller, &root, &by(round)).await.unwrap().node.handle;
+                let at = fs.lookup(&caller, &root, &by(round), vfs::Want::None).await.unwrap().node.handle;
                 let made = fs.create(&caller, &at, &x, CreateHow::Guarded, &set).await.map(drop);
                 for (what, result) in [
-                    ("LOOKUP", fs.lookup(&caller, &at, &x).await.map(drop)),
+                    ("LOOKUP", fs.lookup(&caller, &at, &x, vfs::Want::None).await.map(drop)),
                     ("CREATE", made),
-                    ("MKDIR", fs.mkdir(&caller, &at, &x, &set).await.map(drop)),
+                    ("MKDIR", fs.mkdir(&caller, &at, &x, &set, vfs::Want::None).await.map(drop)),
                     ("REMOVE", fs.remove(&caller, &at, &x).await.map(drop)),
                     ("RMDIR", fs.rmdir(&caller, &at, &x).await.map(drop)),
                     ("RENAME from", fs.rename(&caller, &at, &x, &dir, &x).await.map(drop)),

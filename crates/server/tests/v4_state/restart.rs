@@ -66,7 +66,7 @@ async fn who_held_state_reclaims_it_and_the_others_wait() {
     assert_eq!(holder.on(file, lock(true, locker.clone())).await, Ok(()));
     holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
 
-    // All who held something are done: grace is over.
+    // All clients that held state are done, so grace is over.
     assert_eq!(holder.status(reclaim(b"owner", file)).await, Err(Status::NoGrace));
     assert_eq!(stranger.status(opening(b"owner")).await, Ok(()));
     assert_eq!(stranger.status(make(Createtype::Dir)).await, Ok(()));

@@ -1,4 +1,4 @@
-//! Sessions: made once, requests carried out once, and nothing outside of them.
+//! Sessions: created once, with requests executed once, and required for most operations.
 
 use protocol::nfs4::{
     ArgOp, Attr, BindConnToSessionArgs, ChannelAttrs, ChannelDirFromClient, ChannelDirFromServer,
@@ -25,7 +25,7 @@ async fn a_retry_gets_the_reply_and_does_nothing() {
     let first = session.client.send(&CompoundArgs::new(1, make(&session, true)).unwrap()).await;
     assert_eq!(first.status, Ok(()));
     std::fs::remove_dir(home.tree().join("dir")).unwrap();
-    // On another connection, as after a loss, and with another tag.
+    // On another connection, as after the loss of one, and with another tag.
     let mut elsewhere = incarnation.client(1).await;
     let again = elsewhere.send(&tagged(1, b"again", make(&session, true))).await;
     assert_eq!((again.resarray, &again.tag[..]), (first.resarray, b"again".as_slice()));
@@ -176,7 +176,7 @@ async fn a_client_id_is_destroyed_when_nothing_is_held() {
     assert_eq!(other.status(end.clone()).await, Ok(()));
     assert_eq!(other.status(end).await, Err(Status::BadSession));
     assert_eq!(other.status(destroy).await, Err(Status::ClientidBusy), "the open");
-    // A new incarnation has none of what the old one held.
+    // A new incarnation holds nothing of the old one.
     let known = other.last::<op::ExchangeId>(vec![exchange_id(b"client", 2, 0)]).await;
     let made = other.last::<op::CreateSession>(vec![create_session(&known, 1)]).await;
     let mut session =

@@ -1,4 +1,5 @@
-//! A server whose state survives it, and clients with sessions or with a client id of minor version 0.
+//! A server whose state survives a restart, and clients with sessions or with a client id of minor version
+//! 0.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
@@ -22,27 +23,27 @@ use xdr::List;
 
 use crate::wire::{Client, ROOT, name, open_to_all, putfh};
 
-/// What outlives a server.
+/// The directories that survive a server.
 pub struct Home {
     pub tree: TempDir,
     pub state: TempDir,
 }
 
-/// One life of a server.
+/// One incarnation of a server.
 pub struct Incarnation {
     server: Server,
-    /// Who of its clients holds what.
+    /// Counts the state that its clients hold.
     pub arbiter: Arc<Arbiter>,
     pub front: Arc<Front>,
 }
 
-/// How much room a server has.
+/// The limits of a server.
 #[derive(Clone, Copy)]
 pub struct Scarcity {
-    /// Files that may be open.
+    /// The number of files that may be open.
     pub opened_max: usize,
     pub bounds: Bounds,
-    /// How long requests are held that wait for room, or for the end of grace.
+    /// How long requests that wait for capacity or for the end of grace are held.
     pub patience: Duration,
 }
 
@@ -54,7 +55,7 @@ impl Default for Scarcity {
 
 pub const LEASE: Duration = Duration::from_secs(90);
 
-/// How long requests without state are held in the period of grace.
+/// How long requests without state are held during grace.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 
 impl Home {
@@ -71,12 +72,12 @@ impl Home {
         self.serve_with(lease, arbiter::Options::default()).await
     }
 
-    /// The same, with leases granted as `options` have it.
+    /// As [`Home::serve`], with leases granted according to `options`.
     pub async fn serve_with(&self, lease: Duration, options: arbiter::Options) -> Incarnation {
         self.serve_scarce(lease, options, Scarcity::default()).await
     }
 
-    /// The same, with not much room.
+    /// As [`Home::serve_with`], with low limits.
     pub async fn serve_scarce(
         &self,
         lease: Duration,
@@ -89,7 +90,7 @@ impl Home {
         self.serve_over(Arc::new(fs), lease, options, scarcity).await
     }
 
-    /// Serves another file system than the tree, at the root.
+    /// Serves another file system instead of the tree, at the root.
     pub async fn serve_over(
         &self,
         below: Arc<dyn FileSystem>,
@@ -121,14 +122,14 @@ impl Incarnation {
         Client::connect(self.address(), minor).await
     }
 
-    /// A client with a session that has nothing to reclaim.
+    /// A client with a session, which has sent RECLAIM_COMPLETE.
     pub async fn session(&self, ownerid: &[u8]) -> Session {
         let mut session = self.reclaiming(ownerid, 1).await;
         session.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
         session
     }
 
-    /// A client with a session that has not said yet that it has nothing to reclaim.
+    /// A client with a session, which has not sent RECLAIM_COMPLETE yet.
     pub async fn reclaiming(&self, ownerid: &[u8], verifier: u8) -> Session {
         Session::of(self.client(1).await, ownerid, verifier).await
     }
@@ -198,7 +199,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// A client with a session that has not said yet that it has nothing to reclaim.
+    /// A client with a session, which has not sent RECLAIM_COMPLETE yet.
     pub async fn of(mut client: Client, ownerid: &[u8], verifier: u8) -> Session {
         let known = client.last::<op::ExchangeId>(vec![exchange_id(ownerid, verifier, 0)]).await;
         let made = client.last::<op::CreateSession>(vec![create_session(&known, 8)]).await;
@@ -214,7 +215,7 @@ impl Session {
         std::iter::once(self.sequence(self.sequence, 0, true)).chain(operations).collect()
     }
 
-    /// The results behind that of SEQUENCE.
+    /// The results after that of SEQUENCE.
     pub async fn compound(&mut self, operations: Vec<ArgOp>) -> Results {
         let operations = self.with_sequence(operations);
         let mut results = self.client.compound(operations).await;
@@ -232,7 +233,7 @@ impl Session {
         self.client.last::<O>(operations).await
     }
 
-    /// Opens a file in the root, and gives its handle too.
+    /// Opens a file in the root. Also returns its filehandle.
     pub async fn open(&mut self, args: OpenArgs) -> (Stateid, Handle) {
         let mut results = self.compound(vec![ROOT, ArgOp::Open(args), ArgOp::Getfh(())]).await;
         results.take::<op::Putrootfh>().unwrap();
@@ -240,7 +241,7 @@ impl Session {
         (opened.stateid, results.take::<op::Getfh>().unwrap().object)
     }
 
-    /// What `operation` on a file fails with, if it does.
+    /// The status of `operation` on a file.
     pub async fn on(&mut self, file: Handle, operation: ArgOp) -> Result<(), Status> {
         self.status(vec![putfh(file), operation]).await
     }
@@ -280,7 +281,7 @@ impl Minor0 {
     }
 }
 
-/// OPEN of a file that is there.
+/// OPEN of an existing file.
 pub fn open(file: &[u8], owner: &[u8], access: u32, deny: u32) -> OpenArgs {
     OpenArgs {
         seqid: 0,
@@ -292,13 +293,13 @@ pub fn open(file: &[u8], owner: &[u8], access: u32, deny: u32) -> OpenArgs {
     }
 }
 
-/// OPEN of a file that is made if need be.
+/// OPEN that creates the file if it does not exist.
 pub fn create(file: &[u8], owner: &[u8], access: u32) -> OpenArgs {
     let attributes = ArgFattr::from(protocol::nfs4::Fattr { mode: Some(0o644), ..Default::default() });
     OpenArgs { openhow: Openflag::Create(Createhow::Unchecked(attributes)), ..open(file, owner, access, 0) }
 }
 
-/// The result of CREATE_SESSION in the only place it can be.
+/// The result of CREATE_SESSION, which must be the first result.
 pub fn created(results: CompoundRes) -> Result<CreateSessionOk, Status> {
     let taken = results.into_results().take::<op::CreateSession>();
     taken.map_err(|error| error.status().unwrap())

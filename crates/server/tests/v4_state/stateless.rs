@@ -1,5 +1,5 @@
-//! Clients of versions 2 and 3 and of NQNFS: in the period of grace nothing is changed that somebody may believe in still, and
-//! what silent clients of version 4 deny is nothing.
+//! Clients of versions 2 and 3 and of NQNFS. During grace they change nothing that an earlier holder may
+//! still rely on. The deny modes of courtesy clients do not block them.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -47,7 +47,7 @@ impl Client {
         xdr::from_bytes(answer.unwrap().results.rest()).unwrap()
     }
 
-    /// What a call of version 3 ends with.
+    /// The result of a v3 call.
     async fn v3<C, T, F>(&self, args: C::Args) -> Result<(), Status>
     where
         C: Call<Results = Reply<T, Status, F>>,
@@ -98,7 +98,7 @@ fn mkdir3(dir: nfs3::Handle, name: &'static str) -> nfs3::MkdirArgs {
     nfs3::MkdirArgs { location: at3(dir, name), attributes: nothing() }
 }
 
-/// What each procedure that changes something, or reads data, ends with.
+/// The result of each procedure that changes something or reads data.
 async fn all_changes(client: &Client, dir: nfs3::Handle) -> Vec<(&'static str, Result<(), Status>)> {
     let file = client.find3(dir, "file").await;
     let how = nfs3::CreateHow::Unchecked(nothing());
@@ -120,7 +120,7 @@ async fn all_changes(client: &Client, dir: nfs3::Handle) -> Vec<(&'static str, R
     let hard = nfs3::LinkArgs { file, link: at3(dir, "hard") };
     let create = nfs3::CreateArgs { location: at3(dir, "made"), how };
     let read = nfs3::ReadArgs { file, offset: 0, count: 3 };
-    // All at once: each is held.
+    // All at once, because each one is held.
     let ended: [_; 11] = tokio::join!(
         client.v3::<call::Create, _, _>(create),
         client.mkdir3(dir, "directory"),
@@ -149,7 +149,7 @@ fn listing(home: &Home) -> Vec<String> {
     names
 }
 
-/// A client of version 4.1 with a delegation of a directory, and the life after the one in which it got it.
+/// Lets a v4.1 client get a delegation of a directory, and returns the next server incarnation.
 async fn restarted(home: &Home) -> Incarnation {
     let incarnation = granting(home, LONG).await;
     let mut holder = Reachable::new(&incarnation, b"holder").await;
@@ -170,7 +170,7 @@ async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart()
     for (procedure, ended) in all_changes(&client, dir).await {
         assert_eq!(ended, Err(Status::Jukebox), "{procedure}");
     }
-    // Version 2 has no word for that.
+    // Version 2 has no status for that.
     let root2 = client.root2().await;
     let make = |name| {
         let time = nfs2::Timeval { seconds: nfs2::KEEP, useconds: nfs2::KEEP };
@@ -185,7 +185,7 @@ async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart()
         tokio::spawn(async move { other.call::<nfs2::call::Mkdir>(by_tcp).await }),
         tokio::spawn(async move { datagrams.call::<nfs2::call::Mkdir>(by_udp).await }),
     ];
-    // Longer than a datagram is held, and sent again.
+    // Longer than the server holds a datagram, so that the client sends it again.
     for _ in 0..5 {
         assert_eq!(client.mkdir3(dir, "held").await, Err(Status::Jukebox));
     }
@@ -200,7 +200,7 @@ async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart()
     assert!(!home.tree().join("by tcp").exists() && !home.tree().join("by udp").exists());
     assert_eq!(std::fs::read(home.tree().join("dir/file")).unwrap(), b"content");
 
-    // The holder comes, learns of the restart, and has nothing to reclaim.
+    // The holder returns, learns of the restart, and has nothing to reclaim.
     let waiting = {
         let another = Client::new(&incarnation, Transport::Tcp);
         tokio::spawn(async move { while another.mkdir3(dir, "held").await == Err(Status::Jukebox) {} })
@@ -209,7 +209,7 @@ async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart()
     holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
     tokio::time::timeout(LONG, waiting).await.unwrap().unwrap();
     for held in held {
-        // Once, however often it was sent.
+        // Executed once, however often the call was sent.
         assert!(matches!(held.await.unwrap(), Reply::Ok(_)));
     }
     assert!(home.tree().join("by tcp").exists() && home.tree().join("by udp").exists());
@@ -226,7 +226,7 @@ async fn who_never_comes_is_waited_for_until_its_lease_has_ended_and_nobody_else
     let incarnation = home.serve(lease).await;
     drop(incarnation.session(b"holder").await);
     drop(incarnation);
-    // The lease of before counts, not that of this life.
+    // The lease time of the previous incarnation counts, not that of this one.
     let start = Instant::now();
     let incarnation = home.serve(shorter).await;
     let client = Client::new(&incarnation, Transport::Tcp);
@@ -239,7 +239,7 @@ async fn who_never_comes_is_waited_for_until_its_lease_has_ended_and_nobody_else
     assert!(start.elapsed() >= lease && refused > 0, "{refused} in {:?}", start.elapsed());
     assert!(home.tree().join("new").exists());
     drop((incarnation, client));
-    // And who has not come is not waited for again.
+    // The server does not wait again for a client that did not return.
     let incarnation = home.serve(lease).await;
     let client = Client::new(&incarnation, Transport::Tcp);
     assert_eq!(client.mkdir3(dir, "again").await, Ok(()));
@@ -260,7 +260,8 @@ async fn where_nobody_held_anything_nobody_waits() {
     }
 }
 
-/// A call that may have taken effect before the restart is known by its xid: it is not told to come with another one.
+/// Only its xid identifies a call that may have taken effect before the restart. So the server must not
+/// make the client retry with another xid.
 #[tokio::test]
 async fn what_was_on_its_way_when_the_server_died_is_held_to_the_end() {
     let home = Home::new();
@@ -277,7 +278,7 @@ async fn what_was_on_its_way_when_the_server_died_is_held_to_the_end() {
     let admitted = cache.admit(sender, &header, &arguments, ReplyLifetime::UntilHeard);
     let Admission::Execute { slot, .. } = admitted else { panic!("a new call") };
     std::fs::create_dir(home.tree().join("made")).unwrap();
-    // Killed.
+    // Simulates that the server is killed.
     std::mem::forget(slot);
     drop(cache);
 
@@ -327,7 +328,7 @@ async fn attributes_of_a_file_are_changed_in_grace_by_who_has_it_for_writing() {
     assert_eq!(stranger.on(file, mode(0o640)).await, Ok(()));
 }
 
-/// What each call that needs the data of the file of its number ends with. None of them asks for state.
+/// The result of each call that needs the data of its own file. None of the calls uses state.
 async fn all_uses(client: &Client, other: &mut Session, files: &[nfs3::Handle]) -> Vec<bool> {
     let root = client.root3().await;
     let write = nfs3::WriteArgs {
@@ -380,7 +381,8 @@ async fn what_a_silent_client_denies_keeps_nobody_off() {
     let root = client.root3().await;
     let mut files = Vec::new();
     for file in USED {
-        // Each by a client of its own: whoever is in conflict with it takes all it has.
+        // Each file is opened by a separate client, because a conflict expires everything that the client
+        // holds.
         let mut holder = incarnation.session(file.as_bytes()).await;
         holder.open(OpenArgs { share_deny: 3, ..create(file.as_bytes(), b"owner", 3) }).await;
         files.push(client.find3(root, file).await);

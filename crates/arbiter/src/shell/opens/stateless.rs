@@ -32,6 +32,8 @@ impl Shell {
             directory: found.directory,
             created: found.created,
             granted: None,
+            directory_lease: None,
+            read: None,
         })
     }
 
@@ -59,7 +61,7 @@ impl Shell {
     }
 
     async fn looked_up(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Found> {
-        let looked = self.below.lookup(caller, directory, name).await?;
+        let looked = self.below.lookup(caller, directory, name, vfs::Want::None).await?;
         let directory = Wcc::seen(looked.directory);
         Ok(Found { node: looked.node, directory, created: false })
     }

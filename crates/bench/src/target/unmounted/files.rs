@@ -131,6 +131,8 @@ impl Client {
             create: how.makes().then(|| (CreateHow::Unchecked, mode_and_size(how))),
             want: if self.habits.delegations { Want::Any } else { Want::None },
             reclaim: false,
+            read_first: None,
+            want_directory_lease: false,
         };
         self.opening.fetch_add(1, Ordering::SeqCst);
         let opened = self.fs.open(&self.caller, &request).await;

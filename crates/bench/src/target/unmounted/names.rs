@@ -44,7 +44,7 @@ impl Client {
             Some(Leads::Nowhere) => return Err(Status::NoEnt.into()),
             None => {}
         }
-        match self.fs.lookup(&self.caller, directory, name).await {
+        match self.fs.lookup(&self.caller, directory, name, vfs::Want::None).await {
             Ok(looked) => {
                 let mut memory = self.memory.lock();
                 looked.directory.into_iter().for_each(|attributes| memory.learn(directory, attributes));
@@ -114,7 +114,13 @@ impl Client {
     }
 
     async fn read_directory(&self, handle: &Handle) -> Result<Vec<Listed>> {
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: LISTING_BYTES, plus: true };
+        let mut part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes: LISTING_BYTES,
+            plus: true,
+            want_directory_lease: false,
+        };
         let mut listed = Vec::new();
         loop {
             let listing = self.fs.readdir(&self.caller, handle, part).await?;
@@ -143,7 +149,7 @@ impl Client {
             return Err(Status::Exist.into());
         }
         let set = SetAttributes { mode: Some(0o755), ..SetAttributes::default() };
-        let created = self.fs.mkdir(&self.caller, &directory, &name, &set).await?;
+        let created = self.fs.mkdir(&self.caller, &directory, &name, &set, vfs::Want::None).await?;
         let mut memory = self.memory.lock();
         memory.learn_own(&directory, &created.directory);
         learn_node(&mut memory, &created.node);

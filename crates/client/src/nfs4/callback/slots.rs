@@ -1,5 +1,5 @@
-//! The slot table of the backchannel, without I/O: which callback is new, which comes again and is answered as before,
-//! and which is out of order (RFC 8881, section 2.10.6).
+//! The slot table of the backchannel, without I/O (RFC 8881, section 2.10.6). It decides which callback is
+//! new, which is a resend that gets the kept reply, and which is out of order.
 
 use bytes::Bytes;
 use protocol::nfs4::callback::CbSequenceArgs;
@@ -11,7 +11,7 @@ use crate::nfs4::establish::BACK_SLOTS;
 #[derive(Debug, Default)]
 pub(crate) struct BackSlots {
     session: Option<Sessionid>,
-    /// Counts the sessions: an origin may give one the id of another.
+    /// Number of sessions so far: an origin may reuse the id of a session.
     sessions: u64,
     slots: Vec<BackSlot>,
 }
@@ -19,12 +19,12 @@ pub(crate) struct BackSlots {
 #[derive(Clone, Debug, Default)]
 struct BackSlot {
     sequence: u32,
-    /// Of what came with it.
+    /// Digest of the operations that came with the sequence id.
     digest: u64,
     reply: Reply,
 }
 
-/// A callback that is being carried out in its slot.
+/// A callback that is being executed in its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
     sessions: u64,
@@ -33,28 +33,28 @@ pub(crate) struct Turn {
 
 #[derive(Clone, Debug, Default)]
 enum Reply {
-    /// Nothing has come yet.
+    /// No callback has come yet.
     #[default]
     None,
-    /// It is being answered.
+    /// The callback is being answered.
     Coming,
-    /// It was answered so.
+    /// The callback got this answer.
     Given(Bytes),
 }
 
-/// What a CB_SEQUENCE is.
+/// How to treat a CB_SEQUENCE.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Begun {
-    /// New: carry it out, and keep the reply.
+    /// New: execute it, and keep the reply.
     New(Turn),
-    /// Answered before.
+    /// A resend: send this reply.
     Again(Bytes),
-    /// No good.
+    /// Refuse it with this status.
     Refused(Status),
 }
 
 impl BackSlots {
-    /// Another session: nothing has come yet.
+    /// Starts another session, whose slots are unused.
     pub(crate) fn start(&mut self, session: Sessionid) {
         self.session = Some(session);
         self.sessions += 1;
@@ -66,7 +66,7 @@ impl BackSlots {
         self.session.as_ref() == Some(session)
     }
 
-    /// A callback arrives. `digest` is of all that follows CB_SEQUENCE.
+    /// Classifies a callback. `digest` covers everything after CB_SEQUENCE.
     pub(crate) fn begin(&mut self, args: &CbSequenceArgs, digest: u64) -> Begun {
         if !self.is(&args.sessionid) {
             return Begun::Refused(Status::BadSession);
@@ -80,7 +80,7 @@ impl BackSlots {
         let next = args.sequenceid == slot.sequence.wrapping_add(1);
         let again = args.sequenceid == slot.sequence;
         match &slot.reply {
-            // One at a time, even if the origin has given up the one before.
+            // Run one callback per slot at a time, even if the origin has given up the one before.
             Reply::Coming if next || again => Begun::Refused(Status::Delay),
             _ if next => {
                 *slot = BackSlot { sequence: args.sequenceid, digest, reply: Reply::Coming };
@@ -92,7 +92,7 @@ impl BackSlots {
         }
     }
 
-    /// A new one was answered.
+    /// Stores the reply to a new callback.
     pub(crate) fn end(&mut self, turn: Turn, reply: Bytes) {
         if let Some(slot) = self.slots.get_mut(turn.slot as usize)
             && turn.sessions == self.sessions
@@ -157,8 +157,8 @@ mod tests {
     }
 
     proptest! {
-        /// However a server numbers its callbacks, each pair of slot and sequence id is carried out at most once, one of a
-        /// slot at a time, and nothing but a repetition gets an answer of before.
+        /// However a server numbers its callbacks, each pair of slot and sequence id is executed at most
+        /// once. A slot runs one callback at a time. Only a resend gets an earlier answer.
         #[test]
         fn nothing_is_carried_out_twice(
             calls in proptest::collection::vec((0u32..4, 0u32..6, 0u64..2, any::<bool>()), 0..100),

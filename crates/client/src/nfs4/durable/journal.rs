@@ -1,14 +1,15 @@
-//! A file of keys and values that outlives the process: what the last one wrote, the next one reads.
+//! A file of keys and values that survives the process: the next process reads what the last one wrote.
 //!
 //! ```text
 //! "leasehold client 1\n" | (length 4 | sum of the length 4 | kind 1 | key length 2 | key | value | sum 4)*
 //! ```
 //!
-//! Changes are appended with one `write`, so that they outlive the process as soon as [`Journal::flush`] returns. They
-//! are not synced: a machine that goes down loses them, and whoever reads must know by other means that it did. An
-//! entry that ends beyond the file was being written when the process died, and was relied on by nobody; it is cut
-//! off. One that does not match its sums is damage, and then nothing in the file is to be believed. The file is written
-//! anew, and moved into place, whenever most of it is of the past.
+//! Each flush appends its changes with one `write`, so they survive the process once [`Journal::flush`]
+//! returns. They are not synced: if the machine goes down they are lost, and the reader must detect that by
+//! other means. An entry that extends beyond the end of the file was being written when the process died. No
+//! caller relied on it, and the reader ignores it. An entry that does not match its checksums is damage, and
+//! then the reader rejects the file. When most of the file is obsolete, the journal writes a new file and
+//! renames it into place.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -18,28 +19,28 @@ use std::path::{Path, PathBuf};
 const MAGIC: &[u8] = b"leasehold client 1\n";
 const PUT: u8 = 1;
 const REMOVE: u8 = 2;
-/// The length and the two sums.
+/// The length field and the two checksums.
 const FRAME_BYTES: usize = 12;
-/// Kind and length of the key.
+/// The kind and the length of the key.
 const HEAD_BYTES: usize = 3;
-/// Bytes of the past that are not worth a new file.
+/// Obsolete bytes that do not justify a new file.
 const SLACK_BYTES: usize = 1 << 20;
-/// More is not read: so many states are nobody's.
+/// The largest file that is read. No client has that much state.
 const FILE_MAX_BYTES: u64 = 256 << 20;
 
 /// Keys and values, in the order of the keys.
 pub(crate) type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
 
-/// What a file says.
+/// The contents of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Contents {
-    /// What is in it.
+    /// The entries that are present.
     pub(crate) entries: Entries,
-    /// Keys that were in it and are no more, if the file still tells.
+    /// The keys of removed entries, as far as the file still has them.
     pub(crate) removed: Vec<Vec<u8>>,
 }
 
-/// The file, and what is in it.
+/// The file and its entries.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
@@ -47,14 +48,14 @@ pub(crate) struct Journal {
     live: Entries,
     live_bytes: usize,
     file_bytes: usize,
-    /// Frames on their way to the file.
+    /// Frames that are not written yet.
     pending: Vec<u8>,
 }
 
-/// Reads a file. `None` if there is none.
+/// Reads a file. Returns `None` if it does not exist.
 ///
 /// # Errors
-/// In words, if it cannot be read, is not one of ours, or is damaged.
+/// A message, if the file cannot be read, has another format, or is damaged.
 pub(crate) fn read(path: &Path) -> Result<Option<Contents>, String> {
     let metadata = match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -67,7 +68,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Contents>, String> {
     parse(&bytes).map(Some)
 }
 
-/// The same, of bytes.
+/// Parses the bytes of a file.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, String> {
     let mut rest = bytes.strip_prefix(MAGIC).ok_or("it does not begin as it should")?;
     let mut contents = Contents::default();
@@ -89,7 +90,7 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, String> {
 }
 
 enum Next<'a> {
-    /// Nothing more, or the beginning of something.
+    /// The end, or an incomplete entry.
     End,
     Damage,
     Put {
@@ -144,14 +145,14 @@ fn size(key: &[u8], value: &[u8]) -> usize {
 }
 
 impl Journal {
-    /// Begins a file with these entries in the place of whatever was there. Keys are at most 65,535 bytes.
+    /// Begins a file with these entries, and replaces an existing one. Keys have at most 65,535 bytes.
     pub(crate) fn begin(path: &Path, entries: Entries) -> io::Result<Journal> {
         let (file, file_bytes) = write_anew(path, &entries)?;
         let live_bytes = entries.iter().map(|(key, value)| size(key, value)).sum();
         Ok(Journal { path: path.into(), file, live: entries, live_bytes, file_bytes, pending: Vec::new() })
     }
 
-    /// Makes what is kept under keys with this prefix be just `wanted`, all of whose keys have it.
+    /// Makes `wanted` the only entries whose keys have this prefix. All keys of `wanted` must have it.
     pub(crate) fn sync(&mut self, prefix: &[u8], wanted: Entries) {
         let mine = |(key, _): &(&Vec<u8>, &Vec<u8>)| key.starts_with(prefix);
         let gone: Vec<Vec<u8>> = self
@@ -172,7 +173,7 @@ impl Journal {
         }
     }
 
-    /// Keeps a value.
+    /// Stores a value.
     pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
         if self.live.get(&key) == Some(&value) {
             return;
@@ -185,7 +186,7 @@ impl Journal {
         }
     }
 
-    /// From here on, what was kept outlives the process.
+    /// Writes pending entries. When it returns, they survive the process.
     pub(crate) fn flush(&mut self) -> io::Result<()> {
         if self.pending.is_empty() {
             return Ok(());
@@ -200,7 +201,7 @@ impl Journal {
         Ok(())
     }
 
-    /// The next life is not to believe it.
+    /// Removes the file, so that the next incarnation does not use it.
     pub(crate) fn abandon(self) -> io::Result<()> {
         std::fs::remove_file(&self.path)
     }

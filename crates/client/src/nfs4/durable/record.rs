@@ -1,15 +1,15 @@
-//! What is recorded of a client, as keys and values of the [journal](super::journal): pure encoding.
+//! The entries that record a client, as keys and values of the [journal](super::journal): pure encoding.
 //!
 //! | key | value |
 //! |---|---|
-//! | `1` | the life: who we are, and to whom |
+//! | `1` | this incarnation: the client's identity and its server |
 //! | `2` | when the lease was renewed last, in seconds since the machine started |
 //! | `3 open` | an open; one that is `going` is being closed |
-//! | `3 open owner` | what one lock owner has locked through it |
+//! | `3 open owner` | the locks of one lock owner through that open |
 //! | `4 lease` | a delegation; one that is `going` is being returned |
-//! | `5 number` | an OPEN on its way: whether it was carried out is not known |
+//! | `5 number` | an OPEN in flight; it is unknown whether it was executed |
 //!
-//! Every value is XDR with bounds, so that a file from anywhere gives records or an error.
+//! Every value is XDR with bounds, so that any file yields records or an error.
 
 use bytes::Bytes;
 use protocol::nfs4::Stateid;
@@ -26,15 +26,15 @@ const OPEN: u8 = 3;
 const LEASE: u8 = 4;
 const OPENING: u8 = 5;
 
-/// Ranges of one lock owner in one file.
+/// Most ranges of one lock owner in one file.
 const RANGES_MAX: usize = 4096;
 
-/// Who we are, and to whom. Every other entry is about this client of this server.
+/// The client's identity and its server. Every other entry belongs to this client at this server.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub(crate) struct Incarnation {
-    /// What is mounted.
+    /// The mounted URL.
     pub(crate) url: Opaque<8192>,
-    /// `boot_id` of the machine: nothing of another boot is believed.
+    /// `boot_id` of the machine. A record of another boot is rejected.
     pub(crate) boot: Opaque<64>,
     pub(crate) owner: Opaque<1024>,
     pub(crate) verifier: [u8; 8],
@@ -44,7 +44,7 @@ pub(crate) struct Incarnation {
     pub(crate) clientid: u64,
     pub(crate) session: [u8; 16],
     pub(crate) lease_seconds: u32,
-    /// The last name that was given to an open or a lease.
+    /// The last id assigned to an open or a lease.
     pub(crate) last_name: u64,
 }
 
@@ -110,33 +110,33 @@ struct OpeningRecord {
     who: Who,
 }
 
-/// An OPEN on its way.
+/// An OPEN in flight.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Opening {
-    /// The file, or the directory that the name is in.
+    /// The file, or the directory that holds the name.
     pub(crate) handle: Handle,
     pub(crate) name: Option<Name>,
     pub(crate) owner: Owner,
     pub(crate) principal: Principal,
 }
 
-/// One entry, as it was meant.
+/// One decoded entry.
 #[derive(Debug)]
 pub(crate) enum Entry {
     Incarnation(Incarnation),
     /// Seconds since the machine started.
     Renewed(u64),
-    /// Its locks come apart.
+    /// An open; its locks are separate entries.
     Open(u64, Open, Going),
     Locks(u64, Owner, Option<Locks>, Option<Doubt>),
     Lease(u64, Delegation, Going),
     Opening(Opening),
 }
 
-/// Is it on its way back to the server?
+/// Is the object being given back to the server?
 pub(crate) type Going = bool;
 
-/// The key of the life.
+/// The key of the incarnation.
 pub(crate) fn incarnation_key() -> Vec<u8> {
     vec![LIFE]
 }
@@ -146,7 +146,7 @@ pub(crate) fn renewed_key() -> Vec<u8> {
     vec![RENEWED]
 }
 
-/// The key of an open, and what the keys of its locks begin with.
+/// The key of an open, which is the prefix of the keys of its locks.
 pub(crate) fn open_key(id: u64) -> Vec<u8> {
     numbered(OPEN, id)
 }
@@ -156,7 +156,7 @@ pub(crate) fn lease_key(id: u64) -> Vec<u8> {
     numbered(LEASE, id)
 }
 
-/// The key of an OPEN on its way.
+/// The key of an OPEN in flight.
 pub(crate) fn opening_key(number: u64) -> Vec<u8> {
     numbered(OPENING, number)
 }
@@ -167,14 +167,14 @@ fn numbered(kind: u8, number: u64) -> Vec<u8> {
     key
 }
 
-/// The number that a key has, if it names an open or a lease.
+/// The id in a key, if the key is that of an open or a lease.
 pub(crate) fn name_of(key: &[u8]) -> Option<u64> {
     let (kind, rest) = key.split_first()?;
     let number = rest.first_chunk::<8>()?;
     matches!(*kind, OPEN | LEASE).then(|| u64::from_be_bytes(*number))
 }
 
-/// Why something cannot be recorded: it is larger than anything that the protocol allows.
+/// An object cannot be recorded because it is larger than the protocol allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLarge;
 
@@ -186,7 +186,7 @@ fn bytes<T: xdr::Encode>(value: &T) -> Result<Vec<u8>, TooLarge> {
     xdr::to_bytes(value).map(Vec::from).map_err(|_| TooLarge)
 }
 
-/// The value of a life.
+/// The value of the incarnation.
 pub(crate) fn incarnation(incarnation: &Incarnation) -> Result<Vec<u8>, TooLarge> {
     bytes(incarnation)
 }
@@ -196,7 +196,7 @@ pub(crate) fn renewed(seconds: u64) -> Result<Vec<u8>, TooLarge> {
     bytes(&seconds)
 }
 
-/// All entries of an open: its own and those of its locks. None if the server has lost it.
+/// All entries of an open: its own and those of its locks. Empty if the server has lost the open.
 pub(crate) fn open(id: u64, open: &Open, going: Going) -> Result<Entries, TooLarge> {
     let Some(stateid) = open.stateid else { return Ok(Entries::new()) };
     let record = OpenRecord {
@@ -241,7 +241,7 @@ pub(crate) fn lease(held: &Delegation, going: Going) -> Result<Vec<u8>, TooLarge
     })
 }
 
-/// The value of an OPEN on its way.
+/// The value of an OPEN in flight.
 pub(crate) fn opening(opening: &Opening) -> Result<Vec<u8>, TooLarge> {
     bytes(&OpeningRecord {
         handle: opaque(opening.handle.as_bytes())?,
@@ -251,7 +251,7 @@ pub(crate) fn opening(opening: &Opening) -> Result<Vec<u8>, TooLarge> {
     })
 }
 
-/// An entry, if it is one.
+/// Decodes an entry. `None` if it is invalid.
 pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
     let (kind, rest) = key.split_first()?;
     let value = Bytes::copy_from_slice(value);

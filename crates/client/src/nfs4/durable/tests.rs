@@ -1,4 +1,4 @@
-//! What is recorded against what is held, and records that are not gone on with.
+//! Tests of the record against the state, and of records that are rejected.
 
 use proptest::prelude::*;
 use protocol::nfs4::Stateid;
@@ -49,7 +49,7 @@ fn granted(file: u8, by: u8, access: Share, number: u64) -> Granted {
     }
 }
 
-/// What counts of an open.
+/// The relevant parts of an open.
 fn essence(open: &Open, going: bool) -> String {
     let mut locks: Vec<_> = open.locks.iter().map(|(owner, locks)| format!("{owner:?} {locks:?}")).collect();
     locks.sort();
@@ -66,7 +66,7 @@ fn held_essence(held: &Delegation, going: bool) -> String {
     format!("{:?} {:?} {:?} {:?} {going}", held.handle, held.kind, held.stateid, held.principal)
 }
 
-/// The record says what the state is.
+/// Checks that the record matches the state.
 fn agree(held: &RecordedState, past: &Past, ids: u64) -> Result<(), TestCaseError> {
     let state = held.lock();
     for id in 0..=ids {
@@ -180,7 +180,7 @@ fn take(held: &RecordedState, step: &Step, turn: u64) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
-    /// After every step the file says what is held, and a life that takes it over goes on with the same.
+    /// After every step the file matches the state, and an incarnation that takes it over has the same state.
     #[test]
     fn the_record_is_what_is_held(steps in proptest::collection::vec(step(), 0..50)) {
         let directory = tempfile::tempdir().unwrap();

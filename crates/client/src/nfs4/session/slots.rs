@@ -1,15 +1,16 @@
-//! The slot table of a session (RFC 8881, section 2.10.6), without I/O: which slot a request takes, with which sequence
-//! id, and what becomes of the slot when the reply comes, or does not.
+//! The slot table of a session (RFC 8881, section 2.10.6), without I/O. It decides which slot and sequence id
+//! a request takes, and what becomes of the slot with or without a reply.
 //!
-//! A slot whose request was given up without a reply is in doubt: the server may have seen the sequence id or not. It
-//! is used for nothing else until a probe with the same sequence id has been answered.
+//! If a request was given up without a reply, its slot is in doubt: the server may or may not have seen the
+//! sequence id. The slot is not used again until the server has answered a probe with the same sequence id.
 
-/// What a request is for. Some slots are kept for what ends recalls, which everything else may wait for.
+/// The purpose of a request. Some slots are reserved for requests that end recalls, because all other
+/// requests may wait for those.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
-    /// Anything else.
+    /// Any other request.
     Ordinary,
-    /// Returning delegations, flushing for it, renewing, recovering.
+    /// Returning delegations, flushing data for that, renewing, recovering.
     Recall,
 }
 
@@ -29,7 +30,7 @@ pub(crate) enum End {
     Taken,
     /// The server refused SEQUENCE itself: the sequence id is still the next one.
     Refused,
-    /// Nobody knows.
+    /// Unknown.
     Doubt,
 }
 
@@ -50,11 +51,12 @@ struct Slot {
 #[derive(Debug)]
 pub(crate) struct Slots {
     slots: Vec<Slot>,
-    /// So many may be used at present.
+    /// Number of slots that may be used now.
     usable: usize,
 }
 
-/// Of a session with at least four times as many slots, so many are kept for [`Work::Recall`].
+/// Most slots reserved for [`Work::Recall`]. A session reserves a quarter of its usable slots, up to this
+/// number.
 const RESERVED_MAX: usize = 4;
 
 impl Slots {
@@ -64,7 +66,7 @@ impl Slots {
         Slots { slots: vec![Slot { sequence: 1, state: State::Free }; count], usable: count }
     }
 
-    /// How many may be used at present.
+    /// Number of slots that may be used now.
     #[cfg(test)]
     pub(crate) fn usable(&self) -> usize {
         self.usable
@@ -85,12 +87,12 @@ impl Slots {
         Some(Grant { slot: free as u32, sequence, highest: highest as u32 })
     }
 
-    /// Is no request under way?
+    /// Is no request in flight?
     pub(crate) fn are_idle(&self) -> bool {
         self.slots.iter().all(|slot| slot.state != State::Busy)
     }
 
-    /// The request of a slot has ended.
+    /// Notes the end of a slot's request.
     pub(crate) fn release(&mut self, slot: u32, end: End) {
         let Some(slot) = self.slots.get_mut(slot as usize) else { return };
         match end {
@@ -103,7 +105,7 @@ impl Slots {
         }
     }
 
-    /// The slot in doubt with the lowest number, taken for a probe with the sequence id that is in doubt.
+    /// Takes the lowest slot in doubt, for a probe with the sequence id in doubt.
     pub(crate) fn probe(&mut self) -> Option<Grant> {
         let index = self.slots.iter().position(|slot| slot.state == State::Doubt)?;
         let slot = self.slots.get_mut(index)?;
@@ -113,7 +115,7 @@ impl Slots {
         Some(Grant { slot: index as u32, sequence, highest: highest as u32 })
     }
 
-    /// The server says which slots are to be used: `highest_slotid` is a bound, `target_highest_slotid` a wish.
+    /// Applies the server's limits: `highest_slotid` is a bound, and `target_highest_slotid` a request.
     pub(crate) fn limit(&mut self, highest: u32, target: u32) {
         self.usable = (highest.min(target) as usize).saturating_add(1).min(self.slots.len());
     }
@@ -155,8 +157,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against a server that knows of each slot the last sequence id that it took: none of its ids is skipped, none
-        /// comes twice but by a probe, and no slot has two requests.
+        /// Runs against a model of a server that knows the last sequence id of each slot. The table skips no
+        /// id, repeats one only for a probe, and never puts two requests into one slot.
         #[test]
         fn sequence_ids_follow_each_other(steps in proptest::collection::vec(step(), 0..200)) {
             let mut slots = Slots::new(8);

@@ -1,5 +1,5 @@
-//! Which combinations of shares the OPENs of one open have asked for: OPEN_DOWNGRADE may name these and unions of them
-//! (RFC 8881, section 18.18.3).
+//! The combinations of shares that the OPENs of one open have asked for. OPEN_DOWNGRADE may name these and
+//! unions of them (RFC 8881, section 18.18.3).
 
 use vfs::Share;
 
@@ -12,18 +12,18 @@ impl Combinations {
         1 << (u16::from(access.bits()) | u16::from(deny.bits()) << 2)
     }
 
-    /// An OPEN asked for this.
+    /// Notes that an OPEN asked for this combination.
     pub(crate) fn add(&mut self, access: Share, deny: Share) {
         self.0 |= Combinations::bit(access, deny);
     }
 
-    /// What is more than this was given up.
+    /// Removes the combinations that exceed these shares.
     pub(crate) fn narrow(&mut self, access: Share, deny: Share) {
         let left = self.iter().filter(|(a, d)| access.contains(*a) && deny.contains(*d));
         self.0 = left.fold(0, |bits, (access, deny)| bits | Combinations::bit(access, deny));
     }
 
-    /// All of them.
+    /// All combinations.
     pub(crate) fn iter(self) -> impl Iterator<Item = (Share, Share)> {
         let share = |bits: u16| Share::from_bits_truncate((bits & 3) as u8);
         (0..16).filter(move |at| self.0 & 1 << at != 0).map(move |at| (share(at), share(at >> 2)))

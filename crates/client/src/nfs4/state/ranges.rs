@@ -1,10 +1,11 @@
-//! Which bytes of a file one owner has locked, and how: kept to reclaim them, and to know whether there are any.
+//! The bytes of a file that one owner has locked, and the kinds of lock. They are kept to reclaim them, and
+//! to know whether there are any.
 //!
-//! POSIX rules, which NFSv4 has too: what is locked again changes its kind, and unlocking takes away what it covers.
+//! NFSv4 has the POSIX rules: locking a range again changes its kind, and unlocking removes what it covers.
 
 use vfs::LockKind;
 
-/// Locked bytes from `start` up to and without `end`; `u64::MAX` as `end` is to the end of the file.
+/// Locked bytes from `start` up to but excluding `end`. An `end` of `u64::MAX` means the end of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Range {
     pub(crate) start: u64,
@@ -13,12 +14,13 @@ pub(crate) struct Range {
 }
 
 impl Range {
-    /// As LOCK has it.
+    /// The length as LOCK encodes it.
     pub(crate) fn length(&self) -> u64 {
         if self.end == u64::MAX { u64::MAX } else { self.end - self.start }
     }
 
-    /// The parts of it that none of these covers, which are in it, disjoint and ascending.
+    /// The parts that no range of `covered` covers. `covered` must lie within this range, disjoint and
+    /// ascending.
     pub(crate) fn without(self, covered: &[Range]) -> Vec<Range> {
         let mut gaps = Vec::new();
         let mut from = self.start;
@@ -32,29 +34,29 @@ impl Range {
     }
 }
 
-/// The locks of one owner on one file: disjoint, ascending, neighbours of one kind made one.
+/// The locks of one owner on one file: disjoint, ascending, with neighbours of one kind merged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Ranges(Vec<Range>);
 
 impl Ranges {
-    /// None?
+    /// Are there no locks?
     pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// All of them.
+    /// All locked ranges.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range> {
         self.0.iter().copied()
     }
 
-    /// Those in this range, cut to it.
+    /// The locked ranges inside `of`, cut to it.
     pub(crate) fn within(&self, of: Range) -> Vec<Range> {
         let cut =
             |range: Range| Range { start: range.start.max(of.start), end: range.end.min(of.end), ..range };
         self.iter().map(cut).filter(|range| range.start < range.end).collect()
     }
 
-    /// `offset` and `length` are locked now, in this way.
+    /// Locks `length` bytes at `offset` with this kind.
     pub(crate) fn lock(&mut self, offset: u64, length: u64, kind: LockKind) {
         self.unlock(offset, length);
         let end = offset.saturating_add(length);
@@ -72,7 +74,7 @@ impl Ranges {
         });
     }
 
-    /// `offset` and `length` are locked no more.
+    /// Unlocks `length` bytes at `offset`.
     pub(crate) fn unlock(&mut self, offset: u64, length: u64) {
         let end = offset.saturating_add(length);
         if end == offset {

@@ -1,4 +1,4 @@
-//! The table against a model: what is open, by whom, and what is delegated.
+//! Tests of the table against a model of opens, owners and delegations.
 
 use std::collections::{BTreeMap, BTreeSet};
 

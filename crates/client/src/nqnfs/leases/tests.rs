@@ -1,4 +1,4 @@
-//! Each rule of the module's header on its own; all of them together are the simulation's.
+//! Tests of each rule of the module's header on its own. The simulation tests all of them together.
 
 use super::*;
 
@@ -95,7 +95,7 @@ fn a_renewal_that_is_not_answered_is_tried_again_and_then_it_is_lost() {
     assert!(stage.leases.write_begins(stage.now, &file()));
     assert_eq!(stage.wait(Duration::from_secs(5)), [Effect::Lost(lease.id, file())]);
     assert_eq!(stage.held(), None);
-    // What was written under it is pushed late, and known for what it is.
+    // Writes under the lease are pushed late, and still recognized as pushed.
     stage.leases.unanswered(stage.now, &file());
     stage.wait(LATE_MAX * 3);
     assert!(stage.leases.write_begins(stage.now, &file()), "another is on its way since before the end");
@@ -104,7 +104,7 @@ fn a_renewal_that_is_not_answered_is_tried_again_and_then_it_is_lost() {
     stage.wait(LATE_MAX.saturating_sub(Duration::from_secs(1)));
     assert!(stage.leases.write_begins(stage.now, &file()), "one was a moment ago");
     stage.leases.write_ended(stage.now, &file(), true);
-    // Later than that somebody else may have been let in: it is a write like any other.
+    // Later than that, another client may have been let in: it is a write like any other.
     stage.wait(LATE_MAX);
     assert!(!stage.leases.write_begins(stage.now, &file()));
     stage.leases.write_ended(stage.now, &file(), false);
@@ -129,7 +129,7 @@ fn an_eviction_ends_it_and_whatever_was_asked_for_before() {
     assert_ne!(stage.grant(LeaseKind::Read).id, lease.id);
 }
 
-/// VACATED lets others in: it must not be there before the last byte.
+/// VACATED lets other clients in, so it must not arrive before the last byte.
 #[test]
 fn nothing_is_vacated_while_it_is_pushed() {
     let mut stage = Stage::new();

@@ -1,20 +1,20 @@
-//! Is a history that of one register? Exact, since no two writes have the same value (Gibbons and Korach, *Testing shared
-//! memories*, 1997, for the case of known write order by value).
+//! Checks whether a history is that of one register. The check is exact, because no two writes have the same
+//! value (Gibbons and Korach, *Testing shared memories*, 1997, for the case of known write order by value).
 //!
-//! All operations on one value are a cluster. From the first end of one of them to the last beginning of one, the register
-//! must have had that value, if that is a span of time: then nobody else's span may cut it, nor a cluster lie within it
-//! that has to have taken place whole.
+//! All operations on one value are a cluster. If the first end of an operation comes before the last
+//! beginning of another, the register must have had that value for the span between. Then the span of another
+//! cluster must not overlap it, and no cluster may lie within it that must have taken place completely there.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// One operation, as its client saw it.
+/// One operation as its client saw it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op {
     pub(super) value: u64,
     pub(super) write: bool,
     pub(super) began: u64,
-    /// `u64::MAX` if it never ended for its client.
+    /// `u64::MAX` if the client never saw it end.
     pub(super) ended: u64,
 }
 
@@ -27,7 +27,7 @@ struct Cluster {
     reads: usize,
 }
 
-/// What is wrong, if anything. The value before all writes is 0.
+/// Returns what is wrong. The value before all writes is 0.
 pub(super) fn check(ops: &[Op]) -> Result<(), String> {
     let mut clusters: BTreeMap<u64, Cluster> = BTreeMap::new();
     let none = |value| Cluster { value, first_end: u64::MAX, last_begin: 0, write_began: None, reads: 0 };
@@ -49,7 +49,7 @@ pub(super) fn check(ops: &[Op]) -> Result<(), String> {
             return Err(format!("{read:?} is of a value that nobody had written"));
         }
     }
-    // A write that never ended and that nobody read may never have been.
+    // A write that never ended and that no client read may not have taken place.
     let real: Vec<Cluster> =
         clusters.into_values().filter(|it| it.first_end < u64::MAX || it.reads > 0).collect();
     let (forward, backward): (Vec<_>, Vec<_>) = real.into_iter().partition(|it| it.first_end < it.last_begin);
@@ -91,7 +91,7 @@ mod tests {
             check(&[op(1, true, 1, 5), op(0, false, 2, 3), op(1, false, 4, 6), op(1, false, 7, 8)]),
             Ok(())
         );
-        // Two writes at a time, in either order.
+        // Two concurrent writes, in either order.
         assert_eq!(check(&[op(1, true, 1, 9), op(2, true, 1, 9), op(2, false, 10, 11)]), Ok(()));
         assert_eq!(check(&[op(1, true, 1, u64::MAX), op(0, false, 10, 11)]), Ok(()));
     }

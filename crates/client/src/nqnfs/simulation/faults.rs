@@ -1,4 +1,5 @@
-//! What a run is made of, and what goes wrong in it: all within what the protocol assumes, but for what a test takes away.
+//! The parameters and faults of a run. They stay within what the protocol assumes, except for what a test
+//! removes.
 
 use super::network::Random;
 
@@ -9,48 +10,49 @@ pub(super) struct Faults {
     pub(super) files: usize,
     /// The longest term that clients ask for, in seconds.
     pub(super) term_max_s: u64,
-    /// Between two things that a client does, at most, in milliseconds.
+    /// Longest pause between two actions of a client, in milliseconds.
     pub(super) pause_ms: u64,
-    /// One thing in so many is a write.
+    /// One action in this many is a write.
     pub(super) writes_of: u64,
-    /// A client uses any file once in so many times, and otherwise its own one.
+    /// One action in this many is on any file; the others are on the client's own file.
     pub(super) others_of: u64,
-    /// One message in so many is lost; none if 0.
+    /// One message in this many is lost; none if 0.
     pub(super) lost_of: u64,
-    /// One in so many comes twice.
+    /// One message in this many arrives twice.
     pub(super) twice_of: u64,
-    /// How long a message is under way at most, in milliseconds.
+    /// Longest delay of a message, in milliseconds.
     pub(super) delay_ms: u64,
     /// The rate of the slowest clock of a client.
     pub(super) slowest_clock: f64,
-    /// The server crashes, and is down for so long.
+    /// The server crashes, and is down for this many milliseconds.
     pub(super) server_crash: Option<u64>,
     pub(super) client_crashes: bool,
-    /// A client is cut off from the server again and again, for so many milliseconds at most.
+    /// A client is cut off from the server again and again, for at most this many milliseconds.
     pub(super) cut_ms: u64,
     pub(super) clock_skew_ms: u64,
     pub(super) write_slack_ms: u64,
-    /// Whether the server waits after a restart.
+    /// Does the server wait after a restart?
     pub(super) recovers: bool,
     pub(super) quiet_s: u64,
     pub(super) records: usize,
     /// Clients push and renew at the last moment.
     pub(super) thin: bool,
-    /// Files that are not there at first, beside the others.
+    /// Number of files, besides the others, that do not exist at first.
     pub(super) made: usize,
-    /// How often a client leaves with one VACATED of everything, and comes back.
+    /// Number of times that a client leaves with one VACATED of everything and comes back.
     pub(super) departures: u64,
     pub(super) tell: bool,
 }
 
-/// What was written is pushed five seconds before its lease ends at the latest, and a server waits for `write_slack` of
-/// eight after that end: a cut of so long leaves three in which it is sent again ten times.
+/// Longest cut. Writes are pushed at the latest five seconds before their lease ends, and the server waits
+/// for a `write_slack` of eight seconds after that end. A cut of this length leaves three seconds, in which a
+/// write is sent again ten times.
 const CUT_MAX: u64 = 10_000;
 /// The same for clients that push at the last moment.
 const THIN_CUT_MAX: u64 = 5_000;
 
 impl Faults {
-    /// Those of a seed, within what the protocol assumes.
+    /// The faults of a seed, within what the protocol assumes.
     pub(super) fn of(seed: u64) -> Faults {
         let mut random = Random::new(seed ^ 0x6e71);
         let mut one_of = |among: &[u64]| among[random.below(among.len() as u64) as usize];
@@ -80,27 +82,27 @@ impl Faults {
         }
     }
 
-    /// Clients that leave nothing but the server's bounds between them and a fault, on clocks that lose a quarter; the server
-    /// believes them to lose so much.
+    /// Clients without a margin of their own, so that only the server's limits prevent a fault. Their clocks
+    /// lose a quarter, and the server assumes that much.
     pub(super) fn slow(seed: u64) -> Faults {
         let faults = Faults::of(seed);
         let cut_ms = faults.cut_ms.min(THIN_CUT_MAX);
         Faults { thin: true, cut_ms, slowest_clock: 0.75, clock_skew_ms: 20_000, ..faults }
     }
 
-    /// The same on exact clocks, with short leases, cut off as long as their writes may be late.
+    /// The same on exact clocks, with short leases and cuts as long as their writes may be late.
     pub(super) fn late(seed: u64) -> Faults {
         let faults = Faults::of(seed);
         let (thin, cut_ms, term_max_s) = (true, THIN_CUT_MAX, 6);
         Faults { thin, cut_ms, term_max_s, slowest_clock: 1.0, clock_skew_ms: 500, ..faults }
     }
 
-    /// Those of a seed, while files are made and clients come and go.
+    /// The faults of a seed, while files are created and clients leave and come back.
     pub(super) fn busy(seed: u64) -> Faults {
         Faults { made: 1 + (seed % 4) as usize, departures: seed / 4 % 3 * 2, ..Faults::of(seed) }
     }
 
-    /// Clients that come back at once, over a network that is slow enough for what they said last.
+    /// Clients that come back at once, over a network slow enough to delay their last messages.
     pub(super) fn hasty(seed: u64) -> Faults {
         Faults {
             departures: 8,
@@ -113,12 +115,12 @@ impl Faults {
         }
     }
 
-    /// All files, whether they are there or not.
+    /// Number of files, whether they exist or not.
     pub(super) fn all_files(&self) -> usize {
         self.files + self.made
     }
 
-    /// Ten clients that write under leases, each mostly to a file of its own, when the server crashes among them.
+    /// Ten clients that write under leases, each mostly to its own file, when the server crashes.
     pub(super) fn storm(seed: u64) -> Faults {
         Faults {
             clients: 10,

@@ -1,4 +1,4 @@
-//! A client: the machine of [`crate::nqnfs::leases`], and a cache above it as simple as can be.
+//! A client: the state machine of [`crate::nqnfs::leases`], and a minimal cache above it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,25 +11,25 @@ use super::network::{Answer, Question, Random};
 use super::server::handle;
 use crate::nqnfs::leases::{Asked, Effect, Grant, Leases, Margin, ReturnAll};
 
-/// What is known of one file.
+/// The client's knowledge of one file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Known {
     cached: Option<u64>,
     /// Written under a lease, and not at the server yet.
     pub(super) dirty: Option<u64>,
-    /// The lease is wanted back when that is done.
+    /// The lease to return once nothing is dirty.
     recalled: Option<LeaseId>,
-    /// What was asked before this is not cached.
+    /// Results of requests from before this generation are not cached.
     generation: u64,
-    /// Writes to the server under way.
+    /// Writes to the server in flight.
     writing: u32,
     lease: Option<LeaseId>,
-    /// The call that brought it, or renewed it last: it vouches for nothing that was asked before.
+    /// The call that brought the lease or renewed it last. The lease does not cover results of earlier calls.
     brought: u64,
 }
 
 impl Known {
-    /// Nothing of its own is to be written, or on its way.
+    /// Is nothing of its own dirty or in flight?
     pub(super) fn is_settled(&self) -> bool {
         self.dirty.is_none() && self.writing == 0
     }
@@ -42,60 +42,60 @@ pub(super) struct Waiting {
     pub(super) began: u64,
     asked: Option<Asked>,
     generation: u64,
-    /// What the application does.
+    /// The application's purpose.
     pub(super) purpose: Purpose,
-    /// What it will write when it has the lease.
+    /// The value to write once the lease is there.
     value: u64,
-    /// It is sent so long after it was made, in milliseconds.
+    /// Delay between making and sending the call, in milliseconds.
     pub(super) pause: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// It reads.
+    /// The application reads.
     Read,
-    /// It writes through.
+    /// The application writes through.
     Write,
-    /// It will write when it has the lease.
+    /// The application will write once it has the lease.
     Lease,
-    /// It makes a file.
+    /// The application creates a file.
     Make,
-    /// Nobody waits for it.
+    /// No application waits for it.
     Own,
 }
 
-/// What an application has been told.
+/// A result for an application.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Told {
     Read { file: usize, value: u64, began: u64, hit: bool },
     Wrote { file: usize, value: u64, began: u64, delayed: bool },
 }
 
-/// No earlier than it must be.
+/// Margins that act no earlier than necessary.
 const THIN: Margin = Margin {
     end: Duration::ZERO,
     renew: Duration::from_secs(1),
     push: Duration::from_millis(100),
     idle: Duration::from_secs(120),
 };
-/// How long who leaves waits for an answer, in milliseconds.
+/// How long a leaving client waits for an answer, in milliseconds.
 const FAREWELL: u64 = 2000;
-/// The first pause after an NQNFS_TRYLATER, and the longest, in milliseconds.
+/// The first and the longest pause after NQNFS_TRYLATER, in milliseconds.
 const TRYLATER: (u64, u64) = (100, 2000);
 
 pub(super) struct Host {
     pub(super) leases: Leases,
     pub(super) files: Vec<Known>,
     pub(super) waiting: BTreeMap<u64, Waiting>,
-    /// The longest term that is asked for, in seconds.
+    /// The longest term to ask for, in seconds.
     term_max_s: u64,
     next: u64,
-    /// When all was told that there is to tell at the end.
+    /// When the client had told the server everything at the end.
     return_all: Option<u64>,
 }
 
 impl Host {
-    /// `incarnation` tells the calls of one life from those of the next.
+    /// `incarnation` distinguishes the calls of one incarnation from those of the next.
     pub(super) fn new(incarnation: u64, faults: &Faults) -> Host {
         let margin = if faults.thin { THIN } else { Margin::default() };
         Host {
@@ -108,7 +108,7 @@ impl Host {
         }
     }
 
-    /// An application reads: told at once, or when the call is answered.
+    /// An application reads. The result comes at once, or when the call is answered.
     pub(super) fn read(&mut self, now: Instant, at: u64, file: usize, random: &mut Random) -> Option<Told> {
         let known = self.files[file];
         let held = self.leases.held(now, &handle(file));
@@ -124,14 +124,14 @@ impl Host {
         None
     }
 
-    /// An application makes a file, or takes the one that is there. It does not know its handle.
+    /// An application creates a file, or takes the existing one. It does not know the handle.
     pub(super) fn make(&mut self, now: Instant, at: u64, (file, value): (usize, u64), random: &mut Random) {
         let seconds = 1 + random.below(self.term_max_s) as u32;
         let kind = if random.once_in(3) { LeaseKind::Read } else { LeaseKind::Write };
         self.ask(now, at, Question::Create { file, value, kind, seconds }, Purpose::Make);
     }
 
-    /// The end of a client, step by step, with one VACATED of all that it has: is it over?
+    /// Ends a client step by step, with one VACATED of everything. Returns true when it is done.
     pub(super) fn leave(&mut self, now: Instant, at: u64) -> bool {
         if let Some(since) = self.return_all {
             return self.waiting.is_empty() || at >= since + FAREWELL;
@@ -219,7 +219,7 @@ impl Host {
         self.ask(now, at, Question::Write { file, value, through }, purpose);
     }
 
-    /// What was written under a lease goes to the server.
+    /// Pushes what was written under a lease to the server.
     pub(super) fn flush(&mut self, now: Instant, at: u64, file: usize) {
         let known = self.files[file];
         match known.dirty {
@@ -244,7 +244,7 @@ impl Host {
             Question::Read { file, .. } | Question::Getlease { file, .. } => {
                 match self.leases.ask(now, &handle(file)) {
                     Some(asked) => Some(asked),
-                    // Not now.
+                    // No lease may be asked for now.
                     None if purpose == Purpose::Own || purpose == Purpose::Lease => return,
                     None => None,
                 }
@@ -277,12 +277,12 @@ impl Host {
                 let known = &mut self.files[file];
                 if let Some(lease) = lease {
                     (known.lease, known.brought) = (Some(lease.id), xid);
-                    // Of one that it has used already under its handle it knows more than that it was made.
+                    // If the client has already used the file by its handle, it knows more than the creation.
                     let fresh = known.generation == waiting.generation && known.is_settled();
                     known.cached = Some(value).filter(|_| fresh).or(known.cached);
                 }
                 let began = waiting.began;
-                // Of one that was there it tells no data.
+                // For an existing file, the answer has no data.
                 (value == mine).then_some(Told::Wrote { file, value, began, delayed: false })
             }
             Question::Write { value, through, .. } => {
@@ -327,13 +327,13 @@ impl Host {
         }
     }
 
-    /// NQNFS_TRYLATER: as another call, with another xid.
+    /// Repeats a call after NQNFS_TRYLATER, as another call with another xid.
     fn again(&mut self, now: Instant, at: u64, waiting: Waiting) {
         let Some(file) = waiting.question.file() else { return };
         if waiting.asked.is_some() && waiting.purpose != Purpose::Make {
             self.leases.unanswered(now, &handle(file));
         }
-        // Who reads tries again by itself.
+        // A reader retries by itself.
         match waiting.question {
             Question::Write { value, through, .. } => {
                 self.leases.write_ended(now, &handle(file), !through);
@@ -362,7 +362,7 @@ impl Host {
         self.files[file].generation += 1;
     }
 
-    /// What follows from what has happened.
+    /// Carries out the effects of what has happened.
     pub(super) fn settle(&mut self, now: Instant, at: u64, random: &mut Random) {
         self.leases.tick(now);
         loop {
@@ -386,7 +386,7 @@ impl Host {
                         let known = &mut self.files[file];
                         known.generation += 1;
                         (known.cached, known.recalled, known.lease) = (None, None, None);
-                        // Late, but better than never.
+                        // Push it late rather than never.
                         self.flush(now, at, file);
                     }
                     Effect::Vacate(of) => {
@@ -399,7 +399,7 @@ impl Host {
     }
 }
 
-/// What an answer with this value grants.
+/// The grant in an answer with this value.
 fn grant(granted: Option<(LeaseKind, u32)>, value: u64) -> Option<Grant> {
     granted.map(|(kind, seconds)| Grant { kind, term: Duration::from_secs(seconds.into()), change: value })
 }
@@ -409,7 +409,7 @@ fn file_of(handle: &vfs::Handle) -> usize {
 }
 
 impl Question {
-    /// Which file it is about, if it is about one.
+    /// The file of the question, if it has one.
     pub(super) fn file(self) -> Option<usize> {
         match self {
             Question::Read { file, .. }

@@ -1,26 +1,26 @@
-//! What is sent, and what becomes of it.
+//! Messages, and what becomes of them.
 
 use vfs::LeaseKind;
 
-/// What a client asks of the server.
+/// A client's request to the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Question {
-    /// READ, with a request for a lease for reading of so many seconds; without one if that is 0.
+    /// READ, with a request for a read lease of `seconds` seconds. Zero means no request.
     Read { file: usize, seconds: u32 },
     /// GETLEASE.
     Getlease { file: usize, kind: LeaseKind, seconds: u32 },
-    /// WRITE; one that is not under a lease for writing asks for one, and so is told from one that is.
+    /// WRITE. One that is not under a write lease asks for a lease, which distinguishes it.
     Write { file: usize, value: u64, through: bool },
     /// VACATED.
     Vacated { file: usize },
     /// VACATED of everything.
     Everything,
-    /// CREATE with a request for a lease on what it makes, whose handle the answer tells. What it makes has this value; what
-    /// is there keeps its own.
+    /// CREATE with a request for a lease on the file, whose handle the answer gives. A new file gets this
+    /// value; an existing one keeps its own.
     Create { file: usize, value: u64, kind: LeaseKind, seconds: u32 },
 }
 
-/// What the server answers.
+/// The server's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     /// To READ, GETLEASE and WRITE: the value, and the lease with its duration.
@@ -29,18 +29,18 @@ pub(super) enum Answer {
     Trylater,
 }
 
-/// A message under way.
+/// A message in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Message {
     /// To the server.
     Call { client: usize, name: usize, xid: u64, question: Question },
     /// To a client.
     Reply { client: usize, xid: u64, answer: Answer },
-    /// To a client, if it has that name still.
+    /// To a client, if it still has that name.
     Evicted { client: usize, name: usize, file: usize },
 }
 
-/// A small generator, so that a seed is a run.
+/// A small random generator, so that a seed determines a run.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Random(u64);
 
@@ -64,7 +64,7 @@ impl Random {
         self.next() % bound.max(1)
     }
 
-    /// Once in so many times.
+    /// True once in `times` times on average.
     pub(super) fn once_in(&mut self, times: u64) -> bool {
         times > 0 && self.below(times) == 0
     }

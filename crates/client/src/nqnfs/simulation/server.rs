@@ -1,4 +1,5 @@
-//! The server: the arbiter's machine as its shell uses it, with a file system below that grants with every open.
+//! The server: the arbiter's state machine as its shell uses it. The file system below grants a lease with
+//! every open.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -16,15 +17,15 @@ pub(super) struct Server {
     options: Options,
     leases: Leases,
     recovery: Recovery,
-    /// Survives crashes, as does what was answered to calls that must not be carried out twice.
+    /// Survives crashes, like the answers to non-idempotent calls.
     values: Vec<u64>,
     exist: Vec<bool>,
     answered: HashMap<(usize, u64), Answer>,
     below: u64,
     recovers: bool,
-    /// When somebody who does not push was served for the first time in this life.
+    /// When a call that is not a push was first served in this incarnation.
     pub(super) served_first: Option<Instant>,
-    /// Leases that are called back, by name: whose, and of which file.
+    /// Leases being recalled, by id: holder and file.
     pub(super) evicting: BTreeMap<LeaseId, (usize, usize)>,
     holders: HashMap<LeaseId, (usize, usize)>,
 }
@@ -57,7 +58,7 @@ impl Server {
         }
     }
 
-    /// All that is in memory is lost.
+    /// Loses everything in memory.
     pub(super) fn crash(&mut self, now: Instant) {
         let terms = self.options.terms;
         self.leases = Leases::new(&self.options);
@@ -82,7 +83,7 @@ impl Server {
         self.settle(now);
     }
 
-    /// When the recovery that is on ends at the earliest.
+    /// When the current recovery ends at the earliest.
     pub(super) fn recovers_until(&self) -> Option<Instant> {
         self.recovery.ends()
     }
@@ -94,7 +95,8 @@ impl Server {
         }
         let answer = self.carry_out(now, client, question);
         self.settle(now);
-        // NQNFS_TRYLATER too: its client asks again with another xid, and a copy of this call must not be carried out later.
+        // Keep NQNFS_TRYLATER too. Its client repeats the call with another xid, and a copy of this call must
+        // not be executed later.
         if once {
             self.answered.insert((client, xid), answer);
         }
@@ -116,7 +118,7 @@ impl Server {
                 }
                 Answer::Done { value: 0, granted: None }
             }
-            // Readers of the life before may believe still.
+            // Readers from before the crash may still rely on their leases.
             Question::Write { through: true, .. } if recovering => Answer::Trylater,
             Question::Write { file, value, .. } => {
                 if recovering {

@@ -1,4 +1,4 @@
-//! One run: what happens when, and what everybody saw.
+//! One run: what happens when, and what all clients saw.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,21 +11,24 @@ use super::host::{Host, Purpose, Told};
 use super::network::{Answer, Message, Question, Random};
 use super::server::Server;
 
-/// Simulated milliseconds. From then on nothing new is begun, what was written is pushed, and all is read.
+/// Simulated milliseconds. From this time on no new work begins, clients push their writes, and all files are
+/// read.
 const QUIET_FROM: u64 = 90_000;
-/// All is read once more, when nothing can be on its way.
+/// All files are read once more at this time, when nothing can be in flight.
 const AUDIT_FROM: u64 = 200_000;
-/// So much later where clients leave: what one of them asked for last is a lease that nobody ends before its time.
+/// With departures, the last reading is this much later. The last request of a leaving client may leave a
+/// lease that runs for its full term.
 const LEFT_BEHIND: u64 = 60_000;
-/// From the last reading on, everybody is answered within this.
+/// After the last reading begins, every call is answered within this time.
 const ANSWERED: u64 = 15_000;
-/// A call that was not answered is sent again after this.
+/// An unanswered call is sent again after this time.
 const AGAIN: u64 = 300;
-/// EVICTED is.
+/// EVICTED is sent again after this time.
 const EVICT_AGAIN: u64 = 250;
-/// Between two steps of a departure.
+/// Time between two steps of a departure.
 const LEAVING: u64 = 50;
-/// Between two cuts: what is pushed before a lease ends, and was cut off, gets through before the next.
+/// Time between two cuts. A push before the end of a lease that one cut delays gets through before the next
+/// cut.
 const BETWEEN_CUTS: u64 = 12_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -44,24 +47,24 @@ enum Event {
     Leave(usize),
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Outcome {
-    /// Reads that were answered from caches.
+    /// Reads answered from caches.
     pub(super) hits: u64,
     /// Writes under leases.
     pub(super) delayed: u64,
     /// When the server was back, in simulated milliseconds.
     pub(super) restarted: Option<u64>,
-    /// When its recovery was to end, by what it had seen last of writes.
+    /// When its recovery was to end, by the last write that it had seen.
     pub(super) recovered: Option<u64>,
-    /// When it first served something that is no write after that.
+    /// When it first served anything but a write after that.
     pub(super) served: Option<u64>,
-    /// Calls to it in that time.
+    /// Calls to the server in that time.
     pub(super) asked_meanwhile: u64,
-    /// Files that were made with a lease on them.
+    /// Files created with a lease.
     pub(super) made: u64,
-    /// Clients that have left, and told so.
+    /// Number of completed departures.
     pub(super) departures: u64,
 }
 
@@ -78,18 +81,18 @@ pub(super) struct World {
     hosts: Vec<Host>,
     clocks: Vec<f64>,
     lives: Vec<u64>,
-    /// By what name the server knows each.
+    /// The name of each client at the server.
     names: Vec<usize>,
     leaving: Vec<bool>,
-    /// When each client's machine is to be woken, if that is planned.
+    /// When each client's state machine is to be woken, if planned.
     wakes: Vec<Option<u64>>,
     cut: Option<(usize, u64)>,
     values: u64,
     ops: Vec<Vec<Op>>,
-    /// Writes that a crash has made nobody's: they took place if the server has had them.
+    /// Writes whose client has crashed. They took place if the server has received them.
     orphans: BTreeSet<(usize, u64)>,
     stored: BTreeSet<(usize, u64)>,
-    /// What each client has written under leases and has not been told to be at the server.
+    /// For each client, what it has written under leases without an acknowledgement of the server.
     local: Vec<BTreeSet<(usize, u64)>>,
     sent: Vec<BTreeSet<u64>>,
     audited: BTreeSet<(usize, usize, u64)>,
@@ -179,12 +182,12 @@ impl World {
         self.start + Duration::from_millis(self.at)
     }
 
-    /// What a client's clock says.
+    /// The time of a client's clock.
     fn clock(&self, client: usize) -> Instant {
         self.start + Duration::from_micros((self.at as f64 * 1000.0 * self.clocks[client]) as u64)
     }
 
-    /// Runs to the end; an error says what was wrong.
+    /// Runs to the end. An error says what was wrong.
     pub(super) fn run(mut self) -> Result<Outcome, String> {
         while let Some(((at, _), event)) = self.events.pop_first() {
             if at > self.last_audit() + ANSWERED {
@@ -200,7 +203,7 @@ impl World {
 
     fn check_histories(&self) -> Result<(), String> {
         for (file, ops) in self.ops.iter().enumerate() {
-            // What a crash lost before it reached the server was never there.
+            // A write that a crash lost before it reached the server never took place.
             let orphan = |op: &Op| self.orphans.contains(&(file, op.value));
             let there = |op: &&Op| !orphan(op) || self.stored.contains(&(file, op.value));
             let mut real: Vec<Op> = ops.iter().filter(there).copied().collect();
@@ -212,7 +215,7 @@ impl World {
         Ok(())
     }
 
-    /// In the end nobody waits, and nothing is left over.
+    /// At the end no client waits, and nothing is left over.
     fn check_ends(&self) -> Result<(), String> {
         for (client, host) in self.hosts.iter().enumerate() {
             if let Some(file) = host.files.iter().position(|known| known.dirty.is_some()) {
@@ -275,7 +278,7 @@ impl World {
         self.plan(next, Event::Cut);
     }
 
-    /// Again and again, as long as somebody has not vacated.
+    /// Sends EVICTED again and again, as long as a client has not vacated.
     fn evict(&mut self) {
         self.evicting = false;
         self.server.tick(self.now());
@@ -306,12 +309,12 @@ impl World {
         self.outcome.departures += 1;
         self.live_again(client);
         self.hosts[client] = Host::new(self.lives[client], &self.faults);
-        // It has been pushed.
+        // Everything has been pushed.
         self.local[client].clear();
         self.sent[client].clear();
     }
 
-    /// What comes next from this client is of another life, to the server that of another client.
+    /// Starts another incarnation of a client. To the server, it is another client.
     fn live_again(&mut self, client: usize) {
         self.lives[client] += 1;
         self.names[client] += self.faults.clients;
@@ -366,7 +369,7 @@ impl World {
         self.plan(pause, Event::Act(client));
     }
 
-    /// One of the files that have to be made first, mostly, if there are any.
+    /// Mostly picks one of the files that must be created first, if there are any.
     fn perhaps_made(&mut self, file: usize) -> usize {
         let made = self.faults.made as u64;
         if made == 0 || self.random.once_in(3) {
@@ -384,7 +387,7 @@ impl World {
         }
     }
 
-    /// As an fsync of everything.
+    /// Pushes everything, like an fsync.
     fn push(&mut self, client: usize) {
         let (now, at) = (self.clock(client), self.at);
         let dirty = |host: &Host, file: usize| host.files[file].dirty.is_some();
@@ -399,13 +402,13 @@ impl World {
         }
     }
 
-    /// Reads a file at the server, until that is answered.
+    /// Reads a file at the server, and repeats that until it is answered.
     fn audit(&mut self, client: usize, file: usize, round: u64) {
         if self.audited.contains(&(client, file, round)) {
             return;
         }
         let question = Question::Read { file, seconds: 0 };
-        // What it has not pushed itself it would not ask the server for.
+        // A client does not ask the server for a file that it has not pushed yet.
         let settled = self.hosts[client].files[file].is_settled();
         if settled && self.hosts[client].waiting.values().all(|waiting| waiting.question != question) {
             let (now, at) = (self.clock(client), self.at);
@@ -439,7 +442,7 @@ impl World {
         }
     }
 
-    /// What follows for a client, and the calls that it makes.
+    /// Carries out a client's effects, and sends the calls that it makes.
     fn settle(&mut self, client: usize) {
         let (now, at) = (self.clock(client), self.at);
         self.hosts[client].settle(now, at, &mut self.random);
@@ -449,7 +452,7 @@ impl World {
         let incarnation = self.lives[client];
         for xid in fresh {
             self.sent[client].insert(xid);
-            // The next after an NQNFS_TRYLATER has a pause before it.
+            // A call after NQNFS_TRYLATER has a pause before it.
             match self.hosts[client].waiting.get(&xid).map_or(0, |waiting| waiting.pause) {
                 0 => self.send_call(client, xid),
                 pause => self.plan(pause, Event::Again(client, incarnation, xid)),
@@ -502,7 +505,7 @@ impl World {
                     && let (Question::Write { file, value, .. }, Purpose::Own, Answer::Done { .. }) =
                         (waiting.question, waiting.purpose, answer)
                 {
-                    // Whatever it had written to the file before is settled with it.
+                    // Earlier writes of the client to this file are settled too.
                     self.local[client].retain(|(of, written)| *of != file || *written > value);
                 }
                 let told = self.hosts[client].reply(now, at, xid, answer);

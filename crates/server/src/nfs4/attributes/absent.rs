@@ -1,7 +1,9 @@
-//! Of an export that is elsewhere: where (RFC 8881, section 11.4; RFC 7530, section 8.3).
+//! Attributes of an export that is on another server: its locations (RFC 8881, section 11.4; RFC 7530,
+//! section 8.3).
 //!
-//! GETATTR, VERIFY and NVERIFY give `fs_locations`, `fsid` and `mounted_on_fileid` to who asks for the first, leave out what
-//! there is not, and say MOVED to everybody else. In a listing, who asks for `rdattr_error` finds MOVED there.
+//! If a client requests `fs_locations`, then GETATTR, VERIFY and NVERIFY give `fs_locations`, `fsid` and
+//! `mounted_on_fileid`, and omit the other attributes. Otherwise they fail with MOVED. In a listing, a
+//! client that requests `rdattr_error` finds MOVED there.
 
 use protocol::nfs4::{
     Attr, Bitmap, Component, Fattr, FsLocation, FsLocations, Limited, Outcome, Pathname, Status,
@@ -12,10 +14,10 @@ use crate::exports::{Export, Location};
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 
-/// What there is of it.
+/// The attributes that such an export has.
 const THERE: Bitmap = Bitmap::of(&[Attr::Fsid, Attr::RdattrError, Attr::FsLocations, Attr::MountedOnFileid]);
 
-/// What GETATTR gives.
+/// The attributes for GETATTR.
 ///
 /// # Errors
 /// `Moved`.
@@ -26,7 +28,7 @@ pub(super) fn fattr(compound: &Compound<'_>, export: &Export, asked: Bitmap) -> 
     Ok(all(compound, export, Outcome::Ok(()), asked))
 }
 
-/// What READDIR gives of its root.
+/// The attributes of its root for READDIR.
 ///
 /// # Errors
 /// `Moved`: the whole listing fails.
@@ -40,7 +42,7 @@ pub(crate) fn listed(compound: &Compound<'_>, export: &Export, asked: Bitmap) ->
 fn all(compound: &Compound<'_>, export: &Export, rdattr_error: Outcome, asked: Bitmap) -> Fattr {
     let pseudo = &compound.front.pseudo;
     let mut fattr = Fattr {
-        // Another than that of the directory that it is in, by which clients know that they cross over.
+        // Different from the `fsid` of the directory above. Clients recognize the crossing by it.
         fsid: Some(convert::fsid(export.id, vfs::Fsid::default())),
         rdattr_error: Some(rdattr_error),
         fs_locations: Some(Box::new(fs_locations(export))),
@@ -51,7 +53,7 @@ fn all(compound: &Compound<'_>, export: &Export, rdattr_error: Outcome, asked: B
     fattr
 }
 
-/// Where an export is besides here, or instead.
+/// The other locations of an export: its replicas, or the servers that have it instead of this one.
 pub(super) fn fs_locations(export: &Export) -> FsLocations {
     let elsewhere = if export.is_absent() { &export.options.refer } else { &export.options.replicas };
     FsLocations {

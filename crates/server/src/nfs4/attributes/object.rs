@@ -1,4 +1,4 @@
-//! Of an object of an export.
+//! Attributes of an object of an export.
 
 use std::sync::Arc;
 
@@ -16,8 +16,9 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::known::Known;
 use crate::nfs4::{Pseudo, TRANSFER_MAX_BYTES, convert, owners};
 
-/// What OPEN understands, by the numbers of RFC 9754: reading, writing and both; any share denied; any delegation, none,
-/// or no more waiting for one; all claims but those of a client's earlier life; all ways to make a file.
+/// The arguments that OPEN supports, by the numbers of RFC 9754. Access: read, write and both. Deny: any.
+/// Wants: any delegation, none, or cancel an earlier want. Claims: all but those of a client's earlier
+/// incarnation. All ways to create a file.
 pub(super) const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
     share_access: Bitmap::EMPTY.with_bit(1).with_bit(2).with_bit(3),
     share_deny: Bitmap::EMPTY.with_bit(0).with_bit(1).with_bit(2).with_bit(3),
@@ -26,20 +27,20 @@ pub(super) const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
     create_mode: Bitmap::EMPTY.with_bit(0).with_bit(1).with_bit(2).with_bit(3),
 };
 
-/// Attributes that are asked for of one or many objects of an export, and what is the same for all of them.
+/// Attributes requested of one or many objects of an export, and the values that all of these share.
 pub(crate) struct Asked<'c> {
     front: &'c Front,
     export: Arc<Export>,
     caller: Caller,
     minor: u32,
     known: Arc<Known>,
-    /// Those of them that there are.
+    /// The requested attributes that the file system has.
     wanted: Bitmap,
     space: Option<FsStat>,
 }
 
 impl<'c> Asked<'c> {
-    /// Asks of the export what is the same for all its objects.
+    /// Asks the export for the values that are the same for all its objects.
     pub(crate) async fn new(
         compound: &mut Compound<'c>,
         export: &Arc<Export>,
@@ -57,12 +58,12 @@ impl<'c> Asked<'c> {
         Ok(Asked { front, export: export.clone(), caller, minor: compound.minor, known, wanted, space })
     }
 
-    /// The same, for an answer that may be no older.
+    /// The same, for an answer at least this fresh.
     pub(crate) fn with_freshness(self, freshness: Freshness) -> Asked<'c> {
         Asked { caller: self.caller.with_freshness(freshness), ..self }
     }
 
-    /// Attributes of one object; `attributes` are given if they are known already.
+    /// The attributes of one object. `attributes` carries them if the caller knows them already.
     pub(crate) async fn read(
         &self,
         handle: &Handle,
@@ -81,7 +82,7 @@ impl<'c> Asked<'c> {
         Ok(fattr)
     }
 
-    /// Attributes of an entry of a listing that has numbers alone.
+    /// The attributes of a listing entry of which only the inode number is known.
     pub(crate) fn of_name(&self, fileid: u64) -> Fattr {
         Fattr {
             rdattr_error: self.if_wanted(Attr::RdattrError, Outcome::Ok(())),
@@ -99,7 +100,7 @@ impl<'c> Asked<'c> {
         self.wants(attr).then_some(value)
     }
 
-    /// What differs from one object to the next.
+    /// Fills in the attributes that differ between objects.
     fn of_file(&self, fattr: &mut Fattr, handle: &Handle, is: &Attributes) -> Result<(), Status> {
         fattr.ftype = self.if_wanted(Attr::Type, convert::ftype(is.file_type));
         fattr.change = self.if_wanted(Attr::Change, is.change);
@@ -124,7 +125,8 @@ impl<'c> Asked<'c> {
         Ok(())
     }
 
-    /// The inode number of the directory that an export covers, if this is the root of one below another directory.
+    /// If the handle is the root of an export below another directory: the inode number of the directory
+    /// that it covers.
     fn mounted_on(&self, handle: &Handle) -> Option<u64> {
         if *handle != self.known.root {
             return None;
@@ -133,7 +135,7 @@ impl<'c> Asked<'c> {
         (node != Pseudo::ROOT).then(|| self.front.pseudo.id(node))
     }
 
-    /// What is the same for all of the file system.
+    /// Fills in the attributes that the whole file system shares.
     fn of_export(&self, fattr: &mut Fattr) {
         let FsLimits { features, .. } = self.known.limits;
         let limits = &self.known.limits;

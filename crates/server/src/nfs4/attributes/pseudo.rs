@@ -1,4 +1,5 @@
-//! Of a directory above exports: everybody may read it, nobody may change it, and it changes only with the exports.
+//! Attributes of a directory above exports. All clients may read it, none may change it, and it changes
+//! only with the exports.
 
 use protocol::nfs4::{
     Bitmap, ChangeAttrType, FH4_PERSISTENT, Fattr, FsLocations, Fsid, Ftype, Nfstime, Outcome, Specdata,
@@ -12,10 +13,10 @@ use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::pseudo::NodeIndex;
 use crate::nfs4::{convert, owners};
 
-/// The file system of these directories: a number that no device has.
+/// The `fsid` of these directories: a number that no device has.
 const FSID: Fsid = Fsid { major: u64::from_be_bytes(*b"exports\0"), minor: 0 };
 
-/// Those attributes that are asked for.
+/// The requested attributes.
 pub(super) fn fattr(compound: &Compound<'_>, index: NodeIndex, asked: Bitmap) -> Result<Fattr, Status> {
     let tree = &compound.front.pseudo;
     let node = tree.node(index);

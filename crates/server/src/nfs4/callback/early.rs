@@ -1,6 +1,6 @@
-//! What is said of a lease before the OPEN that grants it has come back from the file system.
+//! Callbacks that name a lease before the OPEN that is granted the lease has returned from the file system.
 //!
-//! A pure table, and a bounded one: an OPEN that is given up never asks.
+//! A pure, bounded table: an OPEN that is abandoned never asks for its entry.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -8,15 +8,15 @@ use vfs::{LeaseId, Recall};
 
 use crate::exports::ExportId;
 
-/// More than this are not in flight; the oldest is forgotten.
+/// No more than this are in flight; beyond it the oldest is forgotten.
 const EARLY_MAX: usize = 4096;
 
-/// What was said.
+/// The content of the callback.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Word {
-    /// It is recalled.
+    /// The lease is recalled.
     Recall(Recall),
-    /// It is no more.
+    /// The lease is revoked.
     Revoked,
 }
 
@@ -28,7 +28,7 @@ pub(crate) struct Early {
 }
 
 impl Early {
-    /// Keeps what was said; the last word counts.
+    /// Keeps a callback; a later one for the same lease replaces it.
     pub(crate) fn keep(&mut self, export: ExportId, lease: LeaseId, word: Word) {
         if self.words.insert((export, lease), word).is_none() {
             self.order.push_back((export, lease));
@@ -40,7 +40,7 @@ impl Early {
         }
     }
 
-    /// What was said of this lease, which is known from now on.
+    /// Takes the callback for this lease, which is known from now on.
     pub(crate) fn take(&mut self, export: ExportId, lease: LeaseId) -> Option<Word> {
         let word = self.words.remove(&(export, lease))?;
         self.order.retain(|key| *key != (export, lease));

@@ -1,5 +1,5 @@
-//! Callbacks to clients of minor version 0, over connections that we make to where they said (RFC 7530, sections 15 and
-//! 16.33).
+//! Callbacks to clients of minor version 0 (RFC 7530, sections 15 and 16.33). The server opens connections
+//! to the address that the client gave.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -18,10 +18,10 @@ use crate::nfs4::state::clients;
 
 /// How long a client may take to answer CB_NULL.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one connection is waited for before another is made.
+/// How long to wait on one connection before opening another.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The way to one client.
+/// The route to one client.
 #[derive(Debug)]
 pub(super) struct Way {
     link: Link,
@@ -31,7 +31,7 @@ pub(super) struct Way {
 }
 
 impl Way {
-    /// Did the last call get through?
+    /// Did the last call reach the client?
     pub(super) fn is_up(&self) -> bool {
         self.up.load(Ordering::Relaxed)
     }
@@ -61,7 +61,7 @@ impl Way {
     }
 }
 
-/// Finds out whether a client can be called back where it said.
+/// Tests whether a client can be called back at the address that it gave.
 pub(super) fn probe(front: &Arc<Front>, client: Clientid, peer: SocketAddr) {
     let Some(address) = address(front, client) else { return };
     let Some(server) = universal(&address.location, peer) else {
@@ -109,8 +109,8 @@ pub(super) async fn call(
     Ok(CbCompoundRes::decode(&mut results).map_err(|_| Unreachable)?.into_results())
 }
 
-/// The address in a universal one (RFC 5665): `192.0.2.1.8.1`, `2001:db8::1.8.1`. Nobody but the client itself is
-/// called: only the port is believed where the address is not that of its connection.
+/// Parses a universal address (RFC 5665): `192.0.2.1.8.1`, `2001:db8::1.8.1`. The server calls back only
+/// the client itself, so it takes the port from the text and the address from the client's connection.
 fn universal(netaddr: &Netaddr, peer: SocketAddr) -> Option<SocketAddr> {
     let text = std::str::from_utf8(&netaddr.addr).ok()?;
     if !matches!(&netaddr.netid[..], b"tcp" | b"tcp6") {

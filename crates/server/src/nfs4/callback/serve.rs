@@ -1,4 +1,4 @@
-//! What file systems say, and what becomes of it.
+//! Handles the callbacks of file systems.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -21,17 +21,17 @@ use crate::nfs4::state::clients::{Generation, Way};
 use crate::nfs4::state::names::lock_owner;
 use crate::nfs4::state::stateids::{Kind, Standing, StateKey};
 
-/// A client may need so long to see the answer to its OPEN.
+/// How long a client may need to see the answer to its OPEN.
 const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
-/// Between two attempts to reach a client.
+/// Pause between two attempts to reach a client.
 const AGAIN: Duration = Duration::from_millis(500);
-/// CB_RECALL_ANY and CB_NOTIFY_LOCK are hints.
+/// Deadline of CB_RECALL_ANY and CB_NOTIFY_LOCK, which are hints.
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// What a file system said of a lease before its OPEN came back.
+/// A callback about a lease from before its OPEN returned.
 pub(crate) type Said = Word;
 
-/// Takes the callbacks of all exports.
+/// Starts a task for the callbacks of each export.
 pub(crate) fn start(front: &Arc<Front>) {
     for export in front.exports.iter() {
         if let Some(callbacks) = export.fs.callbacks() {
@@ -40,9 +40,9 @@ pub(crate) fn start(front: &Arc<Front>) {
     }
 }
 
-/// Each callback has a task of its own, so that a client that does not answer holds up nobody else's. There are no more
-/// of them than there is cause for: a recall for each lease that is out, a question for each request that waits for its
-/// answer, a notice for each lock that is waited for. They wait for the slots of their own client.
+/// Each callback has its own task, so that a client that does not answer delays no other client. Their
+/// causes bound the number of tasks: one recall for each granted lease, one CB_GETATTR for each waiting
+/// request, one notice for each awaited lock. They wait for the slots of their own client.
 async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
         let Some(front) = front.upgrade() else { return };
@@ -78,12 +78,13 @@ fn delegated(tables: &Tables, export: ExportId, lease: LeaseId) -> Option<Delega
     Some(Delegated { client: held.client, holder: held.holder, key: held.key, stateid })
 }
 
-/// It is no more: the client is to learn it. In minor version 0 its state id means nothing from now on.
+/// A delegation was revoked, and its client must learn it. In minor version 0 its state id is invalid from
+/// now on.
 fn revoked(front: &Arc<Front>, export: ExportId, lease: LeaseId) {
     let mut tables = front.state.tables();
     let nqnfs = front.nqnfs.leases.lock().revoked(export, lease);
     if let Some(out) = nqnfs {
-        // It cannot be helped any more; but the sooner the client knows, the better.
+        // The lease is lost in any case, but the client should learn it as soon as possible.
         return crate::nqnfs::evict::lost(front, export, out);
     }
     let Some(of) = delegated(&tables, export, lease) else {
@@ -98,7 +99,7 @@ fn revoked(front: &Arc<Front>, export: ExportId, lease: LeaseId) {
     }
 }
 
-/// A recall that came before its OPEN: the client gets the answer to that first.
+/// A recall that came before its OPEN returned: lets the client get the answer to the OPEN first.
 pub(crate) fn recall_soon(front: &Arc<Front>, export: ExportId, of: Recall) {
     let front = front.clone();
     tokio::spawn(async move {
@@ -134,9 +135,10 @@ async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
         match answer.map(|mut results| results.take::<op::Recall>().map_err(|error| error.status())) {
             Ok(Ok(())) => return,
             Ok(Err(Some(Status::BadHandle | Status::BadStateid))) => {
-                // It has not seen the answer to its OPEN, which may be behind much else on another connection, or be
-                // asked for again: it will believe in the delegation when it has. One that has none for other reasons
-                // loses it at the deadline.
+                // The client has not seen the answer to its OPEN. That answer may be queued on another
+                // connection, or be requested again. The client will accept the recall once it has the
+                // answer. A client that does not have the delegation for another reason loses it at the
+                // deadline.
                 denials += 1;
                 sleep((OPEN_ON_ITS_WAY * denials).min(AGAIN)).await;
             }
@@ -154,8 +156,9 @@ fn is_held(front: &Front, key: StateKey) -> bool {
         .is_some_and(|held| matches!(held.kind, Kind::Delegation { standing, .. } if good(standing)))
 }
 
-/// CB_GETATTR. Clients need to answer with the size and the change attribute alone; the times are asked for as well, of
-/// clients that have changed them without telling (RFC 9754's times cannot be set back).
+/// CB_GETATTR. A client need only report the size and the change attribute. The query may also request the
+/// times, because a client may have changed them without telling the server. The delegated times of RFC
+/// 9754 cannot be set back.
 async fn getattr(front: &Front, export: ExportId, query: Query) {
     let delegation = delegated(&front.state.tables(), export, query.id);
     let (Some(delegation), Ok(fh)) = (delegation, front.handles.v4(export, &query.handle)) else { return };
@@ -175,12 +178,12 @@ async fn getattr(front: &Front, export: ExportId, query: Query) {
             size,
             times: times(&answer.obj_attributes),
         };
-        // Who asked may have given up waiting.
+        // The requester may have stopped waiting.
         let _ = query.answer.send(held);
     }
 }
 
-/// The times that a client told, if it told all of them, and none that is no time.
+/// The times that a client reported, if it reported all of them and all are valid.
 fn times(told: &Fattr) -> Option<Times> {
     let time = |time: Option<Nfstime>| convert::timestamp(time?).ok();
     Some(Times {
@@ -201,7 +204,7 @@ async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u32) {
     let type_mask = kinds.into_iter().fold(Bitmap::EMPTY, Bitmap::with_bit);
     let args = CbRecallAnyArgs { objects_to_keep: keep, type_mask };
     for client in clients {
-        // A hint: who does not take it is recalled from.
+        // A hint: a client that ignores it gets recalls.
         let _ = call(front, client, CbArgOp::RecallAny(args), Instant::now() + HINT_TIMEOUT).await;
     }
 }
@@ -214,7 +217,7 @@ async fn notify_lock(front: &Front, export: ExportId, holder: HolderId, owner: O
     };
     let (Some(client), Ok(fh)) = (client, front.handles.v4(export, &handle)) else { return };
     let args = CbNotifyLockArgs { fh, lock_owner: lock_owner(front, &owner) };
-    // A hint: a client that does not get it asks again by itself.
+    // A hint: a client that misses it retries by itself.
     let _ = call(front, client, CbArgOp::NotifyLock(args), Instant::now() + HINT_TIMEOUT).await;
 }
 

@@ -16,29 +16,29 @@ use super::Unreachable;
 use crate::front::Front;
 use crate::nfs4::state::sessions::CallbackTerms;
 
-/// How long one connection is waited for before the next is tried.
+/// How long to wait on one connection before trying the next.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
-/// Before a callback is made again that the client has put off.
+/// Pause before a callback is repeated that the client has answered with DELAY.
 const DELAY: Duration = Duration::from_millis(100);
 
-/// The slots of a backchannel, where it is we who number the requests.
+/// The slots of a backchannel, on which the server numbers the requests.
 #[derive(Debug)]
 pub(super) struct BackSlots {
     free: Arc<Semaphore>,
     slots: Mutex<Vec<BackSlot>>,
 }
 
-/// One of them, between two requests or with one running.
+/// One slot, idle or with a request running.
 #[derive(Clone, Copy, Debug)]
 struct BackSlot {
     /// The next sequence id.
     sequence: u32,
     busy: bool,
-    /// A request with this sequence id was given up without an answer: the client may have carried it out.
+    /// A request with this sequence id was abandoned without an answer: the client may have executed it.
     in_doubt: bool,
 }
 
-/// The slots of a session, and whose it is.
+/// The slots of a session, and its client.
 #[derive(Debug)]
 pub(super) struct Numbered {
     pub(super) client: Clientid,
@@ -50,9 +50,9 @@ struct Taken {
     slots: Arc<BackSlots>,
     number: u32,
     sequence: u32,
-    /// The sequence id may be used already, by a request of before.
+    /// An earlier request may have used the sequence id already.
     in_doubt: bool,
-    /// A request is out, and there is no answer yet.
+    /// A request was sent and its answer has not arrived.
     asked: bool,
     _permit: OwnedSemaphorePermit,
 }
@@ -81,7 +81,7 @@ impl BackSlots {
 }
 
 impl Taken {
-    /// The client has seen the request: the slot goes on.
+    /// The client has seen the request: moves to the next sequence id.
     fn advance(&mut self) {
         self.set(self.sequence.wrapping_add(1));
     }
@@ -100,7 +100,7 @@ impl Drop for Taken {
     }
 }
 
-/// A session that may carry a callback, and by which connections.
+/// A session that may carry a callback, with its connections.
 struct Route {
     session: Sessionid,
     terms: CallbackTerms,
@@ -129,7 +129,8 @@ fn routes(front: &Front, client: Clientid) -> Vec<Route> {
         .collect()
 }
 
-/// Calls a client back on any of its sessions. One that does not answer counts as down until a connection is bound.
+/// Sends a callback over any of the client's sessions. A session that does not answer counts as down until
+/// a connection is bound to it.
 pub(super) async fn call(
     front: &Front,
     client: Clientid,
@@ -159,17 +160,18 @@ async fn call_on(route: &Route, operation: &CbArgOp) -> Option<Results<CbResOp>>
     for connection in &route.connections {
         while let Some(mut results) = send(route, &mut slot, connection, operation).await {
             match results.take::<op::Sequence>().map_err(|error| error.status()) {
-                // That was CB_SEQUENCE alone.
+                // Only CB_SEQUENCE was sent.
                 Ok(_) if slot.in_doubt => slot.advance(),
                 Ok(_) => {
                     slot.advance();
                     return Some(results);
                 }
                 Err(Some(Status::Delay)) => {
-                    slot.asked = true; // it may be carrying out what another connection brought
+                    slot.asked = true; // the client may be executing it from another connection
                     sleep(DELAY).await;
                 }
-                // We and the client count differently: it is the client's count that counts, from its start.
+                // Server and client disagree about the sequence id. The client's count decides, so start at
+                // 1 again.
                 Err(Some(Status::SeqMisordered)) if slot.sequence != 1 => slot.set(1),
                 Err(Some(Status::RetryUncachedRep | Status::SeqFalseRetry)) => slot.advance(),
                 Err(_) => return None,
@@ -179,8 +181,9 @@ async fn call_on(route: &Route, operation: &CbArgOp) -> Option<Results<CbResOp>>
     None
 }
 
-/// Sends the callback on one connection; nothing if that does not answer. Under a sequence id that may be used already goes
-/// CB_SEQUENCE alone: the answer to the request of before must not be taken for that to this one.
+/// Sends the callback on one connection; `None` if there is no answer. If an earlier request may have used
+/// the sequence id, this sends CB_SEQUENCE alone. Otherwise the answer to the earlier request could be
+/// taken for the answer to this one.
 async fn send(
     route: &Route,
     slot: &mut Taken,

@@ -1,4 +1,4 @@
-//! How large a reply may become: a session negotiates it, minor version 0 has our own bound.
+//! Limits the size of a reply. A session negotiates the limit; minor version 0 has a fixed one.
 
 use protocol::nfs4::{Operation, ResOp, Status};
 use xdr::{Encode, Encoder};
@@ -6,12 +6,12 @@ use xdr::{Encode, Encoder};
 use super::Compound;
 use crate::nfs4::state::Slot;
 
-/// Of a reply without a session: the largest READ, and as much again for what stands beside it.
+/// Bytes of a reply without a session: the largest READ, and as much again for the rest.
 pub(in crate::nfs4) const UNNEGOTIATED_BYTES: usize = 2 << 20;
-/// Results other than those that are measured are never larger.
+/// Results other than the measured ones are never larger.
 const RESULT_BYTES_MAX: usize = 64 << 10;
 
-/// Bytes that a whole reply may have.
+/// Bytes that a complete reply may have.
 pub(super) fn negotiated(slot: Option<&Slot>) -> usize {
     slot.map_or(UNNEGOTIATED_BYTES, |slot| {
         let most = slot.reply_bytes_max.min(slot.cached_bytes_max.unwrap_or(u32::MAX));
@@ -19,12 +19,12 @@ pub(super) fn negotiated(slot: Option<&Slot>) -> usize {
     })
 }
 
-/// Nothing is changed whose result could not be told.
+/// An operation must not change anything if its result would not fit.
 pub(super) fn check(capacity: usize, operation: Operation) -> Result<(), Status> {
     if capacity < result_bytes(operation) { Err(Status::RepTooBig) } else { Ok(()) }
 }
 
-/// Bytes of the result of an operation that changes something; zero of any other.
+/// Bytes of the result of an operation that changes something; zero for any other.
 fn result_bytes(operation: Operation) -> usize {
     use Operation as O;
     match operation {
@@ -45,7 +45,7 @@ fn result_bytes(operation: Operation) -> usize {
     }
 }
 
-/// Writes a result, or that there is no room for it.
+/// Encodes a result, or an error if the result does not fit.
 pub(super) fn encode(compound: &Compound<'_>, result: &ResOp, encoder: &mut Encoder) -> Result<(), Status> {
     if at_most(result) <= compound.capacity {
         let status = result.status();
@@ -63,7 +63,7 @@ pub(super) fn encode(compound: &Compound<'_>, result: &ResOp, encoder: &mut Enco
     Err(status)
 }
 
-/// A bound of a result's bytes that costs less than to encode it.
+/// An upper bound for a result's bytes that is cheaper than encoding the result.
 fn at_most(result: &ResOp) -> usize {
     match result {
         ResOp::Getattr(Ok(ok)) => 8 + ok.obj_attributes.encoded_len(),
@@ -76,7 +76,7 @@ fn at_most(result: &ResOp) -> usize {
     }
 }
 
-/// Bytes on the wire of something small.
+/// Bytes on the wire of a small value.
 pub(super) fn encoded_len(value: &impl Encode) -> usize {
     let mut encoder = Encoder::new();
     value.encode(&mut encoder);

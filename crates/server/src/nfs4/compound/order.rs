@@ -1,10 +1,10 @@
-//! Which operation may come where in a compound (RFC 8881, sections 2.10.6.1 and 18.46.3).
+//! The order of operations in a compound (RFC 8881, sections 2.10.6.1 and 18.46.3).
 
 use protocol::nfs4::{Operation, Status};
 
 use super::Compound;
 
-/// May this operation come here, and in this minor version?
+/// May this operation occur at this position and in this minor version?
 pub(super) fn check(compound: &Compound<'_>, operation: Operation) -> Result<(), Status> {
     if compound.minor == 0 || operation == Operation::Illegal {
         return Ok(());
@@ -20,7 +20,7 @@ pub(super) fn check(compound: &Compound<'_>, operation: Operation) -> Result<(),
     }
 }
 
-/// Operations that need no session. They are then the only one.
+/// Operations that need no session. Without one, such an operation must be the only one.
 fn stands_alone(operation: Operation) -> bool {
     matches!(
         operation,

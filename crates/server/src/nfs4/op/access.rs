@@ -10,12 +10,12 @@ use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::convert;
 
-/// The bits that `vfs` has too, at the same places.
+/// The bits that `vfs` has too, at the same positions.
 const PLAIN: u32 =
     ACCESS4_READ | ACCESS4_LOOKUP | ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_DELETE | ACCESS4_EXECUTE;
-/// Those of extended attributes.
+/// The bits of extended attributes.
 const XATTR: u32 = ACCESS4_XAREAD | ACCESS4_XAWRITE | ACCESS4_XALIST;
-/// What the directories above exports grant to everybody.
+/// The rights that every client has on directories above exports.
 const PSEUDO: u32 = ACCESS4_READ | ACCESS4_LOOKUP;
 
 pub(in crate::nfs4) async fn answer(
@@ -46,8 +46,8 @@ pub(in crate::nfs4) async fn answer(
     Ok(AccessOk { supported, access: granted })
 }
 
-/// May the answer come by attribute timeouts? Kernels ask for all rights of a file at once, once; a cache that asks for no more
-/// than reading, as Leasehold does, confirms what it knows.
+/// May the answer come from attribute timeouts? Kernels ask once for all rights of a file together. A cache
+/// that asks for reading alone, as Leasehold does, confirms its cached data, so the answer must be fresh.
 fn freshness(compound: &Compound<'_>, access: u32) -> Freshness {
     if !compound.is_question() {
         Freshness::Timeout
@@ -58,7 +58,7 @@ fn freshness(compound: &Compound<'_>, access: u32) -> Freshness {
     }
 }
 
-/// What to ask for: extended attributes are read and written by those who may read and write.
+/// The rights to ask for. A caller that may read or write a file may read or write its extended attributes.
 fn asked(bits: u32) -> AccessMask {
     let mut asked = AccessMask::from_bits_truncate(bits & PLAIN);
     asked.set(AccessMask::READ, bits & (ACCESS4_READ | ACCESS4_XAREAD | ACCESS4_XALIST) != 0);
@@ -77,7 +77,7 @@ fn granted(asked: u32, granted: AccessMask) -> u32 {
     bits
 }
 
-/// Nobody looks up in a file, nor deletes in it, nor executes a directory.
+/// The bits without a meaning: lookup and delete on a file, execute on a directory.
 fn meaningless(is_dir: Option<bool>) -> u32 {
     match is_dir {
         Some(true) => ACCESS4_EXECUTE,

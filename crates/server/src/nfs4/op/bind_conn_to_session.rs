@@ -12,7 +12,7 @@ pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: BindConnToSessionArgs,
 ) -> Result<BindConnToSessionOk, Status> {
-    // Whoever will take both gets both: callbacks then have a way more.
+    // A client that accepts both channels gets both: callbacks then have one more connection.
     let (dir, back) = match args.dir {
         ChannelDirFromClient::Fore => (ChannelDirFromServer::Fore, false),
         ChannelDirFromClient::Back => (ChannelDirFromServer::Back, true),

@@ -25,7 +25,7 @@ pub(in crate::nfs4) async fn answer(
             tables.owners.closed(&name, held.key);
         }
         compound.front.give_back(&held).await;
-        // The state id is void; minor version 0 has no value that says so.
+        // The state id is void. Minor version 0 has no special value for that.
         let open_stateid = match compound.minor {
             0 => Stateid { seqid: stateid.seqid.wrapping_add(1), ..stateid },
             _ => Stateid::INVALID,

@@ -1,5 +1,5 @@
-//! COPY within a file system, finished before the answer (RFC 7862, section 15.2). Copies between servers are not
-//! offered.
+//! COPY within a file system, completed before the reply (RFC 7862, section 15.2). Copies between servers
+//! are not supported.
 
 use protocol::nfs4::{CopyArgs, CopyFailure, CopyOk, CopyRequirements, Status, WriteResponse};
 

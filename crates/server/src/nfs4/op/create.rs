@@ -1,4 +1,4 @@
-//! CREATE: whatever is no regular file (RFC 8881, section 18.4).
+//! CREATE of anything but a regular file (RFC 8881, section 18.4).
 
 use protocol::nfs4::{Attr, Bitmap, CreateArgs, CreateOk, Createtype, Status};
 use vfs::{Created, Device, FileType, Name};
@@ -18,7 +18,8 @@ pub(in crate::nfs4) async fn answer(
     }
     let object = compound.writable()?;
     let name = convert::name(&args.objname)?;
-    // Leases on directories are not had again after a restart: until all of before have heard, no name is changed.
+    // Directory leases cannot be reclaimed after a restart, so no name changes until every earlier holder
+    // knows of the restart.
     compound.front.state.no_grace()?;
     let supported = compound.supported(&object.export).await?;
     let setting = Setting::of_new(&args.createattrs, supported)?;
@@ -34,7 +35,7 @@ pub(in crate::nfs4) async fn answer(
     if let Some(acl) = &setting.acl
         && object.export.fs.set_acl(&object.caller, &created.node.handle, acl).await.is_err()
     {
-        // It is made: what could not be set is not said to be.
+        // The object exists already, so the reply only omits the attribute that could not be set.
         attrset = attrset - Bitmap::of(&[Attr::Acl]);
     }
     compound.set_file(File::Object(object.export, created.node.handle));
@@ -60,7 +61,7 @@ async fn make(
 ) -> Result<Created, Failed> {
     let Object { export, handle, caller } = object;
     let (file_type, device) = match objtype {
-        Createtype::Dir => return Ok(export.fs.mkdir(caller, handle, name, set).await?),
+        Createtype::Dir => return Ok(export.fs.mkdir(caller, handle, name, set, vfs::Want::None).await?),
         Createtype::Lnk(target) if target.is_empty() || target.contains(&0) => {
             return Err(Failed::Known(Status::Inval));
         }

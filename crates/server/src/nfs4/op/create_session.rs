@@ -26,7 +26,7 @@ pub(in crate::nfs4) async fn answer(
     }
     let channels = (negotiated_fore(&args.fore_chan_attrs)?, negotiated_back(&args.back_chan_attrs)?);
     let front = compound.front.clone();
-    // Without room, creating it says so.
+    // If there is no capacity, the creation below fails.
     front.capacity_for(Scarce::Sessions).await;
     let mut attempt = confirm(compound, &args, channels);
     if matches!(attempt, Err(Status::Delay)) && front.capacity_for(Scarce::Clients).await {
@@ -39,7 +39,8 @@ pub(in crate::nfs4) async fn answer(
     Ok(created)
 }
 
-/// Makes the session, which confirms its client; or gives what was made before. Also the incarnation that is no more.
+/// Creates the session, which confirms its client, or returns the session of a retry. Also returns the
+/// incarnation that was replaced.
 fn confirm(
     compound: &Compound<'_>,
     args: &CreateSessionArgs,
@@ -50,7 +51,7 @@ fn confirm(
     let by = maker.principal;
     match tables.clients.session_sequence(args.clientid, args.sequence, &maker)? {
         SessionConfirm::Replay(created) => return Ok((created, None)),
-        // Over a connection of the session it tells nothing new.
+        // Over a connection of that session the reply discloses nothing new.
         SessionConfirm::OfAnother(created) if is_bound(compound, &tables, created.sessionid) => {
             return Ok((created, None));
         }
@@ -91,7 +92,7 @@ fn create(
     Ok(CreateSessionOk { sessionid, sequence: args.sequence, flags, fore_chan_attrs, back_chan_attrs })
 }
 
-/// The first of the offered credentials that we speak; nobody's, if we speak none.
+/// The first offered credential that the server supports; AUTH_NONE if it supports none.
 pub(super) fn credential(offered: &[CallbackSecParms]) -> Credential {
     let spoken = offered.iter().find_map(|parms| match parms {
         CallbackSecParms::AuthNone => Some(Credential::None),

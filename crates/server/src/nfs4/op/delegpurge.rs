@@ -1,4 +1,5 @@
-//! DELEGPURGE (RFC 8881, section 18.5). No delegation outlives its client here, so there is none to purge.
+//! DELEGPURGE (RFC 8881, section 18.5). No delegation outlives its client incarnation, so there is none to
+//! purge.
 
 use protocol::nfs4::{DelegpurgeArgs, Status};
 

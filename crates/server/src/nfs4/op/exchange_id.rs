@@ -12,7 +12,8 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::state::clients::Exchanged;
 use crate::nfs4::state::{Scarce, State, Tables};
 
-/// What a client may say. `EXCHGID4_FLAG_SUPP_FENCE_OPS` is of copies between servers, which we do not make.
+/// The flags that a client may set. `EXCHGID4_FLAG_SUPP_FENCE_OPS` belongs to copies between servers, which
+/// are not supported.
 const KNOWN: u32 = EXCHGID4_FLAG_SUPP_MOVED_REFER
     | EXCHGID4_FLAG_SUPP_MOVED_MIGR
     | EXCHGID4_FLAG_BIND_PRINC_STATEID
@@ -30,7 +31,7 @@ pub(in crate::nfs4) async fn answer(
     }
     match args.state_protect {
         StateProtectArgs::None => {}
-        // Without RPCSEC_GSS there is no credential that would protect anything.
+        // Without RPCSEC_GSS no credential can protect the state.
         StateProtectArgs::MachCred(_) => return Err(Status::Inval),
         StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp),
     }

@@ -1,8 +1,9 @@
-//! GET_DIR_DELEGATION (RFC 8881, section 18.39): a lease on a directory's names, without notifications. Whoever else
-//! changes one waits for its recall.
+//! GET_DIR_DELEGATION (RFC 8881, section 18.39): a lease on a directory's names, without notifications. If
+//! another client changes a name, it waits for the recall.
 //!
-//! Clients ask along with a GETATTR, and need the answer to that whatever comes of this: what there is no delegation for
-//! is `GDD4_UNAVAIL`, also in the period of grace. There is nothing to reclaim (section 10.9.5): a client asks anew.
+//! Clients piggyback this operation on a GETATTR and need the GETATTR's result in any case. If there is no
+//! delegation, also during grace, the reply is `GDD4_UNAVAIL` and the compound goes on. Directory
+//! delegations cannot be reclaimed (section 10.9.5): after a restart the client requests a new one.
 
 use protocol::nfs4::{
     Bitmap, Clientid, DirDelegation, GetDirDelegationArgs, GetDirDelegationOk, Stateid, Status,
@@ -18,7 +19,7 @@ use crate::nfs4::state::stateids::{FileKey, Kind, Standing};
 use crate::nfs4::{convert, kind};
 
 const NONE: GetDirDelegationOk = GetDirDelegationOk::Unavail { will_signal_deleg_avail: false };
-/// Either makes the names of a directory somebody's business.
+/// A caller with either of these rights may use the names of a directory.
 const RIGHTS: AccessMask = AccessMask::READ.union(AccessMask::LOOKUP);
 
 pub(in crate::nfs4) async fn answer(
@@ -30,7 +31,7 @@ pub(in crate::nfs4) async fn answer(
     }
     let mut object = compound.object()?;
     if compound.is_question() {
-        // The GETATTR behind it is how the client opens the directory, or confirms names.
+        // With the GETATTR after it the client opens the directory or confirms names.
         object.caller.freshness = Freshness::Directory;
     }
     if compound.front.state.claim(compound.holder(), Claim::New).await.is_err() {
@@ -52,7 +53,7 @@ pub(in crate::nfs4) async fn answer(
     let may = delegated.accessed.granted.intersects(RIGHTS);
     let entered = if may { enter(compound, &object, client, lease) } else { None };
     let Some((stateid, recall)) = entered else {
-        // What cannot be given back is gone already.
+        // If the lease cannot be returned, it no longer exists.
         let _ = export.fs.returned(caller, lease.id).await;
         return Ok(NONE);
     };
@@ -76,7 +77,7 @@ fn reachable(compound: &Compound<'_>) -> Option<(Clientid, HolderId)> {
     up.then_some((client.id, client.holder))
 }
 
-/// What is wrong with the handle is said; whatever else is wrong means that there is no delegation.
+/// An error of the filehandle is returned; any other error means that there is no delegation.
 fn unavailable(status: vfs::Status) -> Result<GetDirDelegationOk, Status> {
     match status {
         vfs::Status::Stale | vfs::Status::BadHandle | vfs::Status::NotDir => {
@@ -86,7 +87,7 @@ fn unavailable(status: vfs::Status) -> Result<GetDirDelegationOk, Status> {
     }
 }
 
-/// Enters the delegation. None if it is no more already, or there are too many states.
+/// Enters the delegation. None if it was revoked already, or if there are too many states.
 fn enter(
     compound: &Compound<'_>,
     object: &Object,
@@ -99,7 +100,7 @@ fn enter(
         Some(Said::Recall(recall)) => (Standing::Recalled, Some(recall)),
         None => (Standing::Good, None),
     };
-    // It may have gone away meanwhile.
+    // The client may have been removed meanwhile.
     tables.clients.confirmed(client.0)?;
     let opener = object.caller.principal.clone();
     let state = Kind::Delegation { lease: lease.id, kind: lease.kind, opener, standing };

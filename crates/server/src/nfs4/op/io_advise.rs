@@ -1,4 +1,4 @@
-//! IO_ADVISE (RFC 7862, section 15.5): the cache learns from the reads themselves, and heeds no hint.
+//! IO_ADVISE (RFC 7862, section 15.5). The cache learns from the reads themselves and ignores hints.
 
 use protocol::nfs4::{Bitmap, IoAdviseArgs, IoAdviseOk, Status};
 use vfs::Share;

@@ -1,4 +1,4 @@
-//! LINK: of the saved file into the current directory (RFC 8881, section 18.9).
+//! LINK of the saved file into the current directory (RFC 8881, section 18.9).
 
 use protocol::nfs4::{LinkArgs, LinkOk, Status};
 
@@ -26,7 +26,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LinkArgs)
     }
 }
 
-/// Back ends differ in what they say of links to directories, and in directories that are none.
+/// Back ends differ in their errors for links to directories, and for a target directory that is none.
 async fn failure(file: &Object, directory: &Object, error: vfs::Error) -> Status {
     use vfs::Status as S;
     match error.status {

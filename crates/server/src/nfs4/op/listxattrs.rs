@@ -9,7 +9,7 @@ use crate::nfs4::convert;
 
 /// Cookie, number of names, end.
 const FRAME_BYTES: u32 = 8 + 4 + 4;
-/// An answer is never larger, whatever is asked: what Linux can have.
+/// Upper limit of a reply, whatever the client requests: the most that Linux can have.
 const ANSWER_MAX_BYTES: u32 = 128 << 10;
 
 pub(in crate::nfs4) async fn answer(

@@ -43,13 +43,13 @@ pub(in crate::nfs4) async fn answer(
     }
 }
 
-/// A range that ends (RFC 8881, section 18.10.3).
+/// Checks that a range is not empty and does not overflow (RFC 8881, section 18.10.3).
 pub(super) fn check_range(offset: u64, length: u64) -> Result<(), Status> {
     let ends = length == u64::MAX || offset.checked_add(length).is_some();
     if length > 0 && ends { Ok(()) } else { Err(Status::Inval) }
 }
 
-/// What kind of lock it is.
+/// The kind of lock of a lock type.
 pub(super) fn lock_kind(locktype: NfsLockType) -> LockKind {
     match locktype {
         NfsLockType::Read | NfsLockType::Readw => LockKind::Shared,
@@ -57,7 +57,7 @@ pub(super) fn lock_kind(locktype: NfsLockType) -> LockKind {
     }
 }
 
-/// By what an owner locks.
+/// The open and the owner of a lock request.
 struct LockBasis {
     open: StateKey,
     id: OpenId,
@@ -66,7 +66,7 @@ struct LockBasis {
     held: HeldState,
 }
 
-/// A further lock of an owner that has some by this open.
+/// A further lock of an owner that has locks under this open.
 async fn again(
     compound: &mut Compound<'_>,
     args: &LockArgs,
@@ -84,7 +84,7 @@ async fn again(
     lock(compound, args, &LockBasis { open: by, id, access, owner, held }).await
 }
 
-/// The first lock of an owner by this open.
+/// The first lock of an owner under this open.
 async fn first(
     compound: &mut Compound<'_>,
     args: &LockArgs,
@@ -108,7 +108,7 @@ async fn first(
     }
     let name = OwnerName { client: by.held.client, kind: OwnerKind::Lock, name: owner };
     front.capacity_for(Scarce::Owners).await;
-    // Another open owner may ask in the name of the same lock owner.
+    // Another open owner may send a request for the same lock owner.
     let _turn = front.state.turns.take(&name).await;
     {
         let mut tables = front.state.tables();
@@ -161,7 +161,8 @@ async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &LockBasis) -> R
     }
 }
 
-/// Asks for the lock. A silent client that is in the way, or takes up the room that it needs, loses what it holds.
+/// Requests the lock. If a courtesy client has a conflicting lock, or uses the capacity that the lock
+/// needs, that client is expired.
 async fn locked(
     compound: &Compound<'_>,
     object: &Object,
@@ -186,7 +187,7 @@ async fn locked(
     Ok(locked)
 }
 
-/// The owner has one lock more by this open.
+/// The owner has one more lock under this open.
 fn entered(tables: &mut Tables, by: &LockBasis) -> Result<Stateid, Status> {
     let Tables { stateids, .. } = tables;
     if stateids.get(by.open).is_none() {

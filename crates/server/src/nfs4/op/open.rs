@@ -23,7 +23,7 @@ use crate::nfs4::{convert, kind};
 use creation::Creation;
 pub(super) use share::Shares;
 
-/// How often an open is made anew that a CLOSE ended on its way.
+/// How often an open is repeated if a CLOSE ended it before it could be entered.
 const ATTEMPTS_MAX: u32 = 4;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs) -> Result<OpenOk, Status> {
@@ -57,7 +57,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs)
     result
 }
 
-/// What an owner opened that was never confirmed is void.
+/// Gives back the opens of an owner that was never confirmed: they are void.
 async fn give_back_all(compound: &Compound<'_>, owner: &OwnerName) {
     let held: Vec<_> = {
         let mut tables = compound.front.state.tables();
@@ -72,7 +72,7 @@ async fn give_back_all(compound: &Compound<'_>, owner: &OwnerName) {
     }
 }
 
-/// An OPEN whose turn it is.
+/// Executes an OPEN.
 async fn open(
     compound: &mut Compound<'_>,
     args: &OpenArgs,
@@ -85,7 +85,7 @@ async fn open(
     compound.front.state.claim(compound.holder(), claim).await?;
     let capacity = compound.front.capacity_for(Scarce::States).await;
     if !capacity && matches!(args.openhow, Openflag::Create(_)) {
-        // Nothing is made that could not be opened. What is there may be open for this owner already.
+        // Create no file that could not be opened. But an existing file may be open for this owner already.
         return Err(Status::Delay);
     }
     let (object, name) = target(compound, args, shares.access)?;
@@ -103,6 +103,8 @@ async fn open(
         create: creation.as_ref().map(|creation| (creation.how, creation.set())),
         want: delegation::want(compound, args, owner, confirmed),
         reclaim: claim == Claim::Reclaim,
+        read_first: None,
+        want_directory_lease: false,
     };
     for _ in 0..ATTEMPTS_MAX {
         let opened = opened(compound, &object, &request).await?;
@@ -133,14 +135,15 @@ async fn open(
     Err(Status::Delay)
 }
 
-/// What became of the directory. Of an OPEN that may make a file, clients tell by it whether one was made; of another one,
-/// whether the directory is in the state that they have seen.
+/// The change information of the directory. After an OPEN that may create a file, clients tell from it
+/// whether the file was created. After another OPEN, they tell whether the directory is in the state that
+/// they know.
 fn change_info(request: &OpenRequest, opened: &Opened) -> ChangeInfo {
     match opened.directory.after.map(|after| after.change) {
         _ if opened.created => convert::change_info(&opened.directory),
         Some(change) => ChangeInfo { atomic: false, before: change, after: change },
         None if request.create.is_some() => ChangeInfo::default(),
-        // Nobody has looked.
+        // The file system did not look at the directory.
         None => convert::change_info(&opened.directory),
     }
 }
@@ -151,7 +154,7 @@ fn rflags(minor: u32, confirmed: bool) -> u32 {
     OPEN4_RESULT_LOCKTYPE_POSIX | confirm | notify
 }
 
-/// What is to be opened: a name in a directory, or a file.
+/// The target of the OPEN: a name in a directory, or a file.
 fn target(
     compound: &mut Compound<'_>,
     args: &OpenArgs,
@@ -185,7 +188,8 @@ fn target(
     Ok((object, name))
 }
 
-/// Opens it. Silent clients that are in the way, or take up the room that it needs, lose what they hold.
+/// Opens it. If courtesy clients have a conflicting open, or use the capacity that the open needs, those
+/// clients are expired.
 async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest) -> Result<Opened, Status> {
     let Object { export, caller, .. } = object;
     let limit = compound.front.state.patience();
@@ -206,13 +210,14 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
         return again.map_err(convert::error);
     }
     if error.status == vfs::Status::Resource && compound.holds_most() {
-        // It would wait for itself. The kernel's server says the same where it has no room for open files (ENFILE).
+        // The client would wait for itself. The kernel's server returns the same error when it has no
+        // capacity for open files (ENFILE).
         return Err(Status::ServerFault);
     }
     Err(failure(compound.minor, object, request, error).await)
 }
 
-/// Why an open failed: what is no file has words of its own.
+/// The status of a failed OPEN. There are separate codes for objects that are not regular files.
 async fn failure(minor: u32, object: &Object, request: &OpenRequest, error: vfs::Error) -> Status {
     use vfs::Status as S;
     let Some(name) = &request.name else {
@@ -220,7 +225,7 @@ async fn failure(minor: u32, object: &Object, request: &OpenRequest, error: vfs:
     };
     if matches!(error.status, S::Inval | S::IsDir | S::BadType | S::Access | S::Nxio | S::NotDir) {
         let Object { export, handle, caller } = object;
-        if let Ok(looked) = export.fs.lookup(caller, handle, name).await {
+        if let Ok(looked) = export.fs.lookup(caller, handle, name, vfs::Want::None).await {
             let file = Object { export: export.clone(), handle: looked.node.handle, caller: caller.clone() };
             if let Ok(attributes) = export.fs.getattr(caller, &file.handle).await
                 && let Some(status) = not_a_file(attributes.file_type, minor)
@@ -232,13 +237,13 @@ async fn failure(minor: u32, object: &Object, request: &OpenRequest, error: vfs:
     kind::directory_error(object, error, Status::Symlink).await
 }
 
-/// What is wrong with this type for OPEN. Minor version 0 has one word for all that is no directory.
+/// The error of OPEN for this type. Minor version 0 has one code for all types except directories.
 fn not_a_file(file_type: vfs::FileType, minor: u32) -> Option<Status> {
     kind::not_a_file(file_type, minor)
         .map(|status| if minor == 0 && status != Status::IsDir { Status::Symlink } else { status })
 }
 
-/// A share in the way is that to OPEN, and a lock to I/O.
+/// A conflicting share is `ShareDenied` for OPEN, and `Locked` for I/O.
 trait Unshared {
     fn unshared(self) -> Status;
 }
@@ -249,8 +254,8 @@ impl Unshared for Status {
     }
 }
 
-/// What remains to be seen and done when the file system has opened: is it a file, may it be opened so, and are all
-/// attributes set?
+/// Completes an OPEN after the file system has opened the object: checks its type and the caller's rights,
+/// and sets the remaining attributes.
 async fn finished(
     minor: u32,
     object: &Object,
@@ -271,7 +276,8 @@ async fn finished(
     }
 }
 
-/// May the caller use the file so? A file system that has not said what is granted is asked.
+/// May the caller use the file with this access? If the file system has not said what is granted, this asks
+/// it.
 pub(in crate::nfs4) async fn may_open(
     object: &Object,
     file: &Handle,
@@ -285,14 +291,14 @@ pub(in crate::nfs4) async fn may_open(
         let accessed = object.export.fs.access(&object.caller, file, asked).await;
         accessed.map_err(convert::error)?.granted
     };
-    // What may be executed may be read for that.
+    // A caller that may execute a file may read it for that purpose.
     let reads = granted.intersects(AccessMask::READ | AccessMask::EXECUTE);
     let writes = granted.contains(AccessMask::MODIFY);
     let denied = (access.contains(Share::READ) && !reads) || (access.contains(Share::WRITE) && !writes);
     if denied { Err(Status::Access) } else { Ok(()) }
 }
 
-/// Nobody learns of the open: it ends, unless it is one that the owner had before.
+/// Undoes an open that the client does not learn of, unless the owner had the open before.
 async fn abandon(compound: &Compound<'_>, object: &Object, owner: &OwnerName, opened: &Opened) {
     let file = FileKey { export: object.export.id, handle: opened.handle };
     let (had, knows_lease) = {
@@ -305,7 +311,7 @@ async fn abandon(compound: &Compound<'_>, object: &Object, owner: &OwnerName, op
     };
     let Object { export, caller, .. } = object;
     if let Some(lease) = opened.lease.filter(|_| !knows_lease) {
-        // What cannot be given back is gone already.
+        // If the lease cannot be returned, it no longer exists.
         let _ = export.fs.returned(caller, lease.id).await;
     }
     if !had {

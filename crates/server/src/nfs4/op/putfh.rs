@@ -1,4 +1,4 @@
-//! PUTFH (RFC 8881, section 18.19). Whether the object is still there, the next operation finds out.
+//! PUTFH (RFC 8881, section 18.19). The next operation finds out whether the object still exists.
 
 use protocol::nfs4::{PutfhArgs, Status};
 

@@ -13,7 +13,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs)
     let stateid = compound.stateid(args.stateid)?;
     let by = compound.io_basis(&mut object, stateid, Share::READ).await?;
     let count = args.count.min(TRANSFER_MAX_BYTES);
-    // Behind the last byte that a file can have there is nothing either.
+    // Beyond the largest possible file size there is nothing to read.
     let offset = args.offset.min(i64::MAX as u64 - u64::from(count));
     let Object { export, handle, caller } = &object;
     let read = || export.fs.read(caller, handle, by, offset, count);

@@ -1,4 +1,4 @@
-//! READ_PLUS (RFC 7862, section 15.10): the bytes of a range, and where there are none.
+//! READ_PLUS (RFC 7862, section 15.10): the data and the holes of a range.
 
 use protocol::nfs4::{ReadPlusArgs, ReadPlusContent, ReadPlusOk, Status};
 use vfs::{Extent, Share, StateidBasis};
@@ -9,7 +9,7 @@ use crate::nfs3::bulk;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::{TRANSFER_MAX_BYTES, kind};
 
-/// The most pieces in one answer: a client asks again for the rest.
+/// The most segments in one reply: a client asks again for the rest.
 const CONTENTS_MAX: usize = 64;
 
 pub(in crate::nfs4) async fn answer(
@@ -38,7 +38,7 @@ struct Range<'r> {
 }
 
 impl Range<'_> {
-    /// What is in the range, and whether that reaches the end of the file.
+    /// The segments of the range, and whether they reach the end of the file.
     async fn contents(&self) -> vfs::Result<(bool, Vec<ReadPlusContent>)> {
         let mut contents = Vec::new();
         let mut at = self.start;
@@ -67,7 +67,8 @@ impl Range<'_> {
         Ok((false, contents))
     }
 
-    /// Where the next data begins, from `at` on; all ones if there is none. Where that cannot be known, all is data.
+    /// The offset of the next data from `at` on; all ones if there is none. If the file system cannot tell,
+    /// everything counts as data.
     async fn next_data(&self, at: u64) -> vfs::Result<u64> {
         let Object { export, handle, caller } = self.object;
         match export.fs.seek(caller, handle, self.by, at, Extent::Data).await {
@@ -78,7 +79,7 @@ impl Range<'_> {
         }
     }
 
-    /// Where the hole before `data` ends: there, or at the end of the file.
+    /// The end of the hole before `data`: `data` itself, or the end of the file.
     async fn hole_end(&self, data: u64) -> vfs::Result<u64> {
         if data != u64::MAX {
             return Ok(data);

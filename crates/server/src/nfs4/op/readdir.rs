@@ -12,7 +12,8 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<ReaddirOk, Status> {
     let file = compound.file()?.clone();
     attributes::readable(args.attr_request)?;
-    // Cookies 1 and 2 are of the entries that there are not; without a cookie there is no verifier.
+    // Cookies 1 and 2 belong to `.` and `..`, which v4 does not list. A request without a cookie has no
+    // verifier.
     if matches!(args.cookie, 1 | 2) || (args.cookie == 0 && args.cookieverf != [0; 8]) {
         return Err(Status::BadCookie);
     }

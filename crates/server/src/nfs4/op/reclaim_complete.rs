@@ -9,7 +9,7 @@ pub(in crate::nfs4) async fn answer(
     args: ReclaimCompleteArgs,
 ) -> Result<(), Status> {
     if args.one_fs {
-        // No file system comes to us from elsewhere: there was nothing to reclaim.
+        // No file system migrates to this server, so there was nothing to reclaim.
         return compound.file().map(|_| ());
     }
     let state = &compound.front.state;

@@ -20,7 +20,8 @@ pub(in crate::nfs4) async fn answer(
     }
 }
 
-/// Most names are those of files: that is tried first. An origin of another kind says `Perm` of a directory.
+/// Most names are those of files, so this tries `remove` first. An origin of another kind returns `Perm`
+/// for a directory.
 async fn remove(Object { export, handle, caller }: &Object, name: &Name) -> vfs::Result<Wcc> {
     let failed = match export.fs.remove(caller, handle, name).await {
         Ok(wcc) => return Ok(wcc),
@@ -29,7 +30,7 @@ async fn remove(Object { export, handle, caller }: &Object, name: &Name) -> vfs:
     let is_dir = match failed.status {
         vfs::Status::IsDir => true,
         vfs::Status::Perm => {
-            let looked = export.fs.lookup(caller, handle, name).await;
+            let looked = export.fs.lookup(caller, handle, name, vfs::Want::None).await;
             looked.is_ok_and(|looked| looked.node.attributes.is_some_and(|attributes| attributes.is_dir()))
         }
         _ => false,

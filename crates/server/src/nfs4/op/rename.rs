@@ -1,4 +1,4 @@
-//! RENAME: out of the saved directory into the current one (RFC 8881, section 18.26).
+//! RENAME from the saved directory into the current one (RFC 8881, section 18.26).
 
 use protocol::nfs4::{RenameArgs, RenameOk, Status};
 
@@ -29,7 +29,8 @@ pub(in crate::nfs4) async fn answer(
     }
 }
 
-/// A directory and a file cannot replace each other, which v4 calls EXIST; what is no directory holds no names.
+/// A directory and a file cannot replace each other; v4 returns EXIST for that. NOTDIR is for a source or
+/// target directory that is none.
 async fn failure(source: &Object, target: &Object, error: vfs::Error) -> Status {
     use vfs::Status as S;
     if matches!(error.status, S::NotDir | S::Inval | S::Access) {

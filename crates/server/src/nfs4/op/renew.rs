@@ -13,7 +13,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: RenewArgs
     let is_up = state.callbacks.is_up(&tables, client);
     let holder = tables.clients.confirmed(args.clientid).map(|client| client.holder);
     tables.clients.renew(args.clientid, Instant::now());
-    // A client that cannot be called back is to return what it would be called back for.
+    // A client that cannot be called back must return its delegations.
     let mut held = tables.stateids.of_client(args.clientid);
     if let Some(holder) = holder {
         state.peers.note(compound.call.peer, holder);

@@ -1,4 +1,4 @@
-//! SECINFO (RFC 8881, section 18.29; RFC 7530, section 16.31): every name takes the same.
+//! SECINFO (RFC 8881, section 18.29; RFC 7530, section 16.31): every name accepts the same flavors.
 
 use protocol::nfs4::{SecinfoArgs, SecinfoOk, Status};
 

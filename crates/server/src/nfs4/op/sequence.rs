@@ -16,7 +16,7 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::state::sessions::{Arriving, Begun, Digest};
 use crate::nfs4::state::{Slot, Tables};
 
-/// So much of a request is looked at to tell it from another.
+/// Bytes of a request that the digest covers.
 const DIGEST_BYTES: usize = 1024;
 
 pub(in crate::nfs4) async fn answer(
@@ -45,7 +45,7 @@ pub(in crate::nfs4) async fn answer(
         }
         Begun::Replay(body) => {
             compound.replay = Some(body);
-            return Err(Status::SeqFalseRetry); // never seen: the replay is the answer
+            return Err(Status::SeqFalseRetry); // never sent: the replay is the answer
         }
     };
     tables.clients.renew(client, Instant::now());
@@ -89,8 +89,8 @@ fn status_flags(tables: &Tables, args: &SequenceArgs, client: u64) -> u32 {
     flags
 }
 
-/// What tells a request from another under the same sequence id: who asks, and what follows SEQUENCE. A retry may have
-/// another tag.
+/// Distinguishes requests with the same sequence id: a digest of the credential and of the operations after
+/// SEQUENCE. The tag is not part of it, because a retry may have another tag.
 fn digest(call: &Call) -> Digest {
     let mut hasher = SipHasher24::new();
     let mut encoder = Encoder::new();

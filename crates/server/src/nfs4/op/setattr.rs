@@ -16,7 +16,7 @@ pub(in crate::nfs4) async fn answer(
     let supported = compound.supported(&object.export).await?;
     let setting = Setting::of_change(&args.obj_attributes, supported)?;
     if setting.set.size.is_some() {
-        // Truncating is writing: by an open, if the state id is of one.
+        // Truncating is writing. If the state id is that of an open, it goes under that open.
         let stateid = compound.stateid(args.stateid)?;
         compound.io_basis(&mut object, stateid, Share::WRITE).await?;
     } else {
@@ -36,7 +36,7 @@ pub(in crate::nfs4) async fn answer(
     Ok(SetattrOk { attrsset: setting.asked })
 }
 
-/// A list that the file system cannot keep is an attribute that it does not have.
+/// If the file system cannot store an access control list, the attribute is unsupported.
 fn acl_error(status: vfs::Status) -> Status {
     match status {
         vfs::Status::NotSupp => Status::AttrNotSupp,

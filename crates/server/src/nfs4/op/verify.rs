@@ -9,7 +9,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: VerifyArg
     if are_same(compound, &args.obj_attributes).await? { Ok(()) } else { Err(Status::NotSame) }
 }
 
-/// Has the current object these attributes?
+/// Does the current object have these attributes?
 pub(super) async fn are_same(compound: &mut Compound<'_>, args: &ArgFattr) -> Result<bool, Status> {
     let file = compound.file()?.clone();
     let given = args.known().map_err(|_| Status::AttrNotSupp)?;

@@ -1,4 +1,4 @@
-//! WANT_DELEGATION (RFC 8881, section 18.49). Delegations come with opens alone.
+//! WANT_DELEGATION (RFC 8881, section 18.49). Delegations are granted only by OPEN.
 
 use protocol::nfs4::{OpenDelegation, Status, WantDelegationArgs};
 

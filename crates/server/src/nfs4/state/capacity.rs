@@ -1,17 +1,20 @@
-//! Room: whose state goes when there is none for more.
+//! Capacity: which state is dropped when a limit is reached.
 //!
-//! A client whose lease has run out keeps what it holds out of courtesy, and courtesy ends when something is wanted that it
-//! takes up: a record, a session, a state id, or a file system's room for open files (`vfs::Status::Resource`). Who has been
-//! silent for longest goes first, and no more go than are needed. Where a record or session is wanted, a client that holds
-//! nothing goes next, of the peer with the most: it makes itself known again. Else, a client whose lease is good loses
-//! nothing but delegations that it does not use: these are recalled, and the asker is held until something has come back,
-//! as for any recall.
+//! A courtesy client keeps its state until another client needs the capacity. Capacities are records,
+//! sessions, state ids, and a file system's limit of open files (`vfs::Status::Resource`). The courtesy
+//! client whose last renewal is oldest goes first, and no more clients go than needed. If a record or
+//! session is needed, an idle client goes next: one that holds nothing, of the peer with the most such
+//! clients. An idle client can make itself known again without loss.
 //!
-//! A client that holds nearly all state is told SERVERFAULT when the patience ends, and others DELAY: a program that opens
-//! files until it may not would wait for itself for ever.
+//! Otherwise, a client with a valid lease loses only delegations that it does not use. The server recalls
+//! them and holds the requester until something has been returned, as for any recall.
 //!
-//! Nobody is held whose client could then not give anything back: in minor version 0, where an owner's CLOSE waits for its
-//! OPEN, and in a session of whose slots half are in use.
+//! When the patience ends, a client that holds nearly all state gets SERVERFAULT, and other clients get
+//! DELAY. A program that opens files until the limit would otherwise wait for itself forever.
+//!
+//! The server does not hold a request if holding it would keep the client from giving anything back. That
+//! is so in minor version 0, where an owner's CLOSE waits for its OPEN. It is also so in a session with
+//! more than half of its slots in use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -26,16 +29,16 @@ use crate::exports::ExportId;
 use crate::front::{Front, Object};
 use crate::nfs4::compound::Compound;
 
-/// How much is kept of the clients of version 4, at most.
+/// Limits on the state of version 4 clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Clients, confirmed. Of records that are not confirmed, there are as many or 1,024 at most.
+    /// Confirmed clients. Unconfirmed records are limited to the same number, and to 1,024.
     pub clients: usize,
     /// Sessions.
     pub sessions: usize,
-    /// Bytes that sessions may have us keep of replies.
+    /// Bytes of replies that sessions may make the server keep.
     pub cached_bytes: usize,
-    /// Opens, locks of an owner by an open, and delegations.
+    /// Opens, locks of an owner under an open, and delegations.
     pub states: usize,
     /// Open owners and lock owners of minor version 0.
     pub owners: usize,
@@ -48,7 +51,7 @@ impl Default for Bounds {
     }
 }
 
-/// What there may be none of for one more.
+/// Something of which the table may be full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Scarce {
     Clients,
@@ -57,7 +60,7 @@ pub(crate) enum Scarce {
     Owners,
 }
 
-/// What a file system keeps for every file that clients have open, or for locks.
+/// A resource that a file system needs for every file that clients have open, or for locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Below {
     Files,
@@ -73,17 +76,17 @@ impl Below {
     }
 }
 
-/// Who makes room in the file systems.
+/// Frees capacity in the file systems, by dropping clients.
 #[derive(Debug, Default)]
 pub(crate) struct Capacity {
-    /// One at a time: what is freed for one may do for all.
+    /// Serializes the waiters: what is freed for one may suffice for all.
     turn: tokio::sync::Mutex<()>,
-    /// Counts clients that had to go.
+    /// Counts the clients that were dropped.
     made: AtomicU64,
 }
 
 impl Capacity {
-    /// To be asked before the attempt that may find none.
+    /// The counter's value. A caller reads it before an attempt that may find no capacity.
     pub(crate) fn made(&self) -> u64 {
         self.made.load(Ordering::Acquire)
     }
@@ -108,8 +111,8 @@ impl Tables {
         }
     }
 
-    /// Of whom a record or session goes, although no client is silent: a client that holds nothing, of the peer with the
-    /// most. It makes itself known again, and loses nothing.
+    /// An idle client to drop for a record or session if there is no courtesy client. It holds nothing, and
+    /// belongs to the peer with the most such clients. It makes itself known again and loses nothing.
     fn idle_with(&self, what: Scarce) -> Option<Clientid> {
         if !matches!(what, Scarce::Clients | Scarce::Sessions) {
             return None;
@@ -117,14 +120,15 @@ impl Tables {
         self.clients.of_greatest(|client| self.takes(client, what) && !self.has_state(client.id))
     }
 
-    /// The client that has been silent for longest, of those that take up some of it.
+    /// The courtesy client with the oldest renewal, among those for which `what` is true.
     fn courtesy_with(&self, what: impl Fn(&Client) -> bool) -> Option<Clientid> {
         self.clients.oldest_courtesy(Instant::now(), what)
     }
 }
 
 impl Front {
-    /// Is there room in the tables for one more? There is, if that of clients who are silent will do.
+    /// Is there capacity in the tables for one more? If not, this drops courtesy clients and idle clients
+    /// until there is.
     pub(crate) async fn capacity_for(&self, what: Scarce) -> bool {
         loop {
             let courtesy = {
@@ -140,8 +144,9 @@ impl Front {
         }
     }
 
-    /// A file system had no room, and `made` was what [`Capacity::made`] said before it was asked: a silent client goes, if none
-    /// has gone meanwhile. False if there is none that takes up any of it.
+    /// Drops a courtesy client after a file system ran out of capacity, unless another task has dropped one
+    /// meanwhile. `made` is the value of [`Capacity::made`] from before the attempt. False if no courtesy
+    /// client uses any of the resource.
     pub(crate) async fn capacity_below(&self, export: ExportId, what: Below, made: u64) -> bool {
         let _turn = self.state.capacity.turn.lock().await;
         if self.state.capacity.made() != made {
@@ -161,28 +166,28 @@ impl Front {
 }
 
 impl Compound<'_> {
-    /// A file system had no room for one more open file. Is it worth another try, before `limit`?
+    /// A file system had no capacity for one more open file. Is another attempt worthwhile before `limit`?
     pub(crate) async fn capacity_for_file(&self, object: &Object, made: u64, limit: Instant) -> bool {
         if self.front.capacity_below(object.export.id, Below::Files, made).await {
             return true;
         }
         let until = self.held_until(limit);
-        // Also for one who is not held: his next attempt will find what has come back.
+        // Also for a requester that is not held: its next attempt will find what has been returned.
         let deadline = Some(until.unwrap_or_else(Instant::now));
         let made = object.export.fs.free_capacity(&Caller { deadline, ..object.caller.clone() }).await;
         let now = Instant::now();
         now < limit && (made || until.is_some_and(|until| until <= now))
     }
 
-    /// Does the asker hold nearly all that is held? Then room will come of his own closes, or not at all.
+    /// Does the requester hold nearly all state? Then only its own closes can free capacity.
     pub(crate) fn holds_most(&self) -> bool {
         let tables = self.front.state.tables();
         let client = tables.client_of(self).map(|client| client.id);
         client.is_some_and(|client| tables.stateids.is_most(client))
     }
 
-    /// Until when the asker is held before it is looked again: no longer than until another client falls silent. `None` if
-    /// he is not to be held.
+    /// Until when to hold the requester before the next look: at most until another client becomes a
+    /// courtesy client. `None` if the requester must not be held.
     fn held_until(&self, limit: Instant) -> Option<Instant> {
         let (now, session) = (Instant::now(), self.slot.as_ref().map(|slot| slot.session));
         let tables = self.front.state.tables();

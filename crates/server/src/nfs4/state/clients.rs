@@ -1,16 +1,16 @@
-//! Client records: who our clients are, and until when their leases last (RFC 8881, sections 2.4 and 8.3; RFC 7530,
-//! section 9.1).
+//! Client records: the clients of this server, and when their leases expire (RFC 8881, sections 2.4 and
+//! 8.3; RFC 7530, section 9.1).
 //!
-//! A pure table. A client makes itself known under a name of its choice; the record it gets is unconfirmed until it
-//! shows that it received the answer, and replaces the confirmed one under that name only then. Minor version 0
-//! ([`setclientid`]) and the minor versions with sessions ([`exchange_id`]) do this in words of their own, and their
-//! names are apart.
+//! A pure table. A client makes itself known under a name of its choice. Its record is unconfirmed until
+//! the client shows that it received the answer; only then the record replaces the confirmed one under that
+//! name. Minor version 0 ([`setclientid`]) and the minor versions with sessions ([`exchange_id`]) have
+//! separate operations for this, and separate names.
 //!
-//! A client that comes back after a restart is the holder that it was, so that what file systems hold for it is still
-//! its own. No holder is ever another client: the epoch is the high half of their numbers too.
+//! A client that returns after a server restart keeps its holder id, so that it still owns what file
+//! systems hold for it. A holder id is never given to another client: its high half is the epoch.
 //!
-//! A client whose lease has run out is *silent*, not gone: what it holds stays until somebody is in conflict with it,
-//! what it takes up is wanted ([`super::capacity`]), or a day has passed.
+//! A client whose lease has expired is a *courtesy client*. Its state stays until another client conflicts
+//! with it, until its capacity is needed ([`super::capacity`]), or until a day has passed.
 
 mod exchange_id;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -37,7 +37,7 @@ use unconfirmed::{UNCONFIRMED_MAX, Unconfirmed};
 pub(crate) use exchange_id::{Exchanged, SessionConfirm};
 pub(crate) use setclientid::{CallbackAddress, Setclientid};
 
-/// How long a silent client keeps what it holds if it is in nobody's way.
+/// How long a courtesy client keeps its state if no client conflicts with it.
 const COURTESY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The name that a client chose for itself.
@@ -48,7 +48,7 @@ pub(crate) struct ClientName {
     pub(crate) ownerid: Bytes,
 }
 
-/// Which kind of client: their names do not mix.
+/// The kind of client. The names of the two kinds are separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Generation {
     /// Minor version 0.
@@ -57,7 +57,7 @@ pub(crate) enum Generation {
     Sessions,
 }
 
-/// The user that made a record, and alone may change it.
+/// The user that made a record. Only this user may change it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Principal {
     None,
@@ -80,41 +80,41 @@ impl From<&Credential> for Principal {
 pub(crate) struct Client {
     pub(crate) id: Clientid,
     pub(crate) name: ClientName,
-    /// Which incarnation.
+    /// Identifies the client's incarnation.
     pub(crate) verifier: Verifier,
     pub(crate) maker: Maker,
     pub(crate) holder: HolderId,
-    /// When its lease was renewed last.
+    /// When its lease was last renewed.
     pub(crate) renewed: Instant,
     /// It has an entry in the durable record.
     pub(crate) recorded: bool,
-    /// It has said RECLAIM_COMPLETE.
+    /// The client has sent RECLAIM_COMPLETE.
     pub(crate) reclaim_complete: bool,
     pub(crate) way: Way,
 }
 
-/// What the minor versions keep apart.
+/// The parts of a record in which the minor versions differ.
 #[derive(Clone, Debug)]
 pub(crate) enum Way {
     Minor0 {
-        /// What SETCLIENTID_CONFIRM must bring.
+        /// The verifier that SETCLIENTID_CONFIRM must carry.
         confirm: Verifier,
         callback: CallbackAddress,
     },
     Sessions {
-        /// That of the last CREATE_SESSION.
+        /// The sequence id of the last CREATE_SESSION.
         sequence: u32,
-        /// What it gave, and to whom; `None` before the first.
+        /// The result of the last CREATE_SESSION and its principal; `None` before the first.
         created: Option<(CreateSessionOk, Principal)>,
     },
 }
 
-/// A client that is no more. What it held is to be released.
+/// A client that was removed. The caller must release what it held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Gone {
     pub(crate) id: Clientid,
     pub(crate) holder: HolderId,
-    /// Its name, if it has an entry in the durable record.
+    /// Its name, if the client has an entry in the durable record.
     pub(crate) recorded: Option<ClientName>,
 }
 
@@ -135,16 +135,16 @@ struct Named {
 /// All clients.
 #[derive(Debug)]
 pub(crate) struct Clients {
-    /// Which life of the server this is.
+    /// The epoch of this server incarnation.
     epoch: u32,
     ids_by: IdKey,
     lease: Duration,
     names: HashMap<ClientName, Named>,
     ids: HashMap<Clientid, ClientName>,
     holders: HashMap<HolderId, Clientid>,
-    /// Who held state before the restart, and has not come back yet.
+    /// The holders from before the restart that have not come back yet.
     before: Holders,
-    /// Confirmed records at most; of those that are not, there is a bound beside it.
+    /// The limit of confirmed records. Unconfirmed records have a separate limit.
     most: usize,
     unconfirmed: Unconfirmed,
     next: u32,
@@ -153,7 +153,7 @@ pub(crate) struct Clients {
 }
 
 impl Clients {
-    /// None yet, in this life of the server. Those who held state `before` are expected back.
+    /// An empty table of this server incarnation. The clients in `before` held state and are expected back.
     pub(crate) fn new((epoch, ids_by): (u32, IdKey), lease: Duration, before: Holders) -> Clients {
         Clients {
             epoch,
@@ -171,7 +171,7 @@ impl Clients {
         }
     }
 
-    /// With so many clients, at most, and no more records that are not confirmed.
+    /// Limits the table to `most` clients, and to no more unconfirmed records than that.
     pub(crate) fn up_to(self, most: usize) -> Clients {
         Clients { most, unconfirmed: Unconfirmed::up_to(most.min(UNCONFIRMED_MAX)), ..self }
     }
@@ -182,21 +182,21 @@ impl Clients {
         named.confirmed.as_ref().filter(|client| client.id == id)
     }
 
-    /// The same, to be changed.
+    /// As [`Clients::confirmed`], mutable.
     pub(crate) fn confirmed_mut(&mut self, id: Clientid) -> Option<&mut Client> {
         let named = self.names.get_mut(self.ids.get(&id)?)?;
         named.confirmed.as_mut().filter(|client| client.id == id)
     }
 
-    /// The confirmed client that is this holder.
+    /// The confirmed client with this holder id.
     pub(crate) fn holder(&self, holder: HolderId) -> Option<&Client> {
         self.confirmed(*self.holders.get(&holder)?)
     }
 
-    /// A confirmed client of minor version 0, or what to tell whoever is not one.
+    /// A confirmed client of minor version 0.
     ///
     /// # Errors
-    /// `StaleClientid` of another life; `Expired` of this one.
+    /// `StaleClientid` for an id of another incarnation; `Expired` for an id of this one.
     pub(crate) fn of_minor0(&self, id: Clientid) -> Result<&Client, Status> {
         match self.confirmed(id).filter(|client| matches!(client.way, Way::Minor0 { .. })) {
             Some(client) => Ok(client),
@@ -205,41 +205,41 @@ impl Clients {
         }
     }
 
-    /// Is the client of this number still there?
+    /// Does the client with this number still exist?
     pub(crate) fn lives(&self, number: u32) -> bool {
         self.confirmed(self.ids_by.client(self.epoch, number)).is_some()
     }
 
-    /// Could we have given out the id in this life?
+    /// Can this incarnation have given out the id?
     pub(crate) fn was_ours(&self, id: Clientid) -> bool {
         let number = self.ids_by.client_number(self.epoch, id);
         number.is_some_and(|number| number < self.next && number != 0)
     }
 
-    /// All that are confirmed.
+    /// All confirmed clients.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Client> {
         self.names.values().filter_map(|named| named.confirmed.as_ref())
     }
 
-    /// The client shows that it is there.
+    /// Renews the client's lease.
     pub(crate) fn renew(&mut self, id: Clientid, now: Instant) {
         if let Some(client) = self.confirmed_mut(id) {
             client.renewed = now;
         }
     }
 
-    /// Has its lease run out?
+    /// Has the client's lease expired?
     pub(crate) fn is_courtesy(&self, id: Clientid, now: Instant) -> bool {
         self.confirmed(id).is_none_or(|client| now.saturating_duration_since(client.renewed) > self.lease)
     }
 
-    /// The client that has been silent for longest, of those that are `wanted`.
+    /// The courtesy client with the oldest renewal, among those that are `wanted`.
     pub(crate) fn oldest_courtesy(&self, now: Instant, wanted: impl Fn(&Client) -> bool) -> Option<Clientid> {
         let courtesy = self.iter().filter(|client| self.is_courtesy(client.id, now) && wanted(client));
         courtesy.min_by_key(|client| (client.renewed, client.id)).map(|client| client.id)
     }
 
-    /// Of the peer with the most clients that are `wanted`: the one that was heard of longest ago.
+    /// Finds the peer with the most `wanted` clients, and of these the one with the oldest renewal.
     pub(crate) fn of_greatest(&self, wanted: impl Fn(&Client) -> bool) -> Option<Clientid> {
         let peer = |client: &Client| Peer::from(client.maker.address);
         let mut counts: HashMap<Peer, usize> = HashMap::new();
@@ -250,14 +250,15 @@ impl Clients {
         of.min_by_key(|client| (client.renewed, client.id)).map(|client| client.id)
     }
 
-    /// When the next client falls silent, if none of them says anything.
+    /// When the next client becomes a courtesy client, if none of them renews.
     pub(crate) fn next_courtesy(&self, now: Instant) -> Option<Instant> {
-        // Silence begins behind the end of the lease.
+        // A lease is still valid at the instant of its end.
         let ends = self.iter().map(|client| client.renewed + self.lease + Duration::from_millis(1));
         ends.filter(|end| *end > now).min()
     }
 
-    /// Clients that have been silent for longer than courtesy goes; unconfirmed records are dropped on the way.
+    /// The courtesy clients whose time is over: a day if they hold state, two leases otherwise. Also drops
+    /// the unconfirmed records whose lease time is over.
     pub(crate) fn overdue(&mut self, now: Instant, has_state: impl Fn(Clientid) -> bool) -> Vec<Clientid> {
         let lease = self.lease;
         let silence = |client: &Client| now.saturating_duration_since(client.renewed);
@@ -289,7 +290,7 @@ impl Clients {
         gone
     }
 
-    /// Who made the record with this id, confirmed or not?
+    /// The maker of the record with this id, confirmed or not.
     pub(crate) fn maker(&self, id: Clientid) -> Option<&Maker> {
         let (confirmed, unconfirmed) = self.named(self.ids.get(&id)?);
         let records = confirmed.into_iter().chain(unconfirmed);
@@ -302,7 +303,7 @@ impl Clients {
             .map_or((None, None), |named| (named.confirmed.as_ref(), named.unconfirmed.as_ref()))
     }
 
-    /// Enters an unconfirmed record in the place of the one that the name had.
+    /// Enters an unconfirmed record, in place of the name's previous unconfirmed one.
     fn enter(&mut self, client: Client) {
         let (id, name, peer) = (client.id, client.name.clone(), Peer::from(client.maker.address));
         let replaced = self.names.entry(name.clone()).or_default().unconfirmed.replace(client);
@@ -316,7 +317,7 @@ impl Clients {
         self.ids.insert(id, name);
     }
 
-    /// An unconfirmed record gives way.
+    /// Drops an unconfirmed record to make place for another.
     fn drop_unconfirmed(&mut self, id: Clientid) {
         let named = self.ids.get(&id).and_then(|name| self.names.get_mut(name));
         match named.and_then(|named| named.unconfirmed.take_if(|client| client.id == id)) {
@@ -325,7 +326,7 @@ impl Clients {
         }
     }
 
-    /// What else is kept of an unconfirmed record goes, unless its id is a confirmed one's too.
+    /// Removes the other traces of an unconfirmed record, except an id that a confirmed record has too.
     fn forget_unconfirmed(&mut self, client: &Client) {
         self.unconfirmed.remove(client.id);
         if self.confirmed(client.id).is_some() {
@@ -341,7 +342,7 @@ impl Clients {
         }
     }
 
-    /// Makes the unconfirmed record of a name its confirmed one, and says which one that replaces.
+    /// Makes the unconfirmed record of a name its confirmed one, and returns the one that it replaces.
     fn confirm(&mut self, name: &ClientName, now: Instant) -> Option<Gone> {
         let named = self.names.get_mut(name)?;
         let mut client = named.unconfirmed.take()?;
@@ -355,25 +356,26 @@ impl Clients {
         Some(replaced)
     }
 
-    /// Did another principal hold state under this name before the restart? It may come back until grace is over.
+    /// Did another principal hold state under this name before the restart? The name is reserved for it
+    /// during grace.
     fn is_reserved(&self, name: &ClientName, maker: &Maker) -> bool {
         let before = self.before.get(name).and_then(|before| before.principal);
         before.is_some_and(|principal| principal != maker.principal)
     }
 
-    /// There is nothing more to reclaim: the names of those who have not come back are free.
+    /// Grace is over: the names of clients that have not come back are free.
     pub(crate) fn end_grace(&mut self) {
         self.before.values_mut().for_each(|before| before.principal = None);
     }
 
-    /// Is there room for one more client?
+    /// Is there capacity for one more client?
     pub(crate) fn has_capacity(&self) -> bool {
         self.holders.len() < self.most
     }
 
     fn next_id(&mut self) -> Clientid {
         let id = self.ids_by.client(self.epoch, self.next);
-        // After four thousand million clients, ids of the first are taken again; the zero is none.
+        // After 2³² clients the numbers start again from 1. Zero is never a client's number.
         self.next = self.next.checked_add(1).unwrap_or(1);
         id
     }

@@ -1,7 +1,7 @@
-//! Opens that were closed a moment ago: an OPEN of the same owner and file may be on its way back from the file system
-//! with the very open that a CLOSE has ended meanwhile.
+//! Opens that were closed a moment ago. A CLOSE may end an open while another OPEN of the same owner and
+//! file returns the same open from the file system.
 //!
-//! A pure table, and a bounded one: ids of opens are never used again.
+//! A pure, bounded table. Ids of opens are never reused.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -9,7 +9,7 @@ use vfs::OpenId;
 
 use crate::exports::ExportId;
 
-/// Far more than are closed while one OPEN is on its way.
+/// Far more than the closes that can happen while one OPEN returns.
 const CLOSED_MAX: usize = 8192;
 
 /// See the module.
@@ -20,7 +20,7 @@ pub(crate) struct Closed {
 }
 
 impl Closed {
-    /// This open ends.
+    /// Notes that this open has ended.
     pub(crate) fn add(&mut self, export: ExportId, open: OpenId) {
         if self.opens.insert((export, open)) {
             self.order.push_back((export, open));

@@ -1,8 +1,8 @@
-//! The grace period after a restart: those who held state before may reclaim it, and nobody may take what could be
-//! theirs (RFC 8881, section 8.4.2; RFC 7530, section 9.6.2).
+//! The grace period after a restart. Clients that held state before the restart may reclaim it, and no
+//! client may take state that could belong to another (RFC 8881, section 8.4.2; RFC 7530, section 9.6.2).
 //!
-//! A pure state machine. It knows by name the clients of which an earlier life left a durable record; without any,
-//! there is no grace period.
+//! A pure state machine. It knows the names of the clients in the durable record of earlier incarnations.
+//! If there are none, there is no grace period.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use tokio::time::Instant;
 
 use super::clients::{ClientName, Generation};
 
-/// How a claim comes.
+/// The kind of a claim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Something new.
+    /// New state.
     New,
-    /// Something that was held before the restart.
+    /// State that the client held before the restart.
     Reclaim,
 }
 
@@ -25,27 +25,27 @@ pub(crate) enum Claim {
 #[derive(Debug)]
 pub(crate) struct Grace {
     ends: Option<Instant>,
-    /// The next life is being told that it is over: until it knows, nothing new is given out, and nothing more
-    /// reclaimed.
+    /// The end of grace is being written to the durable record. Until that is done, no new state is given
+    /// out and nothing more is reclaimed.
     ending: bool,
-    /// Who may reclaim, and whether it has said that it is done.
+    /// The clients that may reclaim, and whether each has finished reclaiming.
     before: HashMap<ClientName, bool>,
 }
 
 impl Grace {
-    /// A grace period for those who held state before, if there are any.
+    /// A grace period for the clients that held state before, if there are any.
     pub(crate) fn new(before: impl IntoIterator<Item = ClientName>, now: Instant, period: Duration) -> Grace {
         let before: HashMap<ClientName, bool> = before.into_iter().map(|name| (name, false)).collect();
         let ends = (!before.is_empty()).then_some(now + period);
         Grace { ends, ending: false, before }
     }
 
-    /// Is it on?
+    /// Is the grace period on?
     pub(crate) fn is_on(&self) -> bool {
         self.ends.is_some()
     }
 
-    /// May this client claim an open or a lock? `complete`: it has said RECLAIM_COMPLETE.
+    /// May this client claim an open or a lock? `complete`: the client has sent RECLAIM_COMPLETE.
     ///
     /// # Errors
     /// `Grace`, `NoGrace`, `ReclaimBad`.
@@ -53,7 +53,7 @@ impl Grace {
         let has_sessions = name.generation == Generation::Sessions;
         match claim {
             Claim::New if self.is_on() => Err(Status::Grace),
-            // RFC 8881, section 18.51.3: first of all it says that it has nothing to reclaim.
+            // RFC 8881, section 18.51.3: a client must send RECLAIM_COMPLETE before it takes new state.
             Claim::New if has_sessions && !complete => Err(Status::Grace),
             Claim::New => Ok(()),
             Claim::Reclaim if complete || !self.is_on() || self.ending => Err(Status::NoGrace),
@@ -62,7 +62,8 @@ impl Grace {
         }
     }
 
-    /// The client has nothing more to reclaim. When all have said so, it is time to [end](Grace::end): true, once.
+    /// The client has nothing more to reclaim. Returns true, once, when this is so for all clients: it is
+    /// time to [end](Grace::end) grace.
     pub(crate) fn complete(&mut self, name: &ClientName) -> bool {
         if let Some(done) = self.before.get_mut(name) {
             *done = true;
@@ -80,7 +81,8 @@ impl Grace {
         self.is_on() && !std::mem::replace(&mut self.ending, true)
     }
 
-    /// It is over. If it cannot be, because the next life would not know of it, it stays on and is tried again.
+    /// Ends grace, if the end is in the durable record. Otherwise grace stays on, and the end is tried
+    /// again.
     pub(crate) fn end(&mut self, recorded: bool) {
         self.ending = false;
         if recorded {

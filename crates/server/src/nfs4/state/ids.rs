@@ -1,9 +1,13 @@
-//! The ids that clients get, under a key: nobody can make one, or guess another client's.
+//! The ids that clients get, under a secret key: a client can neither make an id nor guess another
+//! client's.
 //!
-//! The tables count clients, states and sessions. On the wire the number of a client and that of a state are under a
-//! permutation (a Feistel network over `SipHash`) together with the life of the server. An id that was not given out in this
-//! life turns into another life's when it is read, but for one in 2³². Session ids and verifiers are only compared, so
-//! they are hashes. The key is new in each life: no id outlives it, and clients come back by their names.
+//! The tables number clients, states and sessions. On the wire, a permutation (a Feistel network over
+//! `SipHash`) hides the numbers of the client and the state together with the epoch of the server. If this
+//! incarnation did not give out an id, it decodes to another epoch, except with a probability of one in
+//! 2³².
+//!
+//! Session ids and verifiers are only compared, so they are hashes. The key is new in each incarnation: no
+//! id outlives it, and clients come back by their names.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -14,11 +18,11 @@ use siphasher::sip128::{Hasher128, SipHasher13 as SipHasher128};
 
 /// Rounds over halves of 32 bits.
 const CLIENT_ROUNDS: u64 = 8;
-/// Rounds over halves of 48 bits: this one is in the way of every READ and WRITE.
+/// Rounds over halves of 48 bits. Fewer, because every READ and WRITE runs this permutation.
 const STATE_ROUNDS: u64 = 4;
 const MASK_48: u64 = (1 << 48) - 1;
 
-/// What a hash is for: each use has values of its own.
+/// The purpose of a hash. Each purpose has its own values.
 #[derive(Clone, Copy)]
 enum Use {
     Client = 1,
@@ -27,7 +31,7 @@ enum Use {
     Verifier = 4,
 }
 
-/// The key of one life of the server.
+/// The key of one server incarnation.
 #[derive(Clone, Copy)]
 pub(crate) struct IdKey(u64, u64);
 
@@ -38,7 +42,7 @@ impl fmt::Debug for IdKey {
 }
 
 impl IdKey {
-    /// A key that tests know.
+    /// A fixed key for tests.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) const fn of(first: u64, second: u64) -> IdKey {
         IdKey(first, second)
@@ -48,7 +52,7 @@ impl IdKey {
     pub(crate) fn random() -> IdKey {
         let mut bytes = [[0; 8]; 2];
         if getrandom::fill(bytes.as_flattened_mut()).is_err() {
-            // The standard library has its own way to the system's randomness.
+            // The standard library reads the system's randomness in its own way.
             bytes = [1, 2].map(|half: u64| RandomState::new().hash_one(half).to_be_bytes());
         }
         let [first, second] = bytes.map(u64::from_be_bytes);
@@ -62,7 +66,7 @@ impl IdKey {
         hasher.finish()
     }
 
-    /// The id of the client with this number in this life.
+    /// The id of the client with this number in this epoch.
     pub(crate) fn client(self, epoch: u32, number: u32) -> Clientid {
         let mut halves = (u64::from(epoch), u64::from(number));
         for round in 0..CLIENT_ROUNDS {
@@ -72,7 +76,7 @@ impl IdKey {
         halves.0 << 32 | halves.1
     }
 
-    /// The number of a client, if the id is one of this life.
+    /// The number of a client, if the id is of this epoch.
     pub(crate) fn client_number(self, epoch: u32, id: Clientid) -> Option<u32> {
         let mut halves = (id >> 32, id & u64::from(u32::MAX));
         for round in (0..CLIENT_ROUNDS).rev() {
@@ -82,7 +86,7 @@ impl IdKey {
         (halves.0 == u64::from(epoch)).then_some(halves.1 as u32)
     }
 
-    /// `other` of the state id of a client's state.
+    /// The `other` field of the state id of a client's state.
     pub(crate) fn state(self, epoch: u32, client: u32, state: u32) -> [u8; 12] {
         let (epoch, client, state) = (u64::from(epoch), u64::from(client), u64::from(state));
         let mut halves = (epoch << 16 | client >> 16, (client & 0xffff) << 32 | state);
@@ -96,7 +100,7 @@ impl IdKey {
         other
     }
 
-    /// The numbers of a client and its state, if `other` is of this life.
+    /// The numbers of a client and its state, if `other` is of this epoch.
     pub(crate) fn state_numbers(self, epoch: u32, other: [u8; 12]) -> Option<(u32, u32)> {
         let all = other.iter().fold(0u128, |all, byte| all << 8 | u128::from(*byte));
         let mut halves = ((all >> 48) as u64, all as u64 & MASK_48);
@@ -116,7 +120,7 @@ impl IdKey {
         hasher.finish128().as_bytes()
     }
 
-    /// What SETCLIENTID_CONFIRM must bring.
+    /// The verifier that SETCLIENTID_CONFIRM must carry.
     pub(crate) fn verifier(self, number: u64) -> Verifier {
         self.hash(Use::Verifier, 0, number).to_be_bytes()
     }
@@ -139,7 +143,7 @@ mod tests {
             prop_assert_eq!(key.state_numbers(epoch ^ 1, other), None);
         }
 
-        /// No bit of an id can be changed: the next one does not follow from the last.
+        /// No single-bit change of an id gives another valid id, so ids cannot be derived from each other.
         #[test]
         fn a_changed_id_is_none(first: u64, second: u64, bit in 0usize..96) {
             let key = IdKey(first, second);

@@ -1,4 +1,4 @@
-//! On what ground READ, WRITE and the like come.
+//! The basis of READ, WRITE and similar operations: the state that allows them.
 
 use protocol::nfs4::{Stateid, Status};
 use vfs::{HolderId, LeaseKind, Principal, Share, StateidBasis};
@@ -8,23 +8,25 @@ use super::stateids::{FileKey, HeldState, Kind, Stateids};
 use crate::front::Object;
 use crate::nfs4::compound::Compound;
 
-/// On what ground an I/O operation comes.
+/// The basis of an I/O operation.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct IoBasis {
     /// The open, if there is one.
     pub(crate) by: StateidBasis,
-    /// Whose it is.
+    /// The holder of the state.
     pub(crate) holder: Option<HolderId>,
-    /// The caller is not who opened the file: it may have the state id without having the rights.
+    /// The caller is not the user that opened the file. Such a caller may have the state id without having
+    /// the rights, so the rights must be checked.
     pub(crate) is_stranger: bool,
 }
 
 impl State {
-    /// What a state id of READ, WRITE and the like stands for: of this object, and good for `share`. It renews the
-    /// lease of whoever has it.
+    /// Resolves the state id of READ, WRITE and similar operations. The state must be of this object and
+    /// allow `share`. In minor version 0 this renews the lease of the state's client.
     ///
     /// # Errors
-    /// `BadStateid`, `OldStateid`, `StaleStateid`, `Expired`, `DelegRevoked`; `OpenMode`; `Grace` without a state.
+    /// `BadStateid`, `OldStateid`, `StaleStateid`, `Expired`, `DelegRevoked`; `OpenMode`; `Grace` without a
+    /// state.
     pub(crate) fn io_basis(
         &self,
         compound: &Compound<'_>,
@@ -34,7 +36,8 @@ impl State {
     ) -> Result<IoBasis, Status> {
         let mut tables = self.tables();
         if stateid == Stateid::ANONYMOUS || stateid == Stateid::BYPASS {
-            // What others may reclaim could deny it. Who reads past locks reads past this too.
+            // State that another client may reclaim could deny the operation. A READ that bypasses locks
+            // bypasses this too.
             let bypasses = stateid == Stateid::BYPASS && share == Share::READ;
             if tables.grace.is_on() && !bypasses {
                 return Err(Status::Grace);
@@ -60,7 +63,7 @@ impl State {
     }
 }
 
-/// By what it is done, and who was found to have the rights.
+/// The stateid basis, and the user that was found to have the rights.
 fn by<'s>(
     stateids: &'s Stateids,
     held: &'s HeldState,
@@ -71,7 +74,8 @@ fn by<'s>(
         Kind::Open { open, access, opener, .. } if access.contains(share) => {
             Ok((StateidBasis::Open(*open), opener))
         }
-        // Clients that write parts of pages read the rest (RFC 8881, section 18.22.4): if they may, without that open.
+        // Clients that write parts of pages read the rest (RFC 8881, section 18.22.4). Such a READ goes
+        // without the open and is subject to the usual checks.
         Kind::Open { opener, .. } if share == Share::READ => Ok((StateidBasis::Anonymous, opener)),
         Kind::Lock { by: open, .. } => by(stateids, stateids.get(*open).ok_or(Status::BadStateid)?, share),
         Kind::Delegation { kind, opener, .. } if *kind == LeaseKind::Write || share == Share::READ => {

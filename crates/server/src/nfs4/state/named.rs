@@ -1,4 +1,4 @@
-//! The client, and the state, that an operation names: of the peer that asks, and the state of the current file.
+//! Resolves the client or state that an operation names. The peer must be allowed to name it.
 
 use protocol::nfs4::{Clientid, Stateid, Status};
 
@@ -8,7 +8,7 @@ use super::{State, Tables};
 use crate::nfs4::compound::{Compound, File};
 
 impl Compound<'_> {
-    /// The client of minor version 0 that has this id, if it is for the peer to name.
+    /// The client of minor version 0 with this id, if the peer may name it.
     ///
     /// # Errors
     /// Those of [`super::clients::Clients::of_minor0`].
@@ -17,7 +17,7 @@ impl Compound<'_> {
         if self.may_name(client) { Ok(client) } else { Err(Status::StaleClientid) }
     }
 
-    /// What a state id stands for, revoked or not, if it is for the peer to name.
+    /// The state that a state id names, revoked or not, if the peer may name it.
     ///
     /// # Errors
     /// Those of [`super::stateids::Stateids::find_any`].
@@ -31,7 +31,7 @@ impl Compound<'_> {
         self.is_ours(tables, held.client).map(|()| held)
     }
 
-    /// The same, if it is not revoked.
+    /// As [`Compound::any_state`], but not revoked.
     ///
     /// # Errors
     /// Those of [`super::stateids::Stateids::find`].
@@ -41,7 +41,8 @@ impl Compound<'_> {
         self.is_ours(tables, held.client).map(|()| held)
     }
 
-    /// Is state of this client for the peer to name? With sessions SEQUENCE has said whose it is.
+    /// May the peer name state of this client? With sessions, the requester is the client that SEQUENCE
+    /// identified, and the lookup has compared it already.
     ///
     /// # Errors
     /// `BadStateid`.
@@ -53,21 +54,23 @@ impl Compound<'_> {
         if self.may_name(client) { Ok(()) } else { Err(Status::BadStateid) }
     }
 
-    /// In minor version 0: does the peer reach the client? That of a connection was looked at when it was noted.
+    /// In minor version 0: does the peer reach the client? For the holder noted on the connection, this was
+    /// checked when it was noted.
     fn may_name(&self, client: &Client) -> bool {
         client.name.generation == Generation::Minor0
             && (self.holder() == Some(client.holder) || client.maker.is_reached_by(&self.maker()))
     }
 
-    /// The open that a state id stands for, confirmed or not.
+    /// The open that a state id names, confirmed or not.
     ///
     /// # Errors
-    /// Those of [`super::stateids::Stateids::find`]; `BadStateid` if it is none, or of another file.
+    /// Those of [`super::stateids::Stateids::find`]; `BadStateid` if the state is no open, or of another
+    /// file.
     pub(crate) fn open_by(&self, stateid: Stateid) -> Result<HeldState, Status> {
         self.held_by(stateid, |kind| matches!(kind, Kind::Open { .. }))
     }
 
-    /// The locks of an owner that a state id stands for.
+    /// The locks of an owner that a state id names.
     ///
     /// # Errors
     /// As of [`Compound::open_by`].
@@ -75,9 +78,9 @@ impl Compound<'_> {
         self.held_by(stateid, |kind| matches!(kind, Kind::Lock { .. }))
     }
 
-    /// May an ACCESS stand for an open of the current file? A client that has the file open may share that OPEN among its
-    /// programs, as Leasehold does, and ask whether a further open is right. An answer by attribute timeouts would break
-    /// close-to-open behind its back. A GETATTR alone is a `stat`.
+    /// May an ACCESS count as an open of the current file? A client that has the file open may share that
+    /// OPEN among its programs, as Leasehold does. It then asks with ACCESS whether a further open is
+    /// allowed. An answer from attribute timeouts would break close-to-open. A GETATTR alone is a `stat`.
     pub(crate) fn may_stand_for_open(&self) -> bool {
         let (Some(holder), Ok(File::Object(export, handle))) = (self.holder(), self.file()) else {
             return false;

@@ -1,4 +1,4 @@
-//! Owners as file systems know them: unique among the clients of all fronts.
+//! Owner names as file systems see them: unique among the clients of all fronts.
 //!
 //! ```text
 //! holder 8 | kind 1 | the client's string
@@ -24,12 +24,12 @@ pub(crate) fn owner(holder: HolderId, kind: OwnerKind, name: &[u8]) -> Owner {
     Owner(bytes.freeze())
 }
 
-/// Whose owner it is.
+/// The holder to which an owner belongs.
 pub(crate) fn holder(owner: &Owner) -> Option<HolderId> {
     owner.0.first_chunk::<8>().map(|holder| HolderId(u64::from_be_bytes(*holder)))
 }
 
-/// The owner as clients know it. One that is no v4 client's has no client.
+/// The owner as clients see it. An owner that is not a v4 client's has a zero client id.
 pub(crate) fn lock_owner(front: &Front, owner: &Owner) -> StateOwner {
     let clientid = holder(owner)
         .and_then(|holder| front.state.tables().clients.holder(holder).map(|client| client.id))
@@ -38,8 +38,8 @@ pub(crate) fn lock_owner(front: &Front, owner: &Owner) -> StateOwner {
     StateOwner { clientid, owner: Limited::new(name).unwrap_or_default() }
 }
 
-/// The lock in the way. If its owner's name is too long for some clients, its hash stands for it: for those that are denied,
-/// a name tells nothing but whether it is the same as another.
+/// The conflicting lock. If its owner's name is too long for some clients, a hash replaces the name. A
+/// denied client uses the name only to see whether two owners are the same.
 pub(crate) fn denied(front: &Front, lock: &Lock) -> LockDenied {
     let mut owner = lock_owner(front, &lock.owner);
     if owner.owner.len() > SHORT_OWNER_BYTES {

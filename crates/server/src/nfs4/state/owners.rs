@@ -1,8 +1,8 @@
-//! Open owners and lock owners of minor version 0: their requests come one after the other, each with the next seqid,
-//! and the last of them may come again (RFC 7530, sections 9.1.7 to 9.1.10).
+//! Open owners and lock owners of minor version 0. The requests of an owner come one after the other, each
+//! with the next seqid. The client may send the last one again (RFC 7530, sections 9.1.7 to 9.1.10).
 //!
-//! A pure table. `R` is what an answer is; the last one of each owner is kept. Sessions do all this for the later minor
-//! versions, whose owners need no records.
+//! A pure table. `R` is the type of an answer; the table keeps the last answer of each owner. In the later
+//! minor versions sessions do this, and owners need no records.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -23,21 +23,22 @@ pub(crate) struct OwnerName {
     pub(crate) name: Bytes,
 }
 
-/// Of what it is an owner.
+/// The kind of owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum OwnerKind {
     Open,
     Lock,
 }
 
-/// What is to be done about a request of an owner.
+/// How to treat a request of an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Turn<R> {
     /// It is the next one.
     Execute,
-    /// It is the first of an open owner that was never confirmed: whatever that one opened is void.
+    /// It is the first request of an open owner whose earlier incarnation was never confirmed. The earlier
+    /// opens are void.
     Anew,
-    /// It is the last one again, and this was the answer.
+    /// It is a retry of the last one, which had this answer.
     Replay(R),
 }
 
@@ -45,10 +46,10 @@ pub(crate) enum Turn<R> {
 struct Owner<R> {
     /// Always true of lock owners.
     confirmed: bool,
-    /// The last request's, once there was one.
+    /// The seqid and answer of the last request, if there was one.
     last: Option<(u32, R)>,
     used: Instant,
-    /// The open it closed last: CLOSE may come again.
+    /// The open that the owner closed last, for a retry of CLOSE.
     closed: Option<StateKey>,
 }
 
@@ -82,22 +83,22 @@ pub(crate) fn leaves_seqid(status: Result<(), Status>) -> bool {
 }
 
 impl<R: Clone> Owners<R> {
-    /// With so many, at most.
+    /// With a limit of `most` owners.
     pub(crate) fn up_to(self, most: usize) -> Owners<R> {
         Owners { most, ..self }
     }
 
-    /// Is there room for one more?
+    /// Is there capacity for one more owner?
     pub(crate) fn has_capacity(&self) -> bool {
         self.by_name.len() < self.most
     }
 
-    /// Is there any of this client?
+    /// Does this client have any owner?
     pub(crate) fn any_of(&self, client: Clientid) -> bool {
         self.by_name.keys().any(|name| name.client == client)
     }
 
-    /// An OPEN, which may be an owner's first request.
+    /// Begins an OPEN, which may be an owner's first request.
     ///
     /// # Errors
     /// `BadSeqid`; `Resource` if there are too many owners.
@@ -117,8 +118,9 @@ impl<R: Clone> Owners<R> {
         }
     }
 
-    /// The first LOCK of a lock owner by an open; the owner may be known from another. One that `holds` no state is
-    /// nobody yet: a client whose first lock was denied forgets the owner, and may begin with the same name again.
+    /// Begins the first LOCK of a lock owner under an open. The owner may be known from another open. An
+    /// owner that does not hold any state (`holds` is false) is forgotten first. A client whose first lock
+    /// was denied forgets the owner too, and may use the same name anew.
     ///
     /// # Errors
     /// `BadSeqid`; `Resource` if there are too many owners.
@@ -135,15 +137,15 @@ impl<R: Clone> Owners<R> {
         match self.begin(name, seqid, now) {
             Ok(Turn::Execute) => Ok(()),
             _ if !self.by_name.contains_key(name) => self.enter(name, true, now),
-            // The open owner's seqid says that this is no retry.
+            // The open owner's seqid shows that this is no retry.
             _ => Err(Status::BadSeqid),
         }
     }
 
-    /// A request of an owner that has made one before.
+    /// Begins a request of an owner that has made one before.
     ///
     /// # Errors
-    /// `BadSeqid` if it is neither the next nor the last.
+    /// `BadSeqid` if the seqid is neither the next nor the last.
     pub(crate) fn begin(&mut self, name: &OwnerName, seqid: u32, now: Instant) -> Result<Turn<R>, Status> {
         let owner = self.by_name.get_mut(name).ok_or(Status::BadSeqid)?;
         owner.used = now;
@@ -155,7 +157,7 @@ impl<R: Clone> Owners<R> {
         }
     }
 
-    /// The request was answered so.
+    /// Stores the answer to the request.
     pub(crate) fn finish(&mut self, name: &OwnerName, seqid: u32, status: Result<(), Status>, reply: R) {
         if let Some(owner) = self.by_name.get_mut(name)
             && !leaves_seqid(status)
@@ -169,14 +171,14 @@ impl<R: Clone> Owners<R> {
         self.by_name.get(name).is_some_and(|owner| owner.confirmed)
     }
 
-    /// OPEN_CONFIRM, or an OPEN that needs none.
+    /// The owner is confirmed, by OPEN_CONFIRM or by an OPEN that needs no confirmation.
     pub(crate) fn confirm(&mut self, name: &OwnerName) {
         if let Some(owner) = self.by_name.get_mut(name) {
             owner.confirmed = true;
         }
     }
 
-    /// The owner closed this open.
+    /// Notes that the owner closed this open.
     pub(crate) fn closed(&mut self, name: &OwnerName, key: StateKey) {
         let Some(owner) = self.by_name.get_mut(name) else { return };
         if let Some(before) = owner.closed.replace(key) {
@@ -185,7 +187,7 @@ impl<R: Clone> Owners<R> {
         self.closed.insert(key, name.clone());
     }
 
-    /// Who closed this open, if that was the owner's last close.
+    /// The owner that closed this open, if that was the owner's last close.
     pub(crate) fn closer(&self, key: StateKey) -> Option<&OwnerName> {
         self.closed.get(&key)
     }
@@ -203,7 +205,7 @@ impl<R: Clone> Owners<R> {
         self.closed.retain(|_, name| name.client != client);
     }
 
-    /// Forgets owners that have asked nothing for so long, unless they hold something.
+    /// Forgets the owners that have sent no request for longer than `idle`, unless they hold state.
     pub(crate) fn forget_idle(&mut self, now: Instant, idle: Duration, holds: impl Fn(&OwnerName) -> bool) {
         self.by_name.retain(|name, owner| now.saturating_duration_since(owner.used) <= idle || holds(name));
         let owners = &self.by_name;
@@ -292,7 +294,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a counter: nothing is carried out twice or out of order.
+        /// Against a counter: no request is executed twice or out of order.
         #[test]
         fn seqids_go_up_by_one(start in any::<u32>(), steps in proptest::collection::vec((0u32..4, any::<bool>()), 1..50)) {
             let (mut owners, name, now) = (Owners::default(), owner(OwnerKind::Open), Instant::now());

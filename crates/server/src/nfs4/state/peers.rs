@@ -1,8 +1,8 @@
-//! Whose connection it is, in minor version 0.
+//! Which client a connection belongs to, in minor version 0.
 //!
-//! Before sessions, most operations do not say which client asks: the GETATTR that goes before a DELEGRETURN does not, and
-//! to hold it against the delegation that is about to come back would make the two wait for each other. A connection
-//! belongs to one client, and says whose it is with the first state id, owner or client id that comes over it.
+//! Without sessions, most operations do not identify the client. One example is the GETATTR before a
+//! DELEGRETURN. If the server held it until the delegation is returned, the two would wait for each other.
+//! A connection belongs to one client. The first state id, owner or client id on it identifies the client.
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -10,7 +10,8 @@ use std::net::SocketAddr;
 use parking_lot::Mutex;
 use vfs::HolderId;
 
-/// Connections remembered. When there are more, all are forgotten: the next operation with state tells again.
+/// Connections remembered. At the limit all are forgotten; the next operation with state identifies the
+/// client again.
 const PEERS_MAX: usize = 16_384;
 
 /// See the module.
@@ -18,12 +19,12 @@ const PEERS_MAX: usize = 16_384;
 pub(crate) struct Peers(Mutex<HashMap<SocketAddr, HolderId>>);
 
 impl Peers {
-    /// Who asked over this connection last.
+    /// The holder that last used this connection.
     pub(crate) fn of(&self, peer: SocketAddr) -> Option<HolderId> {
         self.0.lock().get(&peer).copied()
     }
 
-    /// It is this holder's.
+    /// Notes that the connection is this holder's.
     pub(crate) fn note(&self, peer: SocketAddr, holder: HolderId) {
         let mut peers = self.0.lock();
         if peers.len() >= PEERS_MAX && !peers.contains_key(&peer) {

@@ -1,9 +1,13 @@
-//! The durable record of who held state: one file, `nfs4-clients`, that the next life of the server reads.
+//! The durable record of clients that held state: one file, `nfs4-clients`, that the next server
+//! incarnation reads.
 //!
-//! A log of checked entries: `kind 1 | length 2 | body | sum 4`. The first is of a life of the server, with the longest
-//! lease that may be out; others add a client, with the holder that it is to the file systems, or take one away. An entry is on the disk when the call that wrote it returns. What follows an entry that does
-//! not match its sum was never acknowledged. The file is written anew, and moved into place, at each start and
-//! whenever most of it is of the past.
+//! A log of checked entries: `kind 1 | length 2 | body | sum 4`. The first entry describes the server
+//! incarnation, with the longest lease that a client may still hold. Each other entry adds a client, with
+//! its holder id in the file systems, or removes one.
+//!
+//! An entry is on the disk when the call that wrote it returns. If an entry does not match its sum, nothing
+//! from it on was ever acknowledged. The file is rewritten and renamed into place at each start, and
+//! whenever most entries are obsolete.
 
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
@@ -18,23 +22,25 @@ use super::clients::{Client, ClientName, Generation, Principal};
 
 const LIFE: u8 = 1;
 const GONE: u8 = 3;
-/// Of an earlier version, which did not know principals. Two was that of one before, which did not know holders.
+/// A client in the format of an earlier version, without a principal. Kind 2 was the format before that,
+/// without a holder.
 const CLIENT_OF_ANYBODY: u8 = 4;
 const CLIENT: u8 = 5;
 /// Kind, length and sum.
 const FRAME_BYTES: usize = 7;
-/// Entries of the past that are not worth a new file.
+/// Obsolete entries that do not yet justify a rewrite.
 const SLACK: usize = 1024;
 
-/// What tells one server from another, in `server_owner4`.
+/// The identity of this server, for `server_owner4`.
 pub(crate) type ServerId = [u8; 16];
 
-/// A client that held state.
+/// A client that held state before the restart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Before {
-    /// As which holder.
+    /// Its holder id.
     pub(crate) holder: HolderId,
-    /// The user that made its record, who alone may come back as this client; anybody, if it is not known.
+    /// The user that made the record; only this user may come back as the client. `None` if unknown: any
+    /// user may.
     pub(crate) principal: Option<Principal>,
 }
 
@@ -44,32 +50,32 @@ impl From<&Client> for Before {
     }
 }
 
-/// Who held state.
+/// The clients that held state.
 pub(crate) type Holders = BTreeMap<ClientName, Before>;
 
-/// The file, and what is in it.
+/// The file and its contents.
 #[derive(Debug)]
 pub(crate) struct Records {
     path: PathBuf,
     file: File,
     incarnation: Incarnation,
-    /// How long clients of this life believe in what they hold without a word from us.
+    /// The lease time of this incarnation.
     lease: Duration,
     clients: Holders,
     entries: usize,
 }
 
-/// A life of the server.
+/// One server incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Incarnation {
     epoch: u32,
     server: ServerId,
-    /// The longest lease that its clients may have; zero in records that do not say.
+    /// The longest lease that its clients may have; zero if the record does not say.
     lease: Duration,
 }
 
 impl Records {
-    /// Opens the file in `directory`, which exists, and begins a new life of the server, with leases of that length.
+    /// Opens the file in the existing `directory` and begins a new server incarnation with this lease time.
     pub(crate) fn open(directory: &Path, lease: Duration) -> io::Result<Records> {
         let path = directory.join("nfs4-clients");
         let bytes = match std::fs::read(&path) {
@@ -78,7 +84,7 @@ impl Records {
         };
         let (incarnation, clients) = parse(&bytes);
         let incarnation = match incarnation {
-            // Until grace is over, leases of before may be out.
+            // Until grace is over, leases of earlier incarnations may still be valid.
             Some(before) if !clients.is_empty() => before.next(before.lease.max(lease)),
             Some(before) => before.next(lease),
             None => {
@@ -91,27 +97,28 @@ impl Records {
         Ok(Records { path, file, incarnation, lease, clients, entries })
     }
 
-    /// Which life of the server this is: never zero, and not that of the lives before.
+    /// The epoch of this incarnation: never zero, and different from earlier ones.
     pub(crate) fn epoch(&self) -> u32 {
         self.incarnation.epoch
     }
 
-    /// The same in every life.
+    /// The server's identity, the same in every incarnation.
     pub(crate) fn server(&self) -> ServerId {
         self.incarnation.server
     }
 
-    /// The longest lease that a client of this life or, until [`Records::keep`], of one before may believe in.
+    /// The longest lease that a client may have: of this incarnation or, until [`Records::keep`], of an
+    /// earlier one.
     pub(crate) fn lease(&self) -> Duration {
         self.incarnation.lease
     }
 
-    /// Who held state.
+    /// The clients that held state.
     pub(crate) fn clients(&self) -> &Holders {
         &self.clients
     }
 
-    /// From now on the client may have state that it could reclaim.
+    /// Adds a client: from now on it may have state that it could reclaim.
     pub(crate) fn add(&mut self, name: &ClientName, client: Before) -> io::Result<()> {
         if self.clients.insert(name.clone(), client) == Some(client) {
             return Ok(());
@@ -119,7 +126,7 @@ impl Records {
         self.append(&client_entry(name, client))
     }
 
-    /// The client has none any more.
+    /// Removes a client: it has no state any more.
     pub(crate) fn remove(&mut self, name: &ClientName) -> io::Result<()> {
         if self.clients.remove(name).is_none() {
             return Ok(());
@@ -127,7 +134,7 @@ impl Records {
         self.append(&entry(GONE, &body(name)))
     }
 
-    /// These clients alone may have any.
+    /// Replaces the record: only these clients may have state.
     pub(crate) fn keep(&mut self, names: Holders) -> io::Result<()> {
         if names == self.clients && self.incarnation.lease == self.lease {
             return Ok(());
@@ -179,7 +186,7 @@ impl Incarnation {
     }
 }
 
-/// A number for a life that has no file to count in, and a name for the server.
+/// A random epoch for an incarnation without a file, and a random server identity.
 pub(crate) fn first_incarnation() -> io::Result<(u32, ServerId)> {
     let unavailable = |error: getrandom::Error| io::Error::other(error.to_string());
     let (mut epoch, mut server) = ([0; 4], [0; 16]);
@@ -374,7 +381,7 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(16))]
-        /// Against a set: what was added and not removed is there in the next life.
+        /// Against a set: the next incarnation finds every client that was added and not removed.
         #[test]
         fn the_next_life_knows_who_held_state(steps in proptest::collection::vec((0u8..5, 0u8..6), 0..30)) {
             let directory = tempfile::tempdir().unwrap();

@@ -1,4 +1,5 @@
-//! Giving back what clients held that are no more: replaced by a new incarnation, destroyed, or silent for too long.
+//! Releases the state of removed clients: replaced by a new incarnation, destroyed, or past their courtesy
+//! time.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -13,26 +14,26 @@ use super::owners::{OwnerKind, OwnerName};
 use super::stateids::{FileKey, HeldState, Kind, Standing, Stateids};
 use crate::front::{Front, Object};
 
-/// Leasehold itself, in a client's name.
+/// The server itself, acting for a client.
 pub(crate) fn on_behalf(holder: HolderId) -> Caller {
     Caller { holder: Some(holder), ..Caller::machine() }
 }
 
 impl Front {
-    /// The period of grace is over: what nobody has reclaimed goes, before anybody else may take it.
+    /// Ends grace. State that no client has reclaimed is dropped before another client can take it.
     pub(crate) async fn end_grace(&self) {
         self.end_reclaim().await;
         self.state.end_grace().await;
     }
 
-    /// Nothing is reclaimed any more of what the file systems held for an earlier life.
+    /// Tells the file systems that clients no longer reclaim the state of earlier incarnations.
     pub(crate) async fn end_reclaim(&self) {
         for export in self.exports.iter() {
             export.fs.end_reclaim().await;
         }
     }
 
-    /// Gives back all that a client held, whose record is gone already.
+    /// Gives back all state of a client whose record is already removed.
     pub(crate) async fn release(&self, gone: Gone) {
         let held = {
             let mut tables = self.state.tables();
@@ -51,7 +52,7 @@ impl Front {
         }
     }
 
-    /// Gives back one state that is in no table any more. Locks go with their open.
+    /// Gives back one state that is already out of the tables. Locks go with their open.
     pub(crate) async fn give_back(&self, held: &HeldState) {
         let Some(export) = self.exports.by_id(held.file.export) else { return };
         let caller = on_behalf(held.holder);
@@ -65,7 +66,7 @@ impl Front {
         }
     }
 
-    /// Ends the record of a client and all that it held.
+    /// Removes the record of a client and all its state.
     pub(crate) async fn expire(&self, client: Clientid) {
         let gone = self.state.tables().clients.remove(client);
         if let Some(gone) = gone {
@@ -74,8 +75,8 @@ impl Front {
         }
     }
 
-    /// Somebody is in conflict with what is held of a file: the silent among the holders lose all they have. Was there
-    /// one?
+    /// A request conflicts with state of this file: courtesy clients among its holders lose all their
+    /// state. True if there was one.
     pub(crate) async fn expire_courtesy(&self, file: &FileKey) -> bool {
         let courtesy: Vec<Clientid> = {
             let (tables, now) = (self.state.tables(), Instant::now());
@@ -88,12 +89,12 @@ impl Front {
         !courtesy.is_empty()
     }
 
-    /// The same of what a name in a directory leads to, or of the object itself.
+    /// As [`Front::expire_courtesy`], for the object itself or for the target of a name in it.
     pub(crate) async fn expire_courtesy_at(&self, object: &Object, name: Option<&Name>) -> bool {
         let Object { export, handle, caller } = object;
         let handle = match name {
             None => *handle,
-            Some(name) => match export.fs.lookup(caller, handle, name).await {
+            Some(name) => match export.fs.lookup(caller, handle, name, vfs::Want::None).await {
                 Ok(looked) => looked.node.handle,
                 Err(_) => return false,
             },
@@ -101,8 +102,8 @@ impl Front {
         self.expire_courtesy(&FileKey { export: export.id, handle }).await
     }
 
-    /// Does what an open may deny to others: of an object, or of what a name in it leads to. If one does that a silent client
-    /// has, it is done once more without that.
+    /// Runs `job`, which opens of this object, or of the target of a name in it, may deny. If an open of a
+    /// courtesy client denies the job, the client is expired and the job runs once more.
     pub(crate) async fn past_courtesy<T, F>(
         &self,
         object: &Object,
@@ -123,7 +124,7 @@ impl Front {
         }
     }
 
-    /// One holder loses all it has, if it is silent. Was it?
+    /// Expires the holder if it is a courtesy client. True if it was one.
     pub(crate) async fn expire_if_courtesy(&self, holder: HolderId) -> bool {
         let courtesy = {
             let (tables, now) = (self.state.tables(), Instant::now());
@@ -140,7 +141,7 @@ impl Front {
     }
 }
 
-/// Now and then: ends grace, ends what was silent for longer than courtesy goes, forgets idle owners.
+/// Periodically ends grace, expires clients whose courtesy time is over, and forgets idle owners.
 pub(super) async fn keep_house(front: Weak<Front>, lease: Duration) {
     let pause = (lease / 8).clamp(Duration::from_millis(20), Duration::from_secs(10));
     loop {
@@ -167,7 +168,7 @@ async fn expire_all(front: &Arc<Front>, overdue: Vec<Clientid>) {
     }
 }
 
-/// Has the owner any state?
+/// Does the owner hold any state?
 pub(crate) fn holds(stateids: &Stateids, name: &OwnerName) -> bool {
     stateids.of_client(name.client).any(|held| match (&held.kind, name.kind) {
         (Kind::Open { owner, .. }, OwnerKind::Open) | (Kind::Lock { owner, .. }, OwnerKind::Lock) => {

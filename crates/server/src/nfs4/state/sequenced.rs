@@ -1,4 +1,4 @@
-//! Minor version 0: an owner's requests one after the other, each carried out once.
+//! Minor version 0: runs the requests of an owner one after the other, and each only once.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,24 +18,24 @@ use crate::nfs4::compound::{Compound, Current};
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
     pub(crate) result: ResOp,
-    /// The current handle after it.
+    /// The current filehandle after it.
     pub(crate) current: Option<Current>,
-    /// The user that it went to.
+    /// The user that received it.
     pub(crate) to: Principal,
 }
 
 impl Answer {
-    /// What the compound's user gets.
+    /// An answer to the compound's user.
     pub(crate) fn to(compound: &Compound<'_>, result: ResOp) -> Answer {
         Answer { result, current: compound.current.clone(), to: compound.principal() }
     }
 }
 
-/// Which owners have a request running.
+/// The owners that have a request running.
 #[derive(Debug, Default)]
 pub(crate) struct Turns(Mutex<HashMap<OwnerName, Arc<tokio::sync::Mutex<()>>>>);
 
-/// An owner's turn, until it is dropped.
+/// An owner's turn, held until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Taken<'t> {
     turns: &'t Turns,
@@ -61,8 +61,8 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Carries out a request of an owner that has made one before, or answers it as the last time. In minor versions with
-/// sessions it is simply carried out.
+/// Executes a request of an owner that has made one before, or replays the last answer. In minor versions
+/// with sessions it only executes the request.
 pub(crate) async fn sequenced<O: Op<ResOp = ResOp>>(
     compound: &mut Compound<'_>,
     (stateid, kind, seqid): (Stateid, OwnerKind, u32),
@@ -90,7 +90,7 @@ where
     result
 }
 
-/// The answer of the last time, if it was to the same operation of the same user.
+/// Replays the last answer, if it answered the same operation of the same user.
 pub(crate) fn replay<O: Op<ResOp = ResOp>>(
     compound: &mut Compound<'_>,
     answer: Answer,
@@ -103,7 +103,7 @@ pub(crate) fn replay<O: Op<ResOp = ResOp>>(
     result
 }
 
-/// From here on the compound asks in the name of the owner's client, whose lease it renews.
+/// From here on the compound acts for the owner's client, and renews its lease.
 pub(crate) fn enter(compound: &mut Compound<'_>, name: &OwnerName) {
     let holder = {
         let mut tables = compound.front.state.tables();
@@ -113,7 +113,7 @@ pub(crate) fn enter(compound: &mut Compound<'_>, name: &OwnerName) {
     compound.set_holder(holder);
 }
 
-/// Whose request it is that brings a state id, whatever its seqid.
+/// The owner of a request that carries a state id, whatever the seqid.
 fn owner_of(
     compound: &Compound<'_>,
     tables: &Tables,

@@ -1,9 +1,8 @@
-//! Sessions: their channels, the connections bound to them, and the slots that make requests happen exactly once
+//! Sessions: their channels, the connections bound to them, and the slots that give exactly-once semantics
 //! (RFC 8881, section 2.10).
 //!
-//! A pure table. `C` is what a connection is known by; a closed one says so by [`Bond::is_closed`]. A reply is kept by
-//! its slot from the moment it is made until the next request of the slot. How much all slots may keep is bounded
-//! ([`promises`]).
+//! A pure table. `C` identifies a connection; [`Bond::is_closed`] tells whether it has closed. A slot keeps
+//! a reply until its next request. The memory that all slots may use for replies is limited ([`promises`]).
 
 mod channel;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -33,12 +32,13 @@ const SESSIONS_PER_CLIENT_MAX: usize = 64;
 /// Connections bound to one session at most; beyond it the oldest is forgotten.
 const CONNECTIONS_PER_SESSION_MAX: usize = 64;
 
-/// Addresses of a client from which connections join a session by use; beyond it the oldest is forgotten.
+/// Addresses of a client from which connections may join a session by use; beyond it the oldest is
+/// forgotten.
 const ADDRESSES_PER_SESSION_MAX: usize = 16;
 
 /// A connection, as sessions need to know it.
 pub(crate) trait Bond: Clone + PartialEq {
-    /// Has it ended?
+    /// Has it closed?
     fn is_closed(&self) -> bool;
 }
 
@@ -50,13 +50,13 @@ pub(crate) struct Bound<C> {
     pub(crate) back: bool,
 }
 
-/// How a client wants to be called back.
+/// The parameters of callbacks to a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallbackTerms {
     /// Program number.
     pub(crate) program: u32,
     pub(crate) credential: rpc::Credential,
-    /// Minor version of the session.
+    /// The minor version of the session.
     pub(crate) minor: u32,
 }
 
@@ -64,16 +64,17 @@ pub(crate) struct CallbackTerms {
 #[derive(Debug)]
 pub(crate) struct Session<C> {
     pub(crate) client: Clientid,
-    /// That of CREATE_SESSION.
+    /// The maker of its CREATE_SESSION.
     pub(crate) maker: Maker,
-    /// Those of CREATE_SESSION and BIND_CONN_TO_SESSION: other connections from them become the session's by use.
+    /// The addresses of its CREATE_SESSION and BIND_CONN_TO_SESSION. Another connection from one of them
+    /// joins the session by use.
     addresses: Vec<IpAddr>,
     pub(crate) fore: ChannelAttrs,
     pub(crate) back: ChannelAttrs,
     pub(crate) callbacks: CallbackTerms,
     /// A callback failed on all of its connections.
     pub(crate) back_down: bool,
-    /// There was a connection for callbacks once.
+    /// The session has had a connection for callbacks.
     pub(crate) had_way_back: bool,
     pub(crate) connections: Vec<Bound<C>>,
     slots: Slots,
@@ -81,22 +82,22 @@ pub(crate) struct Session<C> {
 }
 
 impl<C: Bond> Session<C> {
-    /// Is there a connection that could carry a callback?
+    /// Is there a connection that can carry a callback?
     pub(crate) fn has_way_back(&self) -> bool {
         !self.back_down && self.connections.iter().any(|bound| bound.back && !bound.connection.is_closed())
     }
 
-    /// Is the connection one of the session's?
+    /// Is the connection bound to the session?
     pub(crate) fn has(&self, connection: &C) -> bool {
         self.connections.iter().any(|bound| bound.connection == *connection)
     }
 
-    /// Are so many requests under way that none more should be held?
+    /// Are so many requests in flight that the server should hold no more of them?
     pub(crate) fn is_crowded(&self) -> bool {
         self.slots.is_half_busy()
     }
 
-    /// Connections that carry callbacks, the newest first.
+    /// Open connections that carry callbacks, the newest first.
     pub(crate) fn ways_back(&self) -> impl Iterator<Item = &C> {
         let open = |bound: &&Bound<C>| bound.back && !bound.connection.is_closed();
         self.connections.iter().rev().filter(open).map(|bound| &bound.connection)
@@ -129,27 +130,27 @@ impl<C: Bond> Session<C> {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arriving {
     pub(crate) sequence: SequenceArgs,
-    /// What follows SEQUENCE, and who asks.
+    /// Identifies the operations after SEQUENCE and the requester.
     pub(crate) digest: Digest,
-    /// Bytes of the request, its RPC header counted.
+    /// Bytes of the request, including its RPC header.
     pub(crate) bytes: usize,
-    /// Operations of the compound, SEQUENCE counted.
+    /// Operations of the compound, including SEQUENCE.
     pub(crate) operations: u32,
 }
 
-/// What is to be done about a request.
+/// How to treat a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Begun {
-    /// It is new: carry it out.
+    /// It is new: execute it.
     Execute {
         client: Clientid,
         fore: ChannelAttrs,
-        /// Slots less one.
+        /// The highest slot id.
         highest_slot: u32,
-        /// The same, as we would like it.
+        /// The highest slot id that the server would like the client to use.
         target_highest_slot: u32,
     },
-    /// It was carried out before: this was the answer, from the compound's status on.
+    /// It is a retry: this was the reply, from the compound's status on.
     Replay(Message),
 }
 
@@ -165,29 +166,30 @@ pub(crate) struct Sessions<C> {
 }
 
 impl<C: Bond> Sessions<C> {
-    /// None yet.
+    /// An empty table.
     pub(crate) fn new(ids_by: IdKey) -> Sessions<C> {
         let Bounds { sessions: most, cached_bytes, .. } = Bounds::default();
         let promises = Promises::within(cached_bytes);
         Sessions { ids_by, most, next: 1, ids: HashMap::new(), clients: HashMap::new(), promises }
     }
 
-    /// With so many, at most, that keep so many bytes of replies.
+    /// With a limit of `most` sessions and of `cached_bytes` for replies.
     pub(crate) fn up_to(self, most: usize, cached_bytes: usize) -> Sessions<C> {
         Sessions { most, promises: Promises::within(cached_bytes), ..self }
     }
 
-    /// What a new session of this peer gets, of what it asks for.
+    /// The attributes that a new session of this peer gets, out of those it asks for.
     pub(crate) fn granted(&self, fore: ChannelAttrs, maker: &Maker) -> ChannelAttrs {
         self.promises.grant(Peer::from(maker.address), fore)
     }
 
-    /// Is there room for one more?
+    /// Is there capacity for one more session?
     pub(crate) fn has_capacity(&self) -> bool {
         self.ids.len() < self.most
     }
 
-    /// Makes a session; `connection` is its first, of the backchannel too if `back`.
+    /// Creates a session. `connection` is its first connection, also for the backchannel if its flag is
+    /// set.
     ///
     /// # Errors
     /// `Delay` if there are too many.
@@ -231,7 +233,7 @@ impl<C: Bond> Sessions<C> {
         Ok(id)
     }
 
-    /// Asks the clients of a peer for slots, unless one has been asked and has them still.
+    /// Asks the clients of a peer to give up slots, unless one of them was asked and still has its slots.
     fn ask_for_slots(&mut self, peer: Peer) {
         let of = |session: &&mut Session<C>| Peer::from(session.maker.address) == peer;
         let mut sessions: Vec<&mut Session<C>> = self.ids.values_mut().filter(of).collect();
@@ -250,7 +252,7 @@ impl<C: Bond> Sessions<C> {
         self.ids.get(&id)
     }
 
-    /// The same, to be changed.
+    /// As [`Sessions::get`], mutable.
     pub(crate) fn get_mut(&mut self, id: Sessionid) -> Option<&mut Session<C>> {
         self.ids.get_mut(&id)
     }
@@ -261,22 +263,22 @@ impl<C: Bond> Sessions<C> {
         ids.iter().rev().filter_map(|id| Some((*id, self.ids.get(id)?)))
     }
 
-    /// Has the client any?
+    /// Does the client have any?
     pub(crate) fn has(&self, client: Clientid) -> bool {
         self.clients.get(&client).is_some_and(|ids| !ids.is_empty())
     }
 
-    /// May this peer end the session?
+    /// May this peer destroy the session?
     ///
     /// # Errors
-    /// As of [`Sessions::join`]; `WrongCred` if the session is another principal's.
+    /// As of [`Sessions::join`]; `WrongCred` if the session belongs to another principal.
     pub(crate) fn check(&self, id: Sessionid, peer: &Maker) -> Result<(), Status> {
         let session = self.ids.get(&id).ok_or(Status::BadSession)?;
         session.check(peer)?;
         if session.maker.principal == peer.principal { Ok(()) } else { Err(Status::WrongCred) }
     }
 
-    /// Ends a session.
+    /// Destroys a session.
     ///
     /// # Errors
     /// `BadSession` if there is none.
@@ -291,7 +293,7 @@ impl<C: Bond> Sessions<C> {
         Ok(session.client)
     }
 
-    /// Ends all sessions of a client.
+    /// Destroys all sessions of a client.
     pub(crate) fn destroy_all(&mut self, client: Clientid) {
         for id in self.clients.remove(&client).unwrap_or_default() {
             self.remove(id);
@@ -304,10 +306,10 @@ impl<C: Bond> Sessions<C> {
         Some(session)
     }
 
-    /// Binds a connection to a session, as its client asks.
+    /// Binds a connection to a session at its client's request.
     ///
     /// # Errors
-    /// `BadSession` if there is none that is this peer's.
+    /// `BadSession` if this peer has no such session.
     pub(crate) fn bind(
         &mut self,
         id: Sessionid,
@@ -320,7 +322,7 @@ impl<C: Bond> Sessions<C> {
         }
         if !session.addresses.contains(&peer.address) {
             if session.addresses.len() >= ADDRESSES_PER_SESSION_MAX {
-                session.addresses.remove(1); // that of the maker stays
+                session.addresses.remove(1); // the maker's address, at index 0, stays
             }
             session.addresses.push(peer.address);
         }
@@ -328,12 +330,12 @@ impl<C: Bond> Sessions<C> {
         Ok(session.client)
     }
 
-    /// Makes a connection the session's because it is used for it (RFC 8881, section 2.10.3.1): users of the client
-    /// speak over it, so only the peer counts.
+    /// Adds a connection to the session because the client uses it for the session (RFC 8881, section
+    /// 2.10.3.1). Several users of the client may share the connection, so only the peer is checked.
     ///
     /// # Errors
-    /// `BadSession` if there is none that the peer reaches; `ConnNotBoundToSession` from an address of which the client has not
-    /// said that it is its own.
+    /// `BadSession` if there is no such session or the peer does not reach it. `ConnNotBoundToSession` if
+    /// the client has not bound a connection from this address.
     pub(crate) fn join(&mut self, id: Sessionid, connection: C, peer: &Maker) -> Result<(), Status> {
         let session = self.ids.get_mut(&id).ok_or(Status::BadSession)?;
         session.check(peer)?;
@@ -341,11 +343,12 @@ impl<C: Bond> Sessions<C> {
         Ok(())
     }
 
-    /// SEQUENCE: finds the slot, and whether the request is new.
+    /// SEQUENCE: finds the slot and decides whether the request is new.
     ///
     /// # Errors
-    /// `ConnNotBoundToSession` if the connection has not joined the session; `BadSession`, `TooManyOps`, `ReqTooBig`, `BadSlot`, `SeqMisordered`, `SeqFalseRetry`, `RetryUncachedRep`, and
-    /// `Delay` if the request is being carried out.
+    /// `ConnNotBoundToSession` if the connection has not joined the session; `BadSession`, `TooManyOps`,
+    /// `ReqTooBig`, `BadSlot`, `SeqMisordered`, `SeqFalseRetry`, `RetryUncachedRep`; `Delay` if the request
+    /// is still running.
     pub(crate) fn begin(&mut self, arriving: &Arriving, connection: &C) -> Result<Begun, Status> {
         let sequence = &arriving.sequence;
         let session = self.ids.get_mut(&sequence.sessionid).ok_or(Status::BadSession)?;
@@ -379,7 +382,7 @@ impl<C: Bond> Sessions<C> {
         }
     }
 
-    /// The request of a slot is done; `reply` is what a retry gets, if anything.
+    /// The request of a slot is done. `reply` is the reply for a retry, if one is kept.
     pub(crate) fn complete(&mut self, id: Sessionid, slot: u32, reply: Option<Message>) {
         if let Some(session) = self.ids.get_mut(&id) {
             session.slots.complete(slot, reply);

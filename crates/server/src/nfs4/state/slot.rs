@@ -1,4 +1,4 @@
-//! What a compound holds of its session while it runs, and what is kept of its reply.
+//! The slot of a running compound, and the part of its reply that is kept.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,16 +9,16 @@ use xdr::{Decode, Decoder, Encode, Encoder, Message};
 
 use crate::front::Front;
 
-/// Of the compound's status, which precedes its tag.
+/// Size of the compound's status, which precedes its tag.
 const STATUS_BYTES: usize = 4;
 
 /// A slot of a session with a request running.
 pub(crate) struct Slot {
     pub(crate) session: Sessionid,
     pub(crate) number: u32,
-    /// The most bytes in the reply, its RPC header counted.
+    /// The most bytes in the reply, including its RPC header.
     pub(crate) reply_bytes_max: u32,
-    /// The most bytes in it if it is to be cached whole (`cachethis`).
+    /// The most bytes in the reply if it must be cached in full (`cachethis`).
     pub(crate) cached_bytes_max: Option<u32>,
     pub(crate) front: Arc<Front>,
     pub(crate) completed: bool,
@@ -31,7 +31,7 @@ impl fmt::Debug for Slot {
 }
 
 impl Slot {
-    /// The reply is made: its results from the compound's status on.
+    /// The reply is complete: `body` holds the results, from the compound's status on.
     pub(crate) fn complete(mut self, body: &Message) {
         let reply = if self.cached_bytes_max.is_some() { untagged(body) } else { uncached(body) };
         self.completed = true;
@@ -40,7 +40,7 @@ impl Slot {
 }
 
 impl Drop for Slot {
-    /// The compound was given up: nobody knows how far it came.
+    /// The compound was abandoned, so it is unknown how far it came.
     fn drop(&mut self) {
         if !self.completed {
             self.front.state.tables().sessions.complete(self.session, self.number, None);
@@ -48,8 +48,9 @@ impl Drop for Slot {
     }
 }
 
-/// What is kept of a reply: the status, and from the count of results on. A retry brings the tag again. It is in a buffer of
-/// its size: the one that the reply was made in may be twice as large.
+/// The part of a reply that is kept: the status, and everything from the count of results on. A retry
+/// supplies the tag again. The copy has a buffer of its exact size, because the original buffer may be
+/// twice as large.
 fn untagged(body: &Message) -> Option<Message> {
     let complete = if body.more.is_empty() { body.first.clone() } else { body.to_bytes().ok()? };
     let (status, behind) = complete.split_first_chunk::<STATUS_BYTES>()?;
@@ -60,8 +61,8 @@ fn untagged(body: &Message) -> Option<Message> {
     Some(Message { first, more: Vec::new() })
 }
 
-/// What a retry of a compound gets that was not to be cached: SEQUENCE, and then RETRY_UNCACHED_REP. SEQUENCE alone is
-/// always worth keeping.
+/// The reply for a retry of a compound that was not to be cached: SEQUENCE, then RETRY_UNCACHED_REP. A
+/// reply of SEQUENCE alone is always kept.
 fn uncached(body: &Message) -> Option<Message> {
     let mut decoder = Decoder::new(body.first.clone());
     let CompoundResHeader { results, .. } = CompoundResHeader::decode(&mut decoder).ok()?;
@@ -78,7 +79,7 @@ fn uncached(body: &Message) -> Option<Message> {
     untagged(&encoder.finish())
 }
 
-/// A reply that was kept, with the tag of the retry that asks for it.
+/// Writes a kept reply with the tag of the retry.
 pub(crate) fn retagged(kept: &Message, tag: &Tag, encoder: &mut Encoder) {
     let (status, results) = kept.first.split_at(kept.first.len().min(STATUS_BYTES));
     encoder.raw(status);
@@ -93,7 +94,7 @@ mod tests {
 
     use super::*;
 
-    /// From the compound's status on.
+    /// A reply, from the compound's status on.
     fn reply(tag: &Tag, results: Vec<ResOp>) -> Message {
         let status = results.last().map_or(Ok(()), ResOp::status);
         let reply = CompoundRes { status, tag: tag.clone(), resarray: List::new(results).unwrap() };

@@ -1,12 +1,12 @@
-//! State ids: what names an open, an owner's locks of a file, or a delegation (RFC 8881, section 8.2; RFC 7530,
-//! section 9.1.4).
+//! State ids. Each names an open, an owner's locks of a file, or a delegation (RFC 8881, section 8.2; RFC
+//! 7530, section 9.1.4).
 //!
-//! A pure table. On the wire a state id says in which life of the server, to which client and as which of its states it
-//! was given out, so that one of an earlier life or of an expired client can be told from one that never was. All but
-//! the seqid is under a key ([`super::ids`]):
+//! A pure table. On the wire a state id contains the server's epoch and the numbers of the client and the
+//! state. So the server can tell an id of an earlier incarnation or of an expired client from one that
+//! never existed. All but the seqid is encrypted ([`super::ids`]):
 //!
 //! ```text
-//! seqid 4 | { life of the server 4 | client 4 | state 4 }
+//! seqid 4 | { epoch 4 | client 4 | state 4 }
 //! ```
 
 #[cfg(any(test, feature = "fuzzing"))]
@@ -25,14 +25,14 @@ use crate::exports::ExportId;
 /// States of one client at most.
 const STATES_PER_CLIENT_MAX: usize = 1 << 17;
 
-/// Names a state in the tables: client and state of the wire.
+/// Names a state in the tables: the client and state numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct StateKey {
     client: u32,
     state: u32,
 }
 
-/// A file that there is state of.
+/// A file that has state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct FileKey {
     pub(crate) export: ExportId,
@@ -43,7 +43,7 @@ pub(crate) struct FileKey {
 #[derive(Clone, Debug)]
 pub(crate) struct HeldState {
     pub(crate) key: StateKey,
-    /// Counts its changes; never zero.
+    /// Counts the changes of the state; never zero.
     pub(crate) seqid: u32,
     pub(crate) client: Clientid,
     pub(crate) holder: HolderId,
@@ -51,7 +51,7 @@ pub(crate) struct HeldState {
     pub(crate) kind: Kind,
 }
 
-/// What a state is.
+/// The kind of a state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Open {
@@ -59,28 +59,28 @@ pub(crate) enum Kind {
         owner: Bytes,
         access: Share,
         deny: Share,
-        /// Who opened it last, and was found to have the rights.
+        /// The user that opened it last, and was found to have the rights.
         opener: Principal,
-        /// False until OPEN_CONFIRM, which minor version 0 may want first.
+        /// False until OPEN_CONFIRM, which minor version 0 may require first.
         confirmed: bool,
     },
-    /// The locks of an owner by an open.
+    /// The locks of an owner under an open.
     Lock { by: StateKey, owner: Bytes },
     Delegation {
         lease: LeaseId,
         kind: LeaseKind,
-        /// Who opened the file with it.
+        /// The user that opened the file with it.
         opener: Principal,
         standing: Standing,
     },
 }
 
-/// How a delegation stands.
+/// The standing of a delegation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Good,
     Recalled,
-    /// It is no more, and the client is to learn it.
+    /// It is lost, and the client must still be told.
     Revoked,
 }
 
@@ -90,11 +90,12 @@ impl HeldState {
     }
 }
 
-/// Who asks about a state id.
+/// The client that asks about a state id.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Requester {
     pub(crate) minor: u32,
-    /// The client of the session; unknown in minor version 0, and if the session has ended while its compound runs.
+    /// The client of the session. Unknown in minor version 0, and if the session was destroyed while its
+    /// compound runs.
     pub(crate) client: Option<Clientid>,
 }
 
@@ -113,7 +114,7 @@ pub(crate) struct Stateids {
     counts: HashMap<u32, Count>,
 }
 
-/// How much a client has.
+/// The number of states of a client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     states: usize,
@@ -121,7 +122,7 @@ struct Count {
 }
 
 impl Stateids {
-    /// None yet, in this life of the server.
+    /// An empty table of this server incarnation.
     pub(crate) fn new((epoch, ids_by): (u32, IdKey)) -> Stateids {
         Stateids {
             epoch,
@@ -137,36 +138,36 @@ impl Stateids {
         }
     }
 
-    /// With so many, at most.
+    /// With a limit of `most` states.
     pub(crate) fn up_to(self, most: usize) -> Stateids {
         Stateids { most, ..self }
     }
 
-    /// Is there room for one more?
+    /// Is there capacity for one more state?
     pub(crate) fn has_capacity(&self) -> bool {
         self.held.len() < self.most
     }
 
-    /// As it goes on the wire.
+    /// The state id on the wire.
     pub(crate) fn wire(&self, held: &HeldState) -> Stateid {
         let other = self.ids_by.state(self.epoch, held.key.client, held.key.state);
         Stateid { seqid: held.seqid, other }
     }
 
-    /// Whom a state id of the wire names, if it is of this life.
+    /// The state that a wire state id names, if the id is of this epoch.
     pub(crate) fn parse(&self, stateid: Stateid) -> Option<StateKey> {
         let (client, state) = self.ids_by.state_numbers(self.epoch, stateid.other)?;
         Some(StateKey { client, state })
     }
 
-    /// The number of a client. One that is not of this life has no states: zero is no client's.
+    /// The number of a client. An id of another epoch gives zero, which is no client's number.
     fn number(&self, client: Clientid) -> u32 {
         self.ids_by.client_number(self.epoch, client).unwrap_or(0)
     }
 
-    /// The state that a state id stands for, revoked or not, and at its present seqid.
+    /// The state that a state id names at its present seqid, revoked or not.
     ///
-    /// `client_lives` says whether a client of this life is still there.
+    /// `client_lives` tells whether a client of this incarnation still exists.
     ///
     /// # Errors
     /// `BadStateid`, `OldStateid`; in minor version 0 `StaleStateid` and `Expired`.
@@ -186,20 +187,20 @@ impl Stateids {
             let expired = minor0 && key.client != 0 && !client_lives(key.client);
             return Err(if expired { Status::Expired } else { Status::BadStateid });
         };
-        // Without its session a compound has no client any more, and no right to any state.
+        // A compound that has lost its session has no client any more, and no right to any state.
         if !minor0 && requester.client != Some(held.client) {
             return Err(Status::BadStateid);
         }
         match stateid.seqid {
             0 if !minor0 => Ok(held),
             seqid if seqid == held.seqid => Ok(held),
-            // Later than ours by less than half of all seqids: it never was.
+            // Later than the present one by less than half of all seqids: it was never given out.
             seqid if seqid.wrapping_sub(held.seqid) < 1 << 31 => Err(Status::BadStateid),
             _ => Err(Status::OldStateid),
         }
     }
 
-    /// The state that a state id stands for.
+    /// The state that a state id names.
     ///
     /// # Errors
     /// As [`Stateids::find_any`], and `DelegRevoked`.
@@ -227,12 +228,12 @@ impl Stateids {
         self.held.get(self.opens.get(&(self.number(client), file, owner.clone()))?)
     }
 
-    /// The locks of an owner by an open.
+    /// The locks of an owner under an open.
     pub(crate) fn lock_of(&self, open: StateKey, owner: &Bytes) -> Option<&HeldState> {
         self.held.get(self.locks.get(&(open, owner.clone()))?)
     }
 
-    /// The delegation that is this lease.
+    /// The delegation with this lease.
     pub(crate) fn delegation(&self, export: ExportId, lease: LeaseId) -> Option<&HeldState> {
         self.held.get(self.leases.get(&(export, lease))?)
     }
@@ -249,18 +250,18 @@ impl Stateids {
         self.files.get(file).into_iter().flatten().filter_map(|key| self.held.get(key))
     }
 
-    /// Does the client hold at least seven eighths of all?
+    /// Does the client hold at least seven eighths of all states?
     pub(crate) fn is_most(&self, client: Clientid) -> bool {
         let count = self.counts.get(&self.number(client)).copied().unwrap_or_default();
         8 * count.states >= 7 * self.held.len()
     }
 
-    /// Has the client any state that is not revoked?
+    /// Does the client have any state that is not revoked?
     pub(crate) fn has(&self, client: Clientid) -> bool {
         self.counts.get(&self.number(client)).is_some_and(|count| count.states > count.revoked)
     }
 
-    /// Has the client a delegation that was revoked, and has not freed it?
+    /// Does the client have a revoked delegation that it has not freed?
     pub(crate) fn has_revoked(&self, client: Clientid) -> bool {
         self.counts.get(&self.number(client)).is_some_and(|count| count.revoked > 0)
     }
@@ -291,7 +292,7 @@ impl Stateids {
         Ok(self.held.entry(key).or_insert(HeldState { key, seqid: 1, client, holder, file, kind }))
     }
 
-    /// Changes a state, which moves its seqid; gives its state id.
+    /// Changes a state and advances its seqid. Returns the new state id.
     pub(crate) fn change(&mut self, key: StateKey, change: impl FnOnce(&mut Kind)) -> Option<Stateid> {
         let held = self.held.get_mut(&key)?;
         change(&mut held.kind);
@@ -300,7 +301,7 @@ impl Stateids {
         Some(self.wire(held))
     }
 
-    /// Says how a delegation stands now, which does not move its seqid.
+    /// Sets the standing of a delegation. This does not advance its seqid.
     pub(crate) fn set_standing(&mut self, key: StateKey, to: Standing) {
         let Some(held) = self.held.get_mut(&key) else { return };
         let was_revoked = held.is_revoked();
@@ -311,7 +312,7 @@ impl Stateids {
         count.revoked = count.revoked + usize::from(held.is_revoked()) - usize::from(was_revoked);
     }
 
-    /// Removes a state; with an open go its locks.
+    /// Removes a state; its locks go with an open.
     pub(crate) fn remove(&mut self, key: StateKey) -> Option<HeldState> {
         let held = self.held.remove(&key)?;
         let count = self.counts.entry(key.client).or_default();
@@ -345,7 +346,7 @@ impl Stateids {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The lock states by an open.
+    /// The lock states under an open.
     fn locks_by(&self, open: StateKey, file: &FileKey) -> Vec<StateKey> {
         let is_its = |held: &&HeldState| matches!(&held.kind, Kind::Lock { by, .. } if *by == open);
         self.of_file(file).filter(is_its).map(|held| held.key).collect()

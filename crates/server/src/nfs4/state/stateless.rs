@@ -1,25 +1,33 @@
-//! Requests of clients that have no state (v2, v3, NQNFS), in the period of grace.
+//! Requests of clients without state (v2, v3, NQNFS) during grace.
 //!
-//! They know of no grace and have nothing to reclaim, but what they ask for may be in the way of what others held before
-//! the restart. The rule: **nothing that a holder of before would have kept off is let through until no holder of before
-//! believes in what he held without having heard of the restart.**
+//! These clients know nothing of grace and have nothing to reclaim. But their requests may conflict with
+//! state that other clients held before the restart. The rule: **the server holds every request that an
+//! earlier holder's state would have blocked, until every earlier holder has reconnected or its lease has
+//! expired.**
 //!
-//! - What can be reclaimed (opens with what they deny, delegations of files) is known when grace is over.
-//! - What cannot (delegations of directories: RFC 8881, section 10.9.5) is believed in by its holder until he hears of the
-//!   restart at his first request, or until his lease, which nobody renews, has run out by his own clock.
+//! - The state that can be reclaimed (opens with their deny modes, delegations of files) is known when
+//!   grace is over.
+//! - Delegations of directories cannot be reclaimed (RFC 8881, section 10.9.5). Their holder trusts one
+//!   until it learns of the restart at its first request, or until its lease has expired by its own clock.
+//!   Nothing renews that lease.
 //!
-//! The end of grace covers both: it comes when every client of the record has come and has said that it has nothing more
-//! to reclaim, or when so much time has gone by since the start as the longest lease of before ([`Records::lease`] knows
-//! it; what was renewed was renewed before the start).
+//! The end of grace covers both cases. Grace ends when every client of the record has returned and has
+//! nothing more to reclaim. It also ends when the longest earlier lease has passed since the start.
+//! [`Records::lease`] knows that lease, and every renewal happened before the start.
 //!
-//! Changes of names, WRITE and SETATTR wait for it, and so does READ: who had the file for writing may have newer data, or
-//! may have denied it. That is what v4 clients are told GRACE for (RFC 8881, section 8.4.2.1). Names and attributes are
-//! shown meanwhile, as to those. Where no client is in the record there is no grace, and nobody waits.
+//! Changes of names, WRITE and SETATTR wait for the end of grace. So does READ, because a client that had
+//! the file open for writing may have newer data, or may have denied reading. These are the cases in which
+//! v4 clients get GRACE (RFC 8881, section 8.4.2.1). Lookups, listings and attributes are answered
+//! meanwhile, as for v4 clients. If the record has no client, there is no grace and no request waits.
 //!
-//! A request of v3 is held for [`StateOptions::patience`] and then told JUKEBOX. Version 2 has no such word: in a datagram
-//! it is held as long and then dropped, since the client sends it again soon (RFC 1094, section 3); on a connection, where
-//! clients send again after a minute, until grace is over. So is what may have taken effect before the restart, whatever
-//! its version: told to come again, it would come under another xid, and nobody would know it. NQNFS says TRYLATER at once.
+//! A v3 request waits for [`StateOptions::patience`] and then gets JUKEBOX. Version 2 has no such status. A
+//! v2 request in a datagram waits as long and is then dropped, because the client soon sends it again (RFC
+//! 1094, section 3). On a connection clients send it again only after a minute, so it waits until grace is
+//! over. NQNFS replies TRYLATER at once.
+//!
+//! A retransmission in any version is treated like a v2 request, because its first transmission may have
+//! taken effect before the restart. After JUKEBOX the client would use another xid, and the server could
+//! not recognize the repetition.
 //!
 //! [`Records::lease`]: super::records::Records::lease
 //! [`StateOptions::patience`]: super::StateOptions::patience
@@ -39,23 +47,23 @@ use crate::front::Front;
 /// See the module.
 #[derive(Debug)]
 pub(super) struct Stateless {
-    /// Looked at by every such request.
+    /// Every such request reads this.
     in_grace: AtomicBool,
     over: Notify,
-    /// How long a request is held that can be told to come again.
+    /// How long a request waits if its client can be told to retry.
     patience: Duration,
-    /// And one that cannot: for as long as grace may last, and until that is noticed.
+    /// How long other requests wait: the longest time until the end of grace is noticed.
     longest: Duration,
 }
 
 impl Stateless {
-    /// In a period of grace of this length, or in none.
+    /// During a grace period of this length, or without one.
     pub(super) fn new(grace: Option<Duration>, patience: Duration) -> Stateless {
         let longest = grace.unwrap_or_default().mul_f32(1.25) + patience;
         Stateless { in_grace: AtomicBool::new(grace.is_some()), over: Notify::new(), patience, longest }
     }
 
-    /// Those who wait may go on.
+    /// Releases the waiters.
     pub(super) fn grace_is_over(&self) {
         self.in_grace.store(false, Ordering::Release);
         self.over.notify_waiters();
@@ -68,19 +76,20 @@ impl Stateless {
     async fn wait(&self, longest: Duration) -> bool {
         let over = self.over.notified();
         tokio::pin!(over);
-        // From here on the end is not missed.
+        // From here on the end cannot be missed.
         over.as_mut().enable();
         !self.waits() || tokio::time::timeout(longest, over).await.is_ok()
     }
 }
 
 impl Front {
-    /// Holds a request until the period of grace is over. False if that takes too long: it is not to be carried out.
+    /// Holds a request until grace is over. False if that takes too long; then the request must not be
+    /// executed.
     pub(crate) async fn after_grace(self: &Arc<Front>, call: &Call) -> bool {
         if !self.state.stateless.waits() {
             return true;
         }
-        // Nobody else may come who would make the time pass.
+        // If no v4 client arrives, this starts the task that ends grace.
         State::start(self);
         let cannot_be_told = call.resent || call.header.version == nfs2::VERSION;
         let Stateless { patience, longest, .. } = self.state.stateless;

@@ -1,4 +1,4 @@
-//! Who shares what: diagrams 1 and 3, and clients of other protocols.
+//! Sharing: diagrams 1 and 3, and clients of other protocols.
 
 use protocol::nqnfs::Cachetype;
 use protocol::{Reply, nfs3};
@@ -15,10 +15,11 @@ async fn many_read_under_leases_that_run_out_by_themselves() {
     let (first, read) = one.read(READ).await.unwrap();
     assert!(first.cachable && first.duration == 30 && first.rev == read.attributes.rev && first.rev > 0);
     assert_eq!(two.read(READ).await.unwrap().0, first);
-    // When one has run out, the next says that what is cached is good.
+    // After one lease has expired, the next one shows that the cached data is valid.
     advance(TERM).await;
     assert_eq!(one.getlease(Cachetype::Read).await.unwrap().promise, first);
-    // A write evicts who may believe still, and nobody else: the second's ends at the skew of clocks.
+    // A write evicts only clients whose lease may still be valid. The second client's lease ends after the
+    // clock skew.
     advance(SKEW).await;
     let start = Instant::now();
     let writing = writer.write();
@@ -45,19 +46,19 @@ async fn write_sharing_makes_all_leases_non_caching() {
     let (refused, ()) = tokio::join!(asking, vacating);
     let refused = refused.unwrap().promise;
     assert!(!refused.cachable && refused.duration == 30, "{refused:?}");
-    // From then on all goes to the server, in order, and nobody is evicted.
+    // From now on all reads and writes go to the server, in order, and no client is evicted.
     for _ in 0..3 {
         let written = writer.write().await.unwrap();
         let (promise, read) = reader.read(READ).await.unwrap();
         assert!(!promise.cachable && read.attributes.rev == written.rev);
     }
     assert_eq!((reader.evictions(), writer.evictions()), (0, 0));
-    // When they have stopped sharing, there are leases again.
+    // After the clients have stopped sharing, the server grants leases again.
     advance(TERM).await;
     assert!(writer.getlease(Cachetype::Write).await.unwrap().promise.cachable);
 }
 
-/// A client of v3 is held until the writer has flushed.
+/// A v3 request is held until the writer has flushed.
 #[tokio::test(start_paused = true)]
 async fn a_client_of_v3_evicts_a_writer_and_reads_what_it_wrote() {
     let stage = Stage::new();
@@ -78,7 +79,8 @@ async fn a_client_of_v3_evicts_a_writer_and_reads_what_it_wrote() {
     assert!(!writer.getlease(Cachetype::Write).await.unwrap().promise.cachable, "it changes hands");
 }
 
-/// What a client does under its own lease evicts nobody, and a reader that is alone becomes a writer.
+/// A client's operations under its own lease evict no client, and the lease of a lone reader can become a
+/// write lease.
 #[tokio::test(start_paused = true)]
 async fn a_client_alone_is_never_evicted() {
     let stage = Stage::new();

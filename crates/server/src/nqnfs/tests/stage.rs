@@ -29,7 +29,7 @@ pub const SKEW: Duration = Duration::from_secs(3);
 pub const SLACK: Duration = Duration::from_secs(5);
 pub const TERM: Duration = Duration::from_secs(30);
 
-/// A server, and one file on it.
+/// A server with one file.
 pub struct Stage {
     pub front: Arc<Front>,
     pub file: Handle,
@@ -41,13 +41,13 @@ impl Stage {
         Stage::with(&Below::new(true), Nqnfs::default())
     }
 
-    /// The life after one that left its record in this directory.
+    /// The server incarnation after one that left its record in this directory.
     pub fn after(below: &Arc<Below>, directory: &std::path::Path) -> Stage {
         let options = NqnfsOptions { directory: Some(directory.to_owned()), ..NqnfsOptions::default() };
         Stage::with(below, Nqnfs::open(&options).unwrap())
     }
 
-    /// A server with room for so many leases.
+    /// A server with capacity for `leases_max` leases.
     pub fn with_records(leases_max: usize) -> Stage {
         let terms = Terms { leases_max, ..Terms::default() };
         Stage::over(&Below::new(true), Nqnfs::default(), Options { terms, ..Options::default() })
@@ -108,7 +108,7 @@ impl Client {
         }
     }
 
-    /// Any bytes as arguments.
+    /// A call with arbitrary bytes as arguments.
     pub fn raw(&self, procedure: u32, arguments: &'static [u8]) -> rpc::Call {
         let mut call = self.rpc_call::<call::Null>(&());
         call.header.procedure = procedure;
@@ -116,7 +116,7 @@ impl Client {
         call
     }
 
-    /// Calls whatever the front serves.
+    /// Calls any procedure that the front serves.
     pub async fn call<C: protocol::Call>(&self, args: C::Args) -> C::Results {
         let Outcome::Reply(message) = self.front.clone().call(self.rpc_call::<C>(&args)).await else {
             panic!("{} was refused", C::NAME)
@@ -144,7 +144,7 @@ impl Client {
         }
     }
 
-    /// READ for which nothing that others hold is in the way, however long that takes.
+    /// READ, repeated until no lease of another client blocks it.
     pub async fn read_at_last(&self, lease: LeaseRequest) -> (Promise, ReadOk) {
         loop {
             match self.read(lease).await {
@@ -174,7 +174,7 @@ impl Client {
         assert_eq!(evicted.expect("an EVICTED"), Some(self.file));
     }
 
-    /// How often it was evicted since it was asked last.
+    /// How many times the client was evicted since the last call of this function.
     pub fn evictions(&mut self) -> usize {
         std::iter::from_fn(|| self.evicted.try_recv().ok()).count()
     }

@@ -1,4 +1,4 @@
-//! When a lease has truly ended: diagram 2, section 5, and recovery.
+//! When a lease has really ended: diagram 2, section 5, and recovery.
 
 use std::time::Duration;
 
@@ -17,7 +17,8 @@ async fn writes_that_come_after_the_lease_has_ended_are_waited_for() {
     advance(TERM.saturating_sub(Duration::from_secs(2))).await;
     assert!(writer.getlease(Cachetype::Write).await.unwrap().promise.cachable, "renewed");
     let granted = Instant::now();
-    // From here on the server hears nothing of it until its delayed writes come, four seconds late.
+    // From here on the server hears nothing from the writer until its delayed writes arrive, four seconds
+    // late.
     let reading = async {
         advance(Duration::from_secs(1)).await;
         let read = reader.read_at_last(READ).await;
@@ -35,7 +36,7 @@ async fn writes_that_come_after_the_lease_has_ended_are_waited_for() {
     assert!(writer.evictions() > 3, "EVICTED is sent again and again");
 }
 
-/// Without a late write the skew and the slack are all there is to wait for.
+/// Without a late write, the reader waits only for the skew and the slack.
 #[tokio::test(start_paused = true)]
 async fn a_writer_that_is_gone_is_waited_for_and_no_longer() {
     let stage = Stage::new();
@@ -52,7 +53,7 @@ async fn a_writer_that_is_gone_is_waited_for_and_no_longer() {
 async fn after_a_restart_only_writes_are_served_until_all_is_over() {
     let home = tempfile::tempdir().unwrap();
     let below = super::below::Below::new(true);
-    // A life that grants nothing leaves nothing to wait for.
+    // An incarnation that grants no lease leaves nothing to wait for.
     let idle = Stage::after(&below, home.path());
     idle.client("idle").await.read(NONE).await.unwrap();
     drop(idle);
@@ -69,7 +70,7 @@ async fn after_a_restart_only_writes_are_served_until_all_is_over() {
     let args = nfs3::GetattrArgs { object: stage.v3 };
     let delayed = other.call::<nfs3::call::Getattr>(args).await;
     assert!(matches!(delayed, Reply::Fail(nfs3::Status::Jukebox, ())), "{delayed:?}");
-    // A write at the last moment, which pushes the end out.
+    // A write at the last moment, which delays the end.
     let terms = Duration::from_secs(60) + SKEW;
     advance((terms + SLACK).saturating_sub(Duration::from_secs(1))).await;
     assert_eq!(other.read(READ).await.unwrap_err(), Stat::Trylater);
@@ -82,8 +83,8 @@ async fn after_a_restart_only_writes_are_served_until_all_is_over() {
     assert!(promise.cachable && read.attributes.rev == written.rev);
 }
 
-/// Section 4.1: one waits for a lease to end and its record to be free; longer than a few seconds nobody waits, but is served
-/// without a lease.
+/// Section 4.1: a client waits until another lease has ended and its record is free. After a few seconds it
+/// is served without a lease.
 #[tokio::test(start_paused = true)]
 async fn when_all_records_are_taken_one_waits_a_little_or_goes_without() {
     let stage = Stage::with_records(1);
@@ -92,7 +93,7 @@ async fn when_all_records_are_taken_one_waits_a_little_or_goes_without() {
     let start = Instant::now();
     let (promise, read) = two.read(READ).await.unwrap();
     assert!(!promise.cachable && read.attributes.rev > 0 && start.elapsed().as_secs() == 0);
-    // The first asks for no more: its record is free when its lease has truly ended.
+    // The first client renews no more. Its record is free when its lease has really ended.
     advance((TERM + SKEW).saturating_sub(Duration::from_secs(2))).await;
     let start = Instant::now();
     assert!(two.read(READ).await.unwrap().0.cachable);
@@ -101,7 +102,7 @@ async fn when_all_records_are_taken_one_waits_a_little_or_goes_without() {
     assert!(!one.read(READ).await.unwrap().0.cachable);
 }
 
-/// A message that is none gets an error and nothing more.
+/// A malformed message gets an error and has no other effect.
 #[tokio::test(start_paused = true)]
 async fn what_is_malformed_is_refused() {
     use rpc::Service;

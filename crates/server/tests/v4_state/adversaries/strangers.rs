@@ -1,4 +1,5 @@
-//! A peer that no export admits: NULL, and an error for all else, in every program and version, over TCP and UDP.
+//! A peer that no export admits. In every program and version, over TCP and UDP, it gets a reply to NULL
+//! and an error for all other procedures.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -18,7 +19,7 @@ const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const BOUND: Duration = Duration::from_secs(30);
 const MOUNT: u32 = mount::v3::PROGRAM;
 
-/// Program, version, and how many procedures there are.
+/// Program, version, and the number of procedures.
 const SERVED: [(u32, u32, u32); 8] = [
     (nfs2::PROGRAM, 2, 18),
     (nfs3::PROGRAM, 3, 22),
@@ -34,7 +35,7 @@ async fn served() -> Served {
     serve(vec![("/a", open_to("127.0.0.1")), ("/b", open_to("127.0.0.9,10.0.0.0/8"))]).await
 }
 
-/// A call with a path that exists as its argument.
+/// A call with an existing path as its argument.
 fn call(program: u32, version: u32, procedure: u32) -> Vec<u8> {
     let credential = Credential::Sys(AuthSys::default());
     let header = CallHeader { xid: 7, program, version, procedure, credential };
@@ -45,7 +46,7 @@ fn call(program: u32, version: u32, procedure: u32) -> Vec<u8> {
     bytes
 }
 
-/// What a reply says: its results, or why there are none.
+/// The contents of a reply: its results, or the reason for their absence.
 fn parsed(reply: &[u8]) -> Result<Decoder, Refusal> {
     parse_reply(Decoder::new(reply[8..].to_vec().into())).unwrap()
 }
@@ -53,7 +54,7 @@ fn parsed(reply: &[u8]) -> Result<Decoder, Refusal> {
 fn is_what_strangers_get(program: u32, version: u32, procedure: u32, reply: &[u8]) -> bool {
     match (parsed(reply), procedure) {
         (Ok(rest), 0) => rest.remaining() == 0,
-        // MNT has a word for it.
+        // MNT has its own status for this case.
         (Ok(mut rest), 1) => program == MOUNT && rest.u32() == Ok(13) && rest.remaining() == 0,
         (Err(Refusal::Auth(status)), _) => status == AUTH_TOOWEAK && (procedure > 0 || version == 5),
         _ => false,
@@ -100,7 +101,7 @@ async fn a_datagram_of_a_stranger_gets_no_more_bytes_than_it_had() {
             (0..count).map(move |procedure| call(program, version, procedure))
         })
         .collect();
-    // Cut anywhere, and of another version of RPC.
+    // Calls that are truncated anywhere, and calls of another RPC version.
     let complete = calls[0].clone();
     calls.extend((0..complete.len()).map(|length| complete[..length].to_vec()));
     calls.extend(
@@ -108,7 +109,8 @@ async fn a_datagram_of_a_stranger_gets_no_more_bytes_than_it_had() {
     );
     for call in &calls {
         socket.send(call).await.unwrap();
-        // Datagrams are answered in order where nothing is waited for: the answer to NULL is behind the other.
+        // If no call waits, datagrams are answered in order: the answer to NULL follows the answer to the
+        // call before it.
         socket.send(&marked(&complete)).await.unwrap();
         let mut reply = [0; 2048];
         loop {
@@ -124,7 +126,7 @@ async fn a_datagram_of_a_stranger_gets_no_more_bytes_than_it_had() {
 
 const MARK: [u8; 4] = [0xff; 4];
 
-/// NULL under an xid of its own.
+/// NULL with a distinct xid.
 fn marked(null: &[u8]) -> Vec<u8> {
     [&MARK, &null[4..]].concat()
 }
@@ -148,7 +150,7 @@ async fn a_stranger_cannot_make_us_keep_a_large_message() {
     let served = served().await;
     let mut stranger = connect(STRANGER, served.server.local_addr()).await;
     stranger.write_u32(1 << 20 | 1 << 31).await.unwrap();
-    let _ = stranger.write_all(&[0; 8 << 10]).await; // it may be closed by now
+    let _ = stranger.write_all(&[0; 8 << 10]).await; // the connection may be closed by now
     let closed = tokio::time::timeout(BOUND, stranger.read(&mut [0; 64])).await.expect("it is closed");
     assert!(matches!(closed, Ok(0) | Err(_)), "{closed:?}");
 }
@@ -163,7 +165,7 @@ async fn showmount_works_from_any_port_of_a_listed_address() {
             let reply = exchange(&mut stream, &call(MOUNT, 3, procedure)).await;
             assert_eq!(parsed(&reply).is_ok(), told, "{source} {procedure}");
         }
-        // All else wants a port below 1024.
+        // All other procedures require a source port below 1024.
         let reply = exchange(&mut stream, &call(nfs3::PROGRAM, 3, 1)).await;
         assert_eq!(parsed(&reply).err(), Some(Refusal::Auth(AUTH_TOOWEAK)));
     }

@@ -1,5 +1,5 @@
-//! Peers that know the ids of another client, though they cannot guess them: its sessions, its record, its state and the
-//! replies it got are not theirs.
+//! Peers that know the ids of another client, although they cannot guess them. They cannot use its
+//! sessions, its record, its state, or the replies to it.
 
 use std::net::Ipv4Addr;
 
@@ -17,9 +17,9 @@ use crate::setup::{
 use crate::wire::{Client, ROOT, Served, lookup, open_to, open_to_all, putfh, serve, then};
 
 const HOST: Ipv4Addr = Ipv4Addr::LOCALHOST;
-/// Admitted to another export alone.
+/// A peer that only another export admits.
 const NEIGHBOUR: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
-/// Admitted to all that the host is admitted to.
+/// A peer that is admitted by every export that admits the host.
 const PEER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 
 async fn served() -> Served {
@@ -48,7 +48,7 @@ fn replay(session: &Session, sequence: u32) -> ArgOp {
     ArgOp::CreateSession(CreateSessionArgs { flags: 0, ..create_session_args(session.clientid, sequence, 8) })
 }
 
-/// A victim with a session, and a file that it has open.
+/// A victim with a session and an open file.
 async fn victim(served: &Served) -> Session {
     let mut session = Session::of(served.client_from(HOST, 1).await, b"victim", 1).await;
     session.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
@@ -57,7 +57,7 @@ async fn victim(served: &Served) -> Session {
     session
 }
 
-/// What became of each attempt on a session and its client.
+/// The results of each attempt on a session and its client.
 async fn attempts(thief: &mut Client, session: &Session, unused_slot: u32) -> Vec<Result<(), Status>> {
     let mut got = Vec::new();
     for attempt in [
@@ -98,10 +98,10 @@ async fn another_user_of_the_host_has_no_part_in_a_session_but_to_speak_in_it() 
     thief.credential = user(4711);
     let expected = vec![
         Err(Status::BadSession),
-        Ok(()), // as every user of a client does
+        Ok(()), // as every user of a client may
         Err(Status::WrongCred),
         Err(Status::SeqMisordered),
-        Ok(()), // over a connection of the session it tells nothing new
+        Ok(()), // over a connection of the session it discloses nothing new
         Err(Status::WrongCred),
         Err(Status::ClidInuse),
         Err(Status::ClidInuse),
@@ -129,7 +129,7 @@ async fn a_client_comes_back_from_another_port_and_binds_another_address_of_its_
     assert_eq!(session.client.status(vec![destroy(session.id)]).await, Ok(()));
 }
 
-/// A victim of minor version 0, the state id before and after OPEN_CONFIRM, and the handle of its file.
+/// A victim of minor version 0, its state id before and after OPEN_CONFIRM, and the filehandle.
 async fn victim0(served: &Served) -> (Minor0, Stateid, Stateid, Handle) {
     let mut client = Minor0::of(served.client_from(HOST, 0).await, b"victim", 1).await;
     client.client.credential = user(1001);

@@ -1,4 +1,4 @@
-//! The journal against a map, cut off anywhere, and damaged anywhere.
+//! Tests of the journal against a map, truncated at any byte, and damaged at any byte.
 
 use proptest::prelude::*;
 

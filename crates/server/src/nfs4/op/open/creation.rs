@@ -1,4 +1,4 @@
-//! `createhow4`: how OPEN makes a file, and what it sets.
+//! `createhow4`: how OPEN creates a file, and which attributes it sets.
 
 use protocol::nfs4::{Attr, Bitmap, Createhow, Status};
 use vfs::{CreateHow, Opened, SetAttributes};
@@ -9,10 +9,11 @@ use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 use crate::nfs4::setting::Setting;
 
-/// Where file systems may keep the verifier of an exclusive creation: the client is to set them.
+/// Attributes in which file systems may keep the verifier of an exclusive creation. The reply reports them,
+/// so that the client sets them.
 const VERIFIER_ATTRIBUTES: Bitmap = Bitmap::of(&[Attr::TimeAccess, Attr::TimeModify]);
 
-/// How the file is made.
+/// How the file is created.
 #[derive(Debug)]
 pub(super) struct Creation {
     pub(super) how: CreateHow,
@@ -21,7 +22,7 @@ pub(super) struct Creation {
 
 impl Creation {
     /// # Errors
-    /// Those of [`Setting::of_new`]; `Inval` for an attribute that does not go with an exclusive creation.
+    /// Those of [`Setting::of_new`]; `Inval` for an attribute that an exclusive creation cannot set.
     pub(super) async fn parse(
         compound: &mut Compound<'_>,
         object: &Object,
@@ -45,20 +46,20 @@ impl Creation {
         Ok(Creation { how, setting })
     }
 
-    /// Is the file made by this very OPEN, or by an earlier attempt at it, if it succeeds?
+    /// If the OPEN succeeds, was the file created by this OPEN or by an earlier attempt at it?
     pub(super) fn is_of_new(&self) -> bool {
         !matches!(self.how, CreateHow::Unchecked)
     }
 
-    /// What the file system is to set. It would give a file that is there the size too, whatever it is; but that is
-    /// for truncating alone. With an exclusive creation it sets none.
+    /// The attributes that the file system sets. It would also set any size on an existing file, but an
+    /// UNCHECKED open may only truncate it. With an exclusive creation the file system sets no size.
     pub(super) fn set(&self) -> SetAttributes {
         let sized = |size: &u64| !is_exclusive(self.how) && (*size == 0 || self.is_of_new());
         let size = self.setting.set.size.filter(sized);
         SetAttributes { size, ..self.setting.set }
     }
 
-    /// Sets what the file system has not set with the creation.
+    /// Sets the attributes that the file system has not set at creation.
     pub(super) async fn complete(&self, object: &Object, opened: &Opened) -> Result<(), Status> {
         let Object { export, caller, .. } = object;
         let new = is_exclusive(self.how);
@@ -73,7 +74,7 @@ impl Creation {
         Ok(())
     }
 
-    /// Which attributes were set.
+    /// The attributes that were set.
     pub(super) fn attrset(&self, created: bool) -> Bitmap {
         match self.how {
             CreateHow::Exclusive(_) => self.setting.asked | VERIFIER_ATTRIBUTES,

@@ -1,4 +1,4 @@
-//! Delegations that OPEN asks for and gives (RFC 8881, sections 10.4 and 18.16.3; RFC 7530, section 10.4).
+//! Delegations that OPEN requests and grants (RFC 8881, sections 10.4 and 18.16.3; RFC 7530, section 10.4).
 
 use protocol::nfs4::{
     Ace, NfsSpaceLimit, OPEN4_SHARE_ACCESS_WANT_ANY_DELEG, OPEN4_SHARE_ACCESS_WANT_CANCEL,
@@ -17,14 +17,14 @@ use crate::nfs4::state::owners::OwnerName;
 pub(super) struct Granted {
     pub(super) stateid: Stateid,
     pub(super) kind: LeaseKind,
-    /// Up to which size of the file space is set aside: see [`vfs::Lease::space_limit`].
+    /// The file size up to which space is reserved: see [`vfs::Lease::space_limit`].
     pub(super) space_limit: u64,
-    /// It is recalled already.
+    /// It was recalled already.
     pub(super) recalled: bool,
 }
 
-/// What lease would be welcome. None to a client that cannot be called back, that has not confirmed its owner, or that
-/// opens by a delegation that it has.
+/// The lease to request from the file system. None if the client cannot be called back, has not confirmed
+/// its owner, or opens under a delegation that it has.
 pub(super) fn want(compound: &Compound<'_>, args: &OpenArgs, owner: &OwnerName, confirmed: bool) -> Want {
     let can_be_called = {
         let tables = compound.front.state.tables();
@@ -32,7 +32,7 @@ pub(super) fn want(compound: &Compound<'_>, args: &OpenArgs, owner: &OwnerName, 
         client.is_some_and(|client| compound.front.state.callbacks.is_up(&tables, client))
     };
     match &args.claim {
-        // What was held is held still: whether it can be called back shows later.
+        // A delegation that is reclaimed still exists. Whether the client can be called back shows later.
         OpenClaim::Previous(OpenDelegationType::Read | OpenDelegationType::ReadAttrsDeleg) => {
             return Want::Read;
         }
@@ -55,7 +55,8 @@ fn wanted(minor: u32, args: &OpenArgs) -> u32 {
     if minor == 0 { 0 } else { args.share_access & OPEN4_SHARE_ACCESS_WANT_DELEG_MASK }
 }
 
-/// What OPEN says of delegations. Nobody is let in without asking: who may, the client finds out with ACCESS.
+/// The delegation in the reply to OPEN. Its permissions are empty, so the client must send ACCESS for each
+/// user.
 pub(super) fn answer(minor: u32, args: &OpenArgs, granted: Option<&Granted>) -> OpenDelegation {
     let permissions = Ace::default();
     let reclaimed = matches!(args.claim, OpenClaim::Previous(_));
@@ -77,12 +78,15 @@ pub(super) fn answer(minor: u32, args: &OpenArgs, granted: Option<&Granted>) -> 
     }
 }
 
-/// The `space_limit` that the holder hears of, in bytes of the file's size.
+/// The `space_limit` that the holder gets, in bytes of the file's size.
 ///
-/// Within the limit a holder may answer close(2) before the origin has what was written. A holder that does so must send
-/// it before it returns the delegation. Linux does not: it begins to write at the close, and returns the delegation on a
-/// recall while those WRITEs are in flight, so that the next open reads what was there before. Linux asks for no kind of
-/// delegation, so a client that asks for none is told of no space, and writes before its close is answered.
+/// Within the limit a holder may complete close(2) before the origin has the written data. Such a holder
+/// must send the data before it returns the delegation. Linux does not: it starts the WRITEs at the close,
+/// and on a recall returns the delegation while those WRITEs are in flight. The next open would then read
+/// old data.
+///
+/// Linux asks for no particular kind of delegation. So a client that asks for none gets a limit of zero,
+/// and writes the data before its close completes.
 fn told_limit(minor: u32, args: &OpenArgs, space_limit: u64) -> u64 {
     match wanted(minor, args) {
         OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG | OPEN4_SHARE_ACCESS_WANT_ANY_DELEG => space_limit,
@@ -90,7 +94,7 @@ fn told_limit(minor: u32, args: &OpenArgs, space_limit: u64) -> u64 {
     }
 }
 
-/// None, and why, if the client asked.
+/// No delegation, with the reason if the client asked for one.
 fn none(minor: u32, args: &OpenArgs) -> OpenDelegation {
     OpenDelegation::NoneExt(match wanted(minor, args) {
         OPEN4_SHARE_ACCESS_WANT_NO_PREFERENCE => return OpenDelegation::None,

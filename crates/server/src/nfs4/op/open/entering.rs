@@ -1,4 +1,4 @@
-//! Entering what an OPEN gave into the tables, in one step.
+//! Enters the result of an OPEN into the tables, in one step.
 
 use protocol::nfs4::{Stateid, Status};
 use vfs::{Lease, LeaseKind, OpenId, OpenRequest, Opened, Principal, Recall};
@@ -11,28 +11,28 @@ use crate::nfs4::state::Tables;
 use crate::nfs4::state::owners::OwnerName;
 use crate::nfs4::state::stateids::{FileKey, Kind, Standing};
 
-/// What was entered.
+/// The result of entering.
 #[derive(Debug)]
 pub(super) struct Entered {
     pub(super) stateid: Stateid,
     pub(super) delegation: Option<Granted>,
-    /// A recall that came before us.
+    /// A recall that arrived before the lease was entered.
     recall: Option<Recall>,
-    /// A lease that nobody will hear of.
+    /// A lease that could not be entered, so the client does not get it.
     unheard: Option<Lease>,
-    /// An open that the new one takes the place of.
+    /// The earlier open that the new one replaces.
     replaced: Option<OpenId>,
 }
 
-/// Why nothing was.
+/// Why nothing was entered.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// The open has ended meanwhile.
+    /// A CLOSE has ended the open meanwhile.
     Ended,
     Status(Status),
 }
 
-/// Enters an open: a new one, or more of one that the owner had.
+/// Enters a new open, or adds to an open that the owner had.
 pub(super) fn enter(
     compound: &Compound<'_>,
     object: &Object,
@@ -77,7 +77,8 @@ pub(super) fn enter(
     Ok(entered)
 }
 
-/// More of an open. Below it is one open still; if it is another, the one before is over.
+/// Adds access and deny modes to an open. The file system has only one open for it. If the file system
+/// returned another one, the earlier one is over.
 fn widen(kind: &mut Kind, request: &OpenRequest, by: &Principal, id: OpenId) -> Option<OpenId> {
     let Kind::Open { open, access, deny, opener, .. } = kind else { return None };
     *access |= request.access;
@@ -106,7 +107,7 @@ fn grant(
     let recalled = standing == Standing::Recalled;
     let granted = |stateid| Some(Granted { stateid, kind, space_limit, recalled });
     if let Some(held) = tables.stateids.delegation(file.export, lease.id) {
-        // The client has it; there is something to say only if it is more now.
+        // The client has the delegation. The reply mentions it only if its kind was upgraded.
         let (key, is_more) =
             (held.key, matches!(held.kind, Kind::Delegation { kind, .. } if kind < lease.kind));
         if is_more {
@@ -130,14 +131,14 @@ fn grant(
     }
 }
 
-/// What follows outside of the tables.
+/// Does the work that must happen outside of the lock of the tables.
 pub(super) async fn settle(compound: &Compound<'_>, object: &Object, entered: &Entered) {
     let Object { export, caller, .. } = object;
     if let Some(recall) = entered.recall {
         callback::recall_soon(compound.front, export.id, recall);
     }
     if let Some(open) = entered.replaced {
-        // One that does not exist any more needs no end.
+        // An open that no longer exists needs no close.
         let _ = export.fs.close(caller, open).await;
     }
     if let Some(lease) = entered.unheard {

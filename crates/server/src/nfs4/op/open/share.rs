@@ -1,4 +1,4 @@
-//! `share_access` and `share_deny`, and which delegation is wanted.
+//! `share_access` and `share_deny`, and the delegation that the client wants.
 
 use protocol::nfs4::{
     OPEN4_SHARE_ACCESS_BOTH, OPEN4_SHARE_ACCESS_WANT_CANCEL, OPEN4_SHARE_ACCESS_WANT_DELEG_MASK,
@@ -8,7 +8,7 @@ use protocol::nfs4::{
 };
 use vfs::Share;
 
-/// What an open does and denies.
+/// The access and deny modes of an open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::nfs4::op) struct Shares {
     pub(in crate::nfs4::op) access: Share,
@@ -20,10 +20,10 @@ impl Shares {
         Shares::of(args.share_access, args.share_deny, minor)
     }
 
-    /// The same of OPEN_DOWNGRADE.
+    /// The modes of OPEN or OPEN_DOWNGRADE.
     ///
     /// # Errors
-    /// `Inval` for an access that is none, and for bits that there are not.
+    /// `Inval` for an empty access mode and for unknown bits.
     pub(in crate::nfs4::op) fn of(access: u32, deny: u32, minor: u32) -> Result<Shares, Status> {
         let wants = if minor == 0 { 0 } else { wants(access)? };
         let bits = access & !wants;
@@ -35,7 +35,7 @@ impl Shares {
     }
 }
 
-/// The bits that say what is wanted besides.
+/// The bits of the access mode that express wants.
 fn wants(access: u32) -> Result<u32, Status> {
     let known = OPEN4_SHARE_ACCESS_WANT_DELEG_MASK
         | OPEN4_SHARE_ACCESS_WANT_SIGNAL_DELEG_WHEN_RESRC_AVAIL

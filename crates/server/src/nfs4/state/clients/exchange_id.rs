@@ -1,4 +1,5 @@
-//! EXCHANGE_ID, and the part of CREATE_SESSION that confirms a client (RFC 8881, sections 18.35.4 and 18.36.4).
+//! EXCHANGE_ID, and the part of CREATE_SESSION that confirms a client (RFC 8881, sections 18.35.4 and
+//! 18.36.4).
 
 use bytes::Bytes;
 use protocol::nfs4::{Clientid, CreateSessionOk, Status, Verifier};
@@ -6,33 +7,33 @@ use tokio::time::Instant;
 
 use super::{Client, ClientName, Clients, Generation, Gone, Maker, Named, Principal, Way};
 
-/// What EXCHANGE_ID gives.
+/// The result of EXCHANGE_ID.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Exchanged {
     pub(crate) id: Clientid,
-    /// Of the next CREATE_SESSION.
+    /// The sequence id of the next CREATE_SESSION.
     pub(crate) sequence: u32,
     pub(crate) confirmed: bool,
-    /// The client of another principal that had the name, and held nothing.
+    /// The client of another principal that had the name and held nothing.
     pub(crate) replaced: Option<Gone>,
 }
 
-/// How CREATE_SESSION finds its client.
+/// How a CREATE_SESSION relates to the client's last one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SessionConfirm {
-    /// It is the next: go on.
+    /// It is the next one: execute it.
     Next,
-    /// It is the last one again, which gave this.
+    /// It is a retry of the last one, which had this result.
     Replay(CreateSessionOk),
-    /// The same, but it gave this to another principal.
+    /// As `Replay`, but the last one came from another principal.
     OfAnother(CreateSessionOk),
 }
 
 impl Clients {
-    /// EXCHANGE_ID; `update` is `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`.
+    /// EXCHANGE_ID. `update` is `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`.
     ///
     /// # Errors
-    /// `NoEnt`, `NotSame` and `Perm` of an update; `ClidInuse`; `Delay` if there are too many.
+    /// `NoEnt`, `NotSame` and `Perm` for an update; `ClidInuse`; `Delay` if there are too many clients.
     pub(crate) fn exchange_id(
         &mut self,
         (ownerid, verifier): (Bytes, Verifier),
@@ -53,7 +54,7 @@ impl Clients {
                 (true, false, _) => return Err(Status::Perm),
                 (true, true, false) => return Err(Status::NotSame),
                 (_, true, true) => return Ok(self.known(&name)),
-                (false, true, false) => {} // restarted: the old record stays until the new one is confirmed
+                (false, true, false) => {} // restarted: keep the old record until the new one is confirmed
                 (false, false, _)
                     if (is_strange || has_state(client.id)) && !self.is_courtesy(client.id, now) =>
                 {
@@ -83,7 +84,7 @@ impl Clients {
         Ok(Exchanged { id, sequence: 1, confirmed: false, replaced })
     }
 
-    /// The confirmed record of a name, as it is.
+    /// The confirmed record of a name, unchanged.
     fn known(&self, name: &ClientName) -> Exchanged {
         let (id, sequence) = match self.named(name).0 {
             Some(Client { id, way: Way::Sessions { sequence, .. }, .. }) => (*id, *sequence),
@@ -95,8 +96,9 @@ impl Clients {
     /// Is this CREATE_SESSION the client's next?
     ///
     /// # Errors
-    /// `StaleClientid`, also if the peer does not reach the record; `SeqMisordered`; `ClidInuse` if the record is
-    /// unconfirmed and another principal's; `Delay` if it would be one client too many.
+    /// `StaleClientid`, also if the peer does not reach the record; `SeqMisordered`. `ClidInuse` if the
+    /// record is unconfirmed and belongs to another principal. `Delay` if confirming it would exceed the
+    /// limit of clients.
     pub(crate) fn session_sequence(
         &self,
         id: Clientid,
@@ -119,14 +121,14 @@ impl Clients {
         if !confirmed && client.maker.principal != maker.principal {
             return Err(Status::ClidInuse);
         }
-        // It may replace another of its name.
+        // A record that replaces the confirmed one of its name needs no capacity.
         if !confirmed && self.named(&client.name).0.is_none() && !self.has_capacity() {
             return Err(Status::Delay);
         }
         Ok(SessionConfirm::Next)
     }
 
-    /// Confirms the client, if it is not yet; says which incarnation it replaces.
+    /// Confirms the client if it is unconfirmed, and returns the incarnation that it replaces.
     pub(crate) fn confirm_by_session(&mut self, id: Clientid, now: Instant) -> Option<Gone> {
         let name = self.ids.get(&id)?.clone();
         self.renew(id, now);
@@ -134,7 +136,8 @@ impl Clients {
         if is_unconfirmed { self.confirm(&name, now) } else { None }
     }
 
-    /// What CREATE_SESSION gave: it moves the sequence, and is given again to a retry. One that fails moves nothing.
+    /// Stores the result of a CREATE_SESSION for retries and advances the sequence. A CREATE_SESSION that
+    /// fails advances nothing.
     pub(crate) fn session_created(&mut self, id: Clientid, given: CreateSessionOk, to: Principal) {
         let Some(named) = self.ids.get(&id).and_then(|name| self.names.get_mut(name)) else { return };
         let Named { confirmed, unconfirmed } = named;

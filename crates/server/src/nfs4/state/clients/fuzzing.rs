@@ -1,7 +1,8 @@
-//! The body of the fuzz target `clients`: any sequence of SETCLIENTID, EXCHANGE_ID, what confirms them, state and time.
+//! The body of the fuzz target `clients`: any sequence of SETCLIENTID, EXCHANGE_ID, their confirmations,
+//! state and time.
 //!
-//! Nobody loses state to another principal before its lease has expired, there are no more clients than there may be, and the
-//! indices of the table agree with its records.
+//! No client loses state to another principal before its lease has expired. The number of clients stays
+//! within its limit. The indices of the table agree with its records.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -16,14 +17,14 @@ const LEASE: Duration = Duration::from_secs(90);
 const CLIENTS_MAX: usize = 3;
 const STEPS_MAX: usize = 1024;
 
-/// A record as it was given out.
+/// A record that an operation gave out.
 #[derive(Clone, Copy)]
 enum Given {
     Minor0(Clientid, Verifier),
     Sessions(Clientid),
 }
 
-/// What is known of a confirmed client before a step.
+/// A confirmed client as it was before a step.
 struct Known {
     maker: Maker,
     courtesy: bool,
@@ -34,14 +35,14 @@ struct World {
     table: Clients,
     now: Instant,
     given: Vec<Given>,
-    /// Who holds state.
+    /// The clients that hold state.
     holding: BTreeSet<Clientid>,
-    /// What the last CREATE_SESSION of a client gave, and to whom.
+    /// The result of each client's last CREATE_SESSION, and its principal.
     created: BTreeMap<Clientid, (CreateSessionOk, Principal)>,
     sessions: u8,
 }
 
-/// Three bytes are one step: what, by whom and under which name, and of which record.
+/// Three bytes are one step: the operation, its maker and name, and the record it concerns.
 pub fn clients(input: &[u8]) {
     let table = Clients::new((7, IdKey::of(1, 2)), LEASE, Holders::new()).up_to(CLIENTS_MAX);
     let (given, holding, created) = <_>::default();
@@ -127,7 +128,7 @@ impl World {
         }
     }
 
-    /// All that are confirmed.
+    /// All confirmed clients.
     fn known(&self) -> BTreeMap<Clientid, Known> {
         let known = |client: &Client| Known {
             maker: client.maker.clone(),
@@ -137,7 +138,7 @@ impl World {
         self.table.iter().map(|client| (client.id, known(client))).collect()
     }
 
-    /// A client is no more, because of what a maker asked, or of time.
+    /// Checks a removal that a maker's request or the passing of time caused.
     fn gone(&mut self, gone: Option<Gone>, before: &BTreeMap<Clientid, Known>, by: Option<&Maker>) {
         let Some(gone) = gone else { return };
         let known = &before[&gone.id];
@@ -168,7 +169,7 @@ impl World {
     }
 }
 
-/// One of two users of one of two hosts, which the same exports admit, or one more the second.
+/// One of two users on one of two hosts. The same exports admit both hosts, or one more admits the second.
 fn maker(bits: u8) -> Maker {
     let (user, host) = (bits & 1, bits >> 1 & 1);
     Maker {

@@ -6,17 +6,17 @@ use tokio::time::Instant;
 
 use super::{Client, ClientName, Clients, Generation, Gone, Maker, Way};
 
-/// Where a client of minor version 0 wants to be called back.
+/// The address at which a client of minor version 0 wants callbacks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallbackAddress {
     /// Program number.
     pub(crate) program: u32,
     pub(crate) location: Netaddr,
-    /// To be given with each call.
+    /// The server sends it with each callback.
     pub(crate) ident: u32,
 }
 
-/// What SETCLIENTID brings.
+/// The request of SETCLIENTID.
 #[derive(Clone, Debug)]
 pub(crate) struct Setclientid {
     pub(crate) ownerid: Bytes,
@@ -25,20 +25,21 @@ pub(crate) struct Setclientid {
     pub(crate) callback: CallbackAddress,
 }
 
-/// What SETCLIENTID_CONFIRM did.
+/// The result of SETCLIENTID_CONFIRM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Confirmed {
-    /// The incarnation that is no more.
+    /// The incarnation that was replaced.
     pub(crate) replaced: Option<Gone>,
-    /// There is a new way to call the client back.
+    /// The callback address has changed.
     pub(crate) callback_changed: bool,
 }
 
 impl Clients {
-    /// SETCLIENTID: an id and the verifier to confirm it with.
+    /// SETCLIENTID: returns an id and the verifier that confirms it.
     ///
     /// # Errors
-    /// `ClidInuse` with the address of the client that has the name, if the asker reaches it; `Resource`.
+    /// `ClidInuse`, with the address of the client that has the name if the requester reaches that client;
+    /// `Resource`.
     pub(crate) fn setclientid(
         &mut self,
         request: Setclientid,
@@ -64,7 +65,8 @@ impl Clients {
         if !self.has_capacity() {
             return Err((Status::Resource, None));
         }
-        // The same incarnation changes its callback under the id that it has; any other gets a new one.
+        // The same incarnation changes its callback under its present id; any other incarnation gets a new
+        // id.
         let same = confirmed
             .map(|(client, _)| client)
             .filter(|client| client.verifier == request.verifier && client.maker.is(&request.maker));
@@ -90,9 +92,9 @@ impl Clients {
     /// SETCLIENTID_CONFIRM.
     ///
     /// # Errors
-    /// `StaleClientid` if no record that the peer reaches has this id and verifier; `ClidInuse` if it is another
-    /// principal's, or would take the name from one who has got state under it since SETCLIENTID; `Resource` if there
-    /// are too many.
+    /// `StaleClientid` if no record that the peer reaches has this id and verifier. `ClidInuse` if the
+    /// record belongs to another principal, or if the client that has the name got state since SETCLIENTID.
+    /// `Resource` if there are too many clients.
     pub(crate) fn setclientid_confirm(
         &mut self,
         (id, confirm): (Clientid, Verifier),
@@ -114,7 +116,7 @@ impl Clients {
             return Err(Status::ClidInuse);
         }
         if unconfirmed.is_none() {
-            self.renew(id, now); // said again
+            self.renew(id, now); // a repeated confirmation
             return Ok(Confirmed::default());
         }
         match confirmed {
@@ -133,7 +135,7 @@ impl Clients {
         Ok(Confirmed { replaced: self.confirm(&name, now), callback_changed: true })
     }
 
-    /// The record stays, with the way back of the unconfirmed one.
+    /// Keeps the record and gives it the callback address of the unconfirmed one.
     fn update_callback(&mut self, name: &ClientName, now: Instant) -> Confirmed {
         if let Some(named) = self.names.get_mut(name)
             && let Some(update) = named.unconfirmed.take()

@@ -1,4 +1,4 @@
-//! The table of client ids, of both kinds of minor version, against the rules of the RFCs.
+//! Tests the client records of both kinds of minor version against the rules of the RFCs.
 
 use super::exchange_id::Exchanged;
 use super::setclientid::Confirmed;
@@ -12,7 +12,7 @@ fn clients() -> Clients {
     Clients::new((7, IdKey::random()), LEASE, Holders::new())
 }
 
-/// A user of a host that the first of two exports admits.
+/// A user on a host that the first of two exports admits.
 fn user(uid: u32) -> Maker {
     Maker::of(uid, 1)
 }
@@ -258,7 +258,7 @@ fn records_that_nobody_confirms_push_out_those_of_the_peer_that_has_most() {
     let next = |table: &Clients, id, of| table.session_sequence(id, 1, &at(of));
     assert_eq!(next(&table, first, 1), Err(Status::StaleClientid));
     assert_eq!(next(&table, modest, 2), Ok(SessionConfirm::Next), "the oldest of all, but of another peer");
-    // Of minor version 0, too, and whatever becomes of a record, it is counted once.
+    // The same holds for minor version 0. Whatever becomes of a record, it is counted once.
     let of_minor0 = Setclientid { maker: at(3), ..request(1, 0, 1) };
     let (id, confirm) = table.setclientid(of_minor0.clone(), now, |_| false).unwrap();
     table.setclientid_confirm((id, confirm), &at(3), now, |_| false).unwrap();
@@ -304,12 +304,12 @@ fn who_comes_back_after_a_restart_is_the_holder_that_it_was_and_nobody_else_is()
         clients.confirmed(id).unwrap().holder
     };
     assert_eq!(stranger().0 >> 32, 7);
-    // An answer that was lost, and the same again.
+    // The first answer is lost, and the client asks again.
     exchange(&mut clients, 1, 0, false, false).unwrap();
     let back = exchange(&mut clients, 1, 0, false, false).unwrap().id;
     assert_eq!(clients.confirm_by_session(back, Instant::now()), None);
     assert_eq!(clients.confirmed(back).unwrap().holder, before);
-    // Its next incarnation is another holder, whose predecessor's state goes.
+    // The next incarnation is another holder, and the state of the previous one goes.
     let next = exchange(&mut clients, 2, 0, false, false).unwrap().id;
     assert_eq!(clients.confirm_by_session(next, Instant::now()).unwrap().holder, before);
     assert_ne!(clients.confirmed(next).unwrap().holder, before);
@@ -336,7 +336,7 @@ fn a_record_is_for_peers_that_every_export_of_its_maker_admits() {
     assert_eq!(another, Ok(SessionConfirm::OfAnother(session())), "for the session's connections alone");
     assert_eq!(table.session_sequence(id, 1, &wider), Ok(SessionConfirm::Replay(session())));
     assert_eq!(exchange(&mut table, 1, &wider, false, now).map(|known| known.id), Ok(id));
-    // A name is not kept for ever.
+    // A name is not reserved forever.
     assert!(exchange(&mut table, 2, &strange, false, now + 2 * LEASE).is_ok());
 
     let mut table = clients();

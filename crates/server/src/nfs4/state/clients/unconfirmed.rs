@@ -1,15 +1,16 @@
-//! Records that nobody has confirmed: whose goes when there are too many.
+//! Unconfirmed client records, and which of them goes when there are too many.
 //!
-//! Anybody who is admitted makes one with a single call, and need not come back. So they have a bound of their own, beside
-//! that of the clients there are; at it, the peer with the most loses its oldest. A client that confirms its record does so
-//! within a moment: for others to push it out meanwhile, they would have to be many peers.
+//! Any admitted peer creates one with a single call and need not come back. So unconfirmed records have a
+//! limit of their own, beside the limit of clients. At the limit, the peer with the most unconfirmed
+//! records loses its oldest one. A client normally confirms its record within a moment. Only a large number
+//! of peers could push the record out in that time.
 
 use std::collections::{HashMap, VecDeque};
 
 use protocol::nfs4::Clientid;
 use rpc::account::Peer;
 
-/// Records at most.
+/// The limit of unconfirmed records.
 pub(super) const UNCONFIRMED_MAX: usize = 1024;
 
 /// See the module.
@@ -22,12 +23,12 @@ pub(super) struct Unconfirmed {
 }
 
 impl Unconfirmed {
-    /// None yet, and so many at most.
+    /// An empty table with a limit of `most` records.
     pub(super) fn up_to(most: usize) -> Unconfirmed {
         Unconfirmed { most: most.max(1), order: VecDeque::new(), of: HashMap::new() }
     }
 
-    /// The record that must go before another is entered, if any must.
+    /// The record that must be dropped before another is entered, if any.
     pub(super) fn to_go(&self) -> Option<Clientid> {
         if self.order.len() < self.most {
             return None;
@@ -36,13 +37,12 @@ impl Unconfirmed {
         self.order.iter().find(|(_, peer)| peer == greatest).map(|(id, _)| *id)
     }
 
-    /// One more.
     pub(super) fn enter(&mut self, id: Clientid, peer: Peer) {
         self.order.push_back((id, peer));
         *self.of.entry(peer).or_default() += 1;
     }
 
-    /// It was confirmed, or is no more.
+    /// The record was confirmed or removed.
     pub(super) fn remove(&mut self, id: Clientid) {
         let Some(at) = self.order.iter().position(|(other, _)| *other == id) else { return };
         let Some((_, peer)) = self.order.remove(at) else { return };
@@ -54,7 +54,7 @@ impl Unconfirmed {
         }
     }
 
-    /// How many there are.
+    /// The number of records.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn len(&self) -> usize {
         self.order.len()

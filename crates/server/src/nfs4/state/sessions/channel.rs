@@ -1,8 +1,9 @@
-//! What a channel may carry (RFC 8881, section 18.36.3): what the client asks for, within our bounds.
+//! Negotiates the attributes of a channel (RFC 8881, section 18.36.3): the client's request, within the
+//! server's limits.
 
 use protocol::nfs4::{ChannelAttrs, OPERATIONS_MAX, Status};
 
-/// Largest request and reply: a transfer of 1 MiB with room for what stands beside it.
+/// Largest request and reply: a transfer of 1 MiB, and space for the rest of the message.
 const MESSAGE_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
 /// Largest reply that is kept for a retry.
 const CACHED_BYTES_MAX: u32 = 8 << 10;
@@ -14,7 +15,7 @@ const REPLY_BYTES_MIN: u32 = 96;
 const SLOTS_MAX: u32 = 128;
 /// CB_SEQUENCE and CB_RECALL with the longest handle.
 const CALLBACK_BYTES_MIN: u32 = 320;
-/// Slots of the backchannel that we have use for.
+/// Most slots of the backchannel that the server uses.
 const CALLBACK_SLOTS_MAX: u32 = 16;
 
 /// The fore channel.
@@ -37,7 +38,7 @@ pub(crate) fn negotiated_fore(asked: &ChannelAttrs) -> Result<ChannelAttrs, Stat
     })
 }
 
-/// The backchannel: it is the client that says how much it takes.
+/// The backchannel, whose limits the client sets.
 ///
 /// # Errors
 /// `TooSmall` if not even a recall fits.

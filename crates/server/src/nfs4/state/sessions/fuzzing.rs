@@ -1,7 +1,8 @@
-//! The body of the fuzz target `sessions`: any sequence of sessions made and ended, requests in their slots, and replies.
+//! The body of the fuzz target `sessions`: any sequence of CREATE_SESSION, DESTROY_SESSION, requests in
+//! slots, and replies.
 //!
-//! Each request is carried out once, a retry gets the reply to its own request, what replies may take up stays within the
-//! budget, and nothing is left of a session that is refused or has ended.
+//! Each request is executed once, and a retry gets the reply to its own request. The kept replies stay
+//! within the budget. A session that is refused or destroyed leaves nothing behind.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +12,7 @@ use super::*;
 
 /// Fewer than are asked for.
 const SESSIONS_MAX: usize = 4;
-/// For a few slots, so that clients are asked to give some up.
+/// Enough for a few slots, so that the table asks clients to give some up.
 const CACHED_BYTES: usize = 8 << 10;
 const STEPS_MAX: usize = 1024;
 
@@ -40,12 +41,12 @@ enum Outcome {
 
 #[derive(Default)]
 struct World {
-    /// The sessions there are, with their clients and the last request of each slot that was used.
+    /// The sessions, each with its client and the last request of every slot that was used.
     sessions: Vec<(Sessionid, Clientid, BTreeMap<u32, Last>)>,
     replies: u32,
 }
 
-/// Three bytes are one step: what, in which slot and how, and of which session.
+/// Three bytes are one step: the operation, its slot and variant, and its session.
 pub fn sessions(input: &[u8]) {
     let mut table = Sessions::new(IdKey::of(1, 2)).up_to(SESSIONS_MAX, CACHED_BYTES);
     let mut world = World::default();

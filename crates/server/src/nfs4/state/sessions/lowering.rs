@@ -1,28 +1,30 @@
-//! Asking a client to do with fewer slots (RFC 8881, sections 2.10.6.1 and 18.46.3).
+//! Asks a client to use fewer slots (RFC 8881, sections 2.10.6.1 and 18.46.3).
 //!
-//! The reply to SEQUENCE carries a target below the highest slot there is. The client has seen it when it uses the slot of
-//! that reply again. From then on a request that says that no slot above the target is in use lets us take those away, with
-//! the replies in them. A client that does not care keeps what it has.
+//! The reply to SEQUENCE carries a target below the highest slot. When the client uses the slot of that
+//! reply again, it has seen the target. If a later request reports that no slot above the target is in use,
+//! the server removes those slots and the replies in them. A client that ignores the target keeps its
+//! slots.
 
 use protocol::nfs4::SequenceArgs;
 
 use super::slots::Slots;
 
-/// A session of no more slots is not asked for any.
+/// A session with no more slots than this is not asked to give any up.
 const SLOTS_ENOUGH: u32 = 8;
 
-/// What a client was asked for.
+/// The request to a client to give up slots.
 #[derive(Debug, Default)]
 pub(super) struct Lowering {
-    /// The highest slot that is to stay.
+    /// The highest slot that should stay.
     target: Option<u32>,
-    /// The slot whose reply told it first.
+    /// The slot whose reply carried the target first.
     told_in: Option<u32>,
     seen: bool,
 }
 
 impl Lowering {
-    /// Ask for half of the slots, unless they are few or the client has been asked.
+    /// Asks for half of the slots, unless there are few or the client was already asked. True if it asks
+    /// now.
     pub(super) fn ask(&mut self, slots: u32) -> bool {
         let asks = self.target.is_none() && slots > SLOTS_ENOUGH;
         if asks {
@@ -31,12 +33,12 @@ impl Lowering {
         asks
     }
 
-    /// The client was asked, and has more slots still.
+    /// Was the client asked, and has it not given up the slots yet?
     pub(super) fn is_asked(&self) -> bool {
         self.target.is_some()
     }
 
-    /// A new request has come in a slot: how many slots there are from now on, if there are fewer.
+    /// Processes a new request in a slot. Returns the new number of slots if it is lower from now on.
     pub(super) fn arrives(&mut self, sequence: &SequenceArgs, slots: &mut Slots) -> Option<u32> {
         let target = self.target?;
         match self.told_in {

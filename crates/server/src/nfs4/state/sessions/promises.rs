@@ -1,20 +1,24 @@
-//! How much of replies sessions may keep: slots and bytes of a slot are a promise, which a client may have us keep.
+//! The memory that sessions may use for kept replies. A client may make the server keep a reply in every
+//! slot, so the number of slots times their size is a promise.
 //!
-//! All promises together stay within a budget, but for one slot of [`SCARCE_BYTES`] for each session: no client is refused.
-//! A peer gets what it asks for as long as that is a quarter of what it may still have, and it may have as much as is left
-//! for others. When less is left, slots keep less (as much as Linux's server keeps), and then there are fewer of them. When
-//! most of the budget is promised, the clients of the peer with the most are asked for slots ([`super::lowering`]).
+//! The sum of all promises stays within a budget, except for one slot of [`SCARCE_BYTES`] for each session:
+//! no client is refused. A peer may hold as much as is left for the other peers. A new session gets what it
+//! asks for if that is at most a quarter of what the peer may still get.
+//!
+//! If less is left, slots keep smaller replies (as large as Linux's server keeps), and then there are fewer
+//! slots. When most of the budget is promised, the clients of the peer with the most are asked to give up
+//! slots ([`super::lowering`]).
 
 use std::collections::HashMap;
 
 use protocol::nfs4::ChannelAttrs;
 use rpc::account::Peer;
 
-/// What a slot keeps when there is little left: as Linux's server.
+/// Bytes that a slot keeps when little is left: as in Linux's server.
 const SCARCE_BYTES: u32 = 2 << 10;
-/// What a slot takes up beside its reply.
+/// Bytes that a slot uses beside its reply.
 const SLOT_BYTES: usize = 128;
-/// Part of what a peer may still have that one session gets.
+/// One session gets at most this fraction (one quarter) of what a peer may still get.
 const PART: usize = 4;
 
 /// See the module.
@@ -25,18 +29,18 @@ pub(super) struct Promises {
     of: HashMap<Peer, usize>,
 }
 
-/// Bytes that a session of these attributes may have us keep.
+/// Bytes that a session with these attributes may make the server keep.
 pub(super) fn promised(fore: &ChannelAttrs) -> usize {
     fore.maxrequests as usize * (fore.maxresponsesize_cached as usize + SLOT_BYTES)
 }
 
 impl Promises {
-    /// None yet, and within so many bytes.
+    /// No promises yet, and a budget in bytes.
     pub(super) fn within(budget: usize) -> Promises {
         Promises { budget, total: 0, of: HashMap::new() }
     }
 
-    /// What a new session of the peer gets of what it asks for.
+    /// The attributes that a new session of the peer gets, out of those it asks for.
     pub(super) fn grant(&self, peer: Peer, asked: ChannelAttrs) -> ChannelAttrs {
         let own = self.of.get(&peer).copied().unwrap_or(0);
         let left = self.budget.saturating_sub(self.total).saturating_sub(own) / PART;
@@ -49,20 +53,20 @@ impl Promises {
         ChannelAttrs { maxresponsesize_cached, maxrequests, ..asked }
     }
 
-    /// If more than three quarters are promised: the peer that has most.
+    /// If more than three quarters of the budget are promised, the peer that has most.
     pub(super) fn greatest_when_short(&self) -> Option<Peer> {
         let short = self.total > self.budget - self.budget / 4;
         let greatest = || self.of.iter().max_by_key(|(peer, bytes)| (**bytes, **peer)).map(|(peer, _)| *peer);
         if short { greatest() } else { None }
     }
 
-    /// A session was made.
+    /// Adds the promise of a new session.
     pub(super) fn add(&mut self, peer: Peer, bytes: usize) {
         self.total += bytes;
         *self.of.entry(peer).or_default() += bytes;
     }
 
-    /// It is no more.
+    /// Removes the promise of a session that has ended.
     pub(super) fn remove(&mut self, peer: Peer, bytes: usize) {
         self.total = self.total.saturating_sub(bytes);
         if let Some(own) = self.of.get_mut(&peer) {
@@ -108,7 +112,7 @@ mod tests {
         let scarce = SCARCE_BYTES as usize + SLOT_BYTES;
         assert!(promises.total() <= BUDGET + 2000 * scarce, "{}", promises.total());
         assert_eq!((slots[0], slots.last()), (128, Some(&1)));
-        // A peer that comes late still gets a session that it can work with.
+        // A late peer still gets a session that it can work with.
         let late = promises.grant(peer(9), asked());
         assert!(late.maxrequests > slots[1999], "{late:?}");
         let given: Vec<(Peer, usize)> = promises.of.iter().map(|(peer, bytes)| (*peer, *bytes)).collect();

@@ -1,19 +1,19 @@
-//! The slots of a fore channel (RFC 8881, section 2.10.6.1): one request at a time in each, and its reply for whoever
-//! asks again.
+//! The slots of a fore channel (RFC 8881, section 2.10.6.1). Each runs one request at a time and keeps its
+//! reply for a retry.
 
 use protocol::nfs4::Status;
 use xdr::Message;
 
-/// What tells a retry from another request under the same sequence id.
+/// Distinguishes a retry from another request with the same sequence id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Digest(pub(crate) u64);
 
-/// What is to be done about a request in a slot.
+/// How to treat a request in a slot.
 #[derive(Clone, Debug)]
 pub(crate) enum Turn {
     /// It is the next one.
     Execute,
-    /// It is the last one again.
+    /// It is a retry of the last one.
     Replay(Message),
 }
 
@@ -21,9 +21,9 @@ pub(crate) enum Turn {
 enum Slot {
     /// Never used: the first sequence id is 1.
     Fresh,
-    /// This one is being carried out.
+    /// A request is running.
     Busy { sequence: u32, digest: Digest },
-    /// This one was; `None` if nothing was kept of its reply.
+    /// The last request is done; `reply` is `None` if its reply was not kept.
     Done { sequence: u32, digest: Digest, reply: Option<Message> },
 }
 
@@ -32,7 +32,7 @@ enum Slot {
 pub(crate) struct Slots(Vec<Slot>);
 
 impl Slots {
-    /// So many, none used.
+    /// `count` unused slots.
     pub(crate) fn new(count: u32) -> Slots {
         Slots((0..count).map(|_| Slot::Fresh).collect())
     }
@@ -63,7 +63,7 @@ impl Slots {
         Ok(Turn::Execute)
     }
 
-    /// Takes away all but so many slots, unless one of the others is busy.
+    /// Removes the slots beyond the first `count`, unless one of those is busy. False if one is.
     pub(crate) fn truncate(&mut self, count: u32) -> bool {
         let others = self.0.get(count as usize..).unwrap_or_default();
         let free = !others.iter().any(|slot| matches!(slot, Slot::Busy { .. }));
@@ -73,13 +73,14 @@ impl Slots {
         free
     }
 
-    /// Is more than every second one busy? The only one of a session is, for whoever asks in it.
+    /// Is more than half of the slots busy? In a session with a single slot the requester itself occupies
+    /// it.
     pub(crate) fn is_half_busy(&self) -> bool {
         let busy = self.0.iter().filter(|slot| matches!(slot, Slot::Busy { .. })).count();
         2 * busy > self.0.len()
     }
 
-    /// The request that was being carried out is done.
+    /// The running request is done.
     pub(crate) fn complete(&mut self, slot: u32, reply: Option<Message>) {
         if let Some(slot) = self.0.get_mut(slot as usize)
             && let Slot::Busy { sequence, digest } = *slot

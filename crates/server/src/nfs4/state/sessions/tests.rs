@@ -1,4 +1,4 @@
-//! The table of sessions and their slots, against the rules of the RFCs.
+//! Tests the table of sessions and their slots against the rules of the RFCs.
 
 use super::*;
 use bytes::Bytes;
@@ -13,7 +13,7 @@ impl Bond for Wire {
     }
 }
 
-/// The connection that a session is made on.
+/// The connection that creates the session.
 const FIRST: Wire = Wire(1, false);
 
 fn maker() -> Maker {
@@ -117,7 +117,7 @@ fn a_session_is_for_its_principal_and_for_peers_that_reach_it() {
     assert_eq!(sessions.check(id, &other), Err(Status::WrongCred));
     // Another user of the same host may use a session, as all users of a client do.
     assert_eq!(sessions.join(id, new(), &other), Ok(()));
-    // Another address of the client: when the client has said so.
+    // Another address of the client may join only after the client has bound a connection from it.
     assert_eq!(sessions.join(id, Wire(10, false), &elsewhere), Err(Status::ConnNotBoundToSession));
     assert_eq!(sessions.bind(id, (Wire(10, false), false), &elsewhere), Ok(1));
     assert_eq!(sessions.join(id, Wire(11, false), &elsewhere), Ok(()));
@@ -195,11 +195,12 @@ fn a_client_gives_slots_up_once_it_has_seen_that_it_is_asked_and_uses_none_of_th
     assert_eq!(sessions.promises.total(), 0);
 }
 
-/// What a model of one slot knows: the last sequence id, its digest and reply.
+/// The model of one slot: the last sequence id, its digest and its reply.
 type Model = Option<(u32, u64, Option<Vec<u8>>)>;
 
 proptest! {
-    /// Whatever arrives in whatever order, each sequence id is carried out once, in order, and a retry gets its reply.
+    /// Whatever arrives in whatever order, each sequence id is executed once, in order, and a retry gets
+    /// its reply.
     #[test]
     fn each_request_is_carried_out_exactly_once(
         steps in proptest::collection::vec((0u32..3, 0u32..6, 0u64..2, any::<bool>()), 1..80)

@@ -1,8 +1,8 @@
-//! The body of the fuzz target `states`: any sequence of opens, locks and delegations that come, change and go, and of state ids
-//! that are asked for.
+//! The body of the fuzz target `states`. It adds, changes and removes opens, locks and delegations in any
+//! sequence, and looks up state ids.
 //!
-//! A state id is good for its client alone, at its seqid, for as long as its state is there; the indices and counts agree with
-//! what is held; and nothing is left of what was refused or has gone.
+//! A state id is valid for its client alone, at its seqid, and as long as its state exists. The indices and
+//! counts agree with the states. A state that was refused or removed leaves nothing behind.
 
 use std::collections::BTreeMap;
 
@@ -17,12 +17,12 @@ const EPOCH: u32 = 7;
 
 struct World {
     table: Stateids,
-    /// What is held, as the table told it last.
+    /// The states as the table last returned them.
     model: BTreeMap<StateKey, HeldState>,
     leases: u64,
 }
 
-/// Three bytes are one step: what, of which client, file and owner, and of which state.
+/// Three bytes are one step: the operation; the client, file and owner; and the state.
 pub fn states(input: &[u8]) {
     let table = Stateids::new((EPOCH, KEY)).up_to(STATES_MAX);
     let mut world = World { table, model: BTreeMap::new(), leases: 0 };
@@ -95,7 +95,7 @@ impl World {
         }
     }
 
-    /// A state id of what is held, by any client and at any seqid; or a changed one.
+    /// Looks up the state id of a held state, for any client and at any seqid, or a forged id.
     fn ask(&self, held: &HeldState, by: Clientid, seqid: u32, bits: u8) {
         let mut stateid = Stateid { seqid, ..self.table.wire(held) };
         let (minor, session) = (u32::from(bits & 1), bits & 2 == 0);

@@ -1,4 +1,4 @@
-//! The table of state ids and their sequence ids, against the rules of the RFCs.
+//! Tests the table of state ids and their sequence ids against the rules of the RFCs.
 
 use super::*;
 use proptest::prelude::*;
@@ -55,7 +55,7 @@ fn a_state_id_is_good_for_its_client_at_its_seqid_in_its_life() {
         |table: &Stateids, stateid, minor, client| table.find(stateid, requester(minor, client), ALIVE).err();
     assert_eq!(status(&table, now, 0, None), None);
     assert_eq!(status(&table, now, 1, Some(held.client)), None);
-    // The session has ended while its compound runs.
+    // The session was destroyed while its compound runs.
     assert_eq!(status(&table, now, 1, None), Some(Status::BadStateid));
     assert_eq!(status(&table, now, 1, Some(held.client + 1)), Some(Status::BadStateid));
     let current = Stateid { seqid: 0, ..now };
@@ -111,7 +111,7 @@ fn a_revoked_delegation_stays_until_it_is_freed() {
 }
 
 proptest! {
-    /// Against a list: the indices agree with what is held, whatever comes and goes.
+    /// Against a list: the indices agree with the states after any insertions and removals.
     #[test]
     fn indices_agree_with_what_is_held(
         steps in proptest::collection::vec((0u8..5, 1u32..4, 0u8..3, 0u8..3), 1..80)

@@ -1,5 +1,5 @@
-//! An origin that says DELAY to every OPEN, as one does that has no room: who holds opens for others is told of it, who
-//! has a mount waits.
+//! Tests with an origin that says DELAY to every OPEN, as an origin without capacity does. A client that
+//! holds opens for others gets an error, and a mount waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,14 +7,14 @@ use std::time::{Duration, Instant};
 
 use client::Nfs4;
 use protocol::nfs4::{self, ArgOp, ResOp, Status as Wire};
-use vfs::{Caller, FileSystem, HolderId, Status, Want};
+use vfs::{Caller, HolderId, Opens, Status, Want};
 
 use crate::restart4::live;
 use crate::scripted::caller;
 use crate::scripted4::{Origin4, Say, opened, say};
 use crate::state4::{request, soon, until, write_delegation};
 
-/// Opens nothing until it is `roomy`.
+/// Refuses every OPEN until it is `roomy`.
 fn cramped(roomy: &Arc<AtomicBool>) -> impl FnMut(&ArgOp, &[ArgOp]) -> Say + Send + use<> {
     let roomy = roomy.clone();
     move |operation, _| match operation {
