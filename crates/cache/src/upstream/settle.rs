@@ -50,7 +50,7 @@ impl Settling {
     }
 }
 
-/// Narrows and closes opens that are due, for as long as the cache lives.
+/// Narrows and closes opens that are due, until the cache is dropped.
 pub async fn settler(core: Weak<Core>) {
     loop {
         let (next, wake) = {

@@ -178,7 +178,7 @@ impl Drop for Capacity<'_> {
     }
 }
 
-/// The background writer: sends files that are old, or too many bytes, for as long as the cache lives.
+/// The background writer: sends files that are old, or too many bytes, until the cache is dropped.
 pub async fn writer(core: Weak<Core>) {
     loop {
         let Some(core) = core.upgrade() else { return };

@@ -12,8 +12,8 @@
 //! | short | the claim does not fit | sends, commits, returns the error; asks again once a second at most |
 //! | refused | a WRITE or COMMIT failed: NOSPC, DQUOT, ROFS or IO | sends, commits, returns the error |
 //!
-//! **What fits.** A promise covers a claim if the file ends below the `space_limit` of its lease, and if
-//! the promise is believable: no more than the space that was seen. Promised and other claims together take
+//! **What fits.** A promise covers a claim if the file ends below the `space_limit` of its lease, and the
+//! promise is believable: no more than the space that was seen. Promised and other claims together take
 //! at most half of the space last seen, less what we have sent since. Claims without a promise take at most
 //! an eighth of it, because other clients count on the same space. For these the space also shrinks with
 //! time, as if other clients wrote [`OTHERS_BYTES`] each second.
@@ -61,7 +61,7 @@ pub struct Claim {
 }
 
 impl Claim {
-    /// The claim for so many bytes of one file: whole blocks, and one more for metadata.
+    /// The claim for so many bytes of one file: full blocks, and one more for the file's overhead.
     pub fn of(bytes: u64, promised: bool) -> Claim {
         let needed = if bytes == 0 { 0 } else { bytes.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES };
         if promised {
@@ -191,7 +191,7 @@ impl Space {
         self.kept = self.kept.minus(before).plus(after);
     }
 
-    /// May the origin be asked now? Not within `ASK_INTERVAL` of the last answer, whoever asked.
+    /// May the origin be asked now? Not within `ASK_INTERVAL` of the last answer.
     pub fn may_ask(&self, now: Instant) -> bool {
         self.asked.is_none_or(|asked| now >= asked + ASK_INTERVAL)
     }
