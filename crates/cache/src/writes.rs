@@ -1,32 +1,38 @@
-//! Delayed writes (Badros 3.1): a WRITE is answered when its bytes are in memory, and reaches the origin later.
+//! Delayed writes (Badros 3.1): the cache answers a WRITE when its bytes are in memory, and sends them to
+//! the origin later.
 //!
-//! | part | what it is |
+//! | part | what it holds |
 //! |---|---|
 //! | `runs` | bytes of a file that are not at the origin, without overlaps |
-//! | `file` | what is delayed of one file, and what is to be sent next: pure bookkeeping |
-//! | `flush` | the calls: WRITEs in flight, COMMITs, and those who wait for them |
-//! | `limits` | how much may wait, how long, and who is made to |
+//! | `file` | what is delayed of one file, and the next call to send: pure bookkeeping |
+//! | `flush` | the calls: WRITEs in flight, COMMITs, and their waiters |
+//! | `limits` | how many bytes may wait, for how long, and which writers are held back |
 //! | `pending` | attributes that are set once everything is at the origin |
-//! | `space` | how much of it may stay here after a close: pure bookkeeping |
-//! | `cover` | closes, WRITEs and refusals, against that account |
-//! | `losses` | what was lost after a close, and who is told |
-//! | `cut` | truncation and removal, in order with what is delayed |
+//! | `space` | how many bytes may stay here after a close: pure bookkeeping |
+//! | `cover` | closes, WRITEs and refusals, entered in that account |
+//! | `losses` | bytes that were lost after a close, and how users learn of it |
+//! | `cut` | truncation and removal, in order with delayed writes |
 //!
-//! A byte passes through three stages. It is **dirty** until a WRITE takes it; **in flight** until the reply; then
-//! **unstable**, if the origin took it without making it durable, until a COMMIT whose verifier is that of the WRITE.
-//! It is kept in memory through all three, so that an origin that goes down between WRITE and COMMIT loses nothing, and
-//! is the file's contents to every reader here. Dirty and flying bytes are that whatever the origin has. Unstable ones
-//! are as long as weak cache consistency data or a lease proves that nobody else has changed the file since. Where that
-//! proof is missing (somebody else changed it, the origin went down, or it does not give the data), they are **in
-//! doubt**: everything is committed before anything is said of the file, and then the origin is asked.
+//! A byte passes through three stages. It is **dirty** until a WRITE takes it, and **in flight** until the
+//! reply. If the origin took it without making it durable, it is then **unstable** until a COMMIT returns
+//! the verifier of that WRITE. The cache keeps the byte in memory through all three stages, so an origin
+//! that crashes between WRITE and COMMIT loses nothing.
 //!
-//! **What is promised**, and to whom: fsync (`commit`) and the close of a writer return when everything written before
-//! is at the origin and durable there, or with the error, once. Under a write lease a close sends nothing, as long as the
-//! origin has space for it ([`space`]): whoever wants the file elsewhere makes the origin recall the lease, and then
-//! everything is sent first.
+//! For every reader here, the bytes in memory are the file's contents. Dirty bytes and bytes in flight take
+//! precedence over whatever the origin has. Unstable bytes do so only while weak cache consistency data or
+//! a lease proves that nobody else has changed the file since. The proof is missing if another client
+//! changed the file, if the origin crashed, or if the origin does not send that data. Then the bytes are
+//! **in doubt**: the cache commits everything before it answers anything about the file, and then asks the
+//! origin.
 //!
-//! **Assumed**: who writes under an open may write, and the origin will agree; who writes without one is asked for by
-//! ACCESS first. If it does not agree in the end, the bytes are dropped, as Linux does, and the writer is told.
+//! **Promise.** fsync (`commit`) and a writer's close return when everything written before is at the
+//! origin and durable there. If that fails, they return the error, once. Under a write lease a close sends
+//! nothing, as long as the origin has space for the bytes ([`space`]). If another client wants the file,
+//! the origin recalls the lease, and the cache sends everything first.
+//!
+//! **Assumption.** A client that holds an open for writing may write, and the origin will agree. For a
+//! writer without an open, the cache asks for ACCESS first. If the origin refuses the bytes in the end, the
+//! cache drops them, as Linux does, and reports the error to the writer.
 
 mod cover;
 mod cut;

@@ -1,6 +1,7 @@
-//! Negative entries: how long "no such name" is believed, and what ends it before.
+//! Negative entries: how long "no such name" is believed, and which events end it earlier.
 //!
-//! A stat decides here, not an open: it is the caller that attribute timeouts serve. The directory's own timeout is 30 s.
+//! The tests look names up with a `stat`, not with an open, because attribute timeouts serve that kind of
+//! request. The directory's own timeout is 30 s.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -24,7 +25,8 @@ fn stat() -> Caller {
     Caller::unix(0, 0, &[])
 }
 
-/// An origin without leases, a directory `d` with the file `old`, and a cache that knows that `d/new` is absent.
+/// An origin without leases, a directory `d` with the file `old`, and a cache that knows that `d/new` is
+/// absent.
 async fn setup(bench: Bench) -> (Bench, Arc<Cache>, Handle) {
     let directory = bench.origin.put_dir(&root(), "d");
     bench.origin.put(&directory, "old", b"old");
@@ -34,7 +36,7 @@ async fn setup(bench: Bench) -> (Bench, Arc<Cache>, Handle) {
     cache.lookup(&stat(), &root(), &name("d"), vfs::Want::None).await.unwrap();
     cache.lookup(&stat(), &directory, &name("old"), vfs::Want::None).await.unwrap();
     cache.lookup(&stat(), &root(), &name("elsewhere"), vfs::Want::None).await.unwrap();
-    // Beyond this time the origin's past is no news.
+    // After this time, the origin's earlier states are no longer news.
     for _ in 0..2 {
         tokio::time::advance(2 * SECOND).await;
         bench.origin.pass(2 * SECOND);
@@ -90,7 +92,7 @@ async fn with_nocto_attribute_timeouts_alone_decide() {
     assert_eq!(bench.origin.calls(), []);
 }
 
-/// Git reads a new reference, and then the object that it names, for which it has looked in vain before.
+/// Git reads a new reference and then the object that it names, after a failed lookup of that object.
 #[tokio::test(start_paused = true)]
 async fn after_later_work_of_another_client_a_negative_entry_is_asked_again() {
     for found_new in [false, true] {
@@ -125,7 +127,7 @@ async fn a_walk_through_an_old_tree_is_no_news() {
     for n in 0..10 {
         bench.origin.put(&past, &format!("f{n}"), b"");
     }
-    // All of it is older than what was known when the negative entry was confirmed.
+    // All of the tree is older than what was known when the negative entry was confirmed.
     for _ in 0..2 {
         bench.origin.pass(10 * SECOND);
         bench.origin.put(&root(), "clock", b"");
@@ -184,7 +186,7 @@ async fn an_open_in_the_directory_confirms_its_negative_entries() {
             tree.make(&directory, &name("new"), kind, how, &set, b"").unwrap();
         };
         bench.origin.others_name(&directory, "new", make).await;
-        // It costs no call, if a lease on the file is held.
+        // If a lease on the file is held, this costs no call.
         open().await;
         assert!(!is_absent(&cache, &directory).await);
     }
@@ -203,7 +205,7 @@ async fn a_lock_shows_what_its_last_holder_made() {
     assert!(!is_absent(&cache, &directory).await);
 }
 
-/// The journal of a database: its last user has removed it before it gave up the lock.
+/// The journal of a database: its last user removed it before releasing the lock.
 #[tokio::test(start_paused = true)]
 async fn a_lock_shows_what_its_last_holder_removed() {
     for removed in [true, false] {

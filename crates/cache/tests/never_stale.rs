@@ -1,7 +1,9 @@
-//! Law 1, one client after the other: whatever we and others do in whatever order, an open shows what is there.
+//! Law 1, one client after the other: an open shows the origin's state, whatever this client and others do
+//! in any order.
 //!
-//! Others' changes are a granule away from everything else, as the promise demands; ours are not. The cache is killed
-//! and reopened at any point, with whatever has reached its index by then.
+//! Changes by other clients are at least the timestamp granularity apart from everything else, as the
+//! promise demands. Changes by this client are not. The cache is killed and reopened at any point, with the
+//! index as it is on disk then.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -39,7 +41,7 @@ enum Change {
         file: usize,
         mode: u32,
     },
-    /// Writes, and sets the modification time back to what it was.
+    /// Writes, and sets the mtime back to what it was.
     Disguise {
         file: usize,
         byte: u8,
@@ -97,7 +99,7 @@ enum Step {
     },
     Flush,
     Kill,
-    /// Killed after this has taken effect at the origin, and before it is known here.
+    /// Kills the cache after the change has taken effect at the origin and before its reply.
     KillDuring(Change),
     Forgetful(bool),
 }
@@ -366,14 +368,14 @@ impl World {
                 );
                 assert_eq!(found.eof, expected.eof);
             }
-            // A remembered right may be refused since; a refused one is always asked again.
+            // A remembered right may have been withdrawn since. A refusal is always asked again.
             (Err(_), Ok(_)) => {}
             (Err(expected), Err(found)) => assert_eq!(found.status, expected.status),
             (Ok(_), Err(error)) => panic!("refused: {error}"),
         }
     }
 
-    /// Reads without an open: what was there at the last open, or at any time since.
+    /// Reads without an open: the result is the version at the last open, or a later one.
     async fn read_on(&self, uid: u32, file: usize, offset: u64, length: u32) {
         let Some(file) = self.truth(file) else { return };
         if self.bench.origin.tree().read(&opener(uid).principal, &file, offset, length).is_err() {
@@ -426,7 +428,7 @@ impl World {
     }
 }
 
-/// Runs of equal bytes.
+/// The runs of equal bytes, as text.
 fn summary(bytes: &[u8]) -> String {
     let runs = bytes.chunk_by(|a, b| a == b).map(|run| format!("{}x{}", run.len(), run[0]));
     runs.collect::<Vec<_>>().join(" ")
@@ -458,7 +460,7 @@ proptest! {
         run(&steps, None);
     }
 
-    /// The same of a cache that delays writes, if each is followed by fsync.
+    /// The same with delayed writes, if each is followed by fsync.
     #[test]
     fn an_open_shows_what_is_there_behind_delayed_writes(steps in prop::collection::vec(step(), 1..150)) {
         run(&steps, Some(WriteBehind { wsize: 4096, ..WriteBehind::default() }));

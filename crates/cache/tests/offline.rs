@@ -1,5 +1,5 @@
-//! `offline=read`: what is answered while the origin is away, what is not, and that the first call afterwards is judged
-//! as if there had been no outage.
+//! `offline=read`: which requests are answered while the origin does not answer, and which wait. The first
+//! call afterwards is judged as if there had been no outage.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -19,7 +19,7 @@ const PART: ReadDir =
 const CALLS: [&str; 10] =
     ["GETATTR", "SETATTR", "ACCESS", "LOOKUP", "READ", "READDIR", "READLINK", "WRITE", "CREATE", "OPEN"];
 
-/// An origin with a whole file, one of which a part is here, and one that nobody has seen.
+/// An origin with a complete file, one that is cached in part, and one that is not known.
 struct Scene {
     bench: Bench,
     cache: Arc<Cache>,
@@ -53,20 +53,20 @@ async fn scene(offline: Offline, bench: Bench) -> Scene {
 }
 
 impl Scene {
-    /// The origin answers nothing any more.
+    /// The origin stops answering.
     fn cut(&mut self) {
         self.gates = CALLS.map(|call| self.bench.origin.gate(call)).into();
         self.bench.origin.silence.send_replace(Some(Instant::now()));
     }
 
-    /// It does again.
+    /// The origin answers again.
     fn mend(&mut self) {
         self.gates.iter().for_each(|gate| gate.open());
         self.bench.origin.silence.send_replace(None);
     }
 }
 
-/// This waits.
+/// Checks that this waits for the origin.
 async fn waits<T>(what: impl Future<Output = T>) {
     assert!(timeout(Duration::from_millis(150), what).await.is_err(), "it should wait for the origin");
 }
@@ -100,7 +100,8 @@ async fn what_is_known_is_answered_and_the_rest_waits() {
     assert_eq!(read(&cache, &user, &complete, 199_999, 10).await, vec![7; 1]);
     assert_eq!(read(&cache, &user, &complete, 500_000, 10).await, "");
     assert!(cache.stats().is_away && cache.stats().offline >= 10);
-    // A file of which a part is here, somebody who was never allowed, a name that was never asked, and all changes.
+    // These wait: a file that is cached in part, a caller without a known right, a name that is not known,
+    // and every change.
     waits(cache.read(&user, &part, StateidBasis::Anonymous, 1 << 20, 4096)).await;
     waits(cache.read(&opener(6), &complete, StateidBasis::Anonymous, 0, 10)).await;
     waits(cache.lookup(&user, &root(), &name("never asked"), vfs::Want::None)).await;
@@ -118,7 +119,7 @@ async fn a_write_that_waited_is_carried_out_and_nothing_stale_is_read_afterwards
         let (cache, complete) = (cache.clone(), scene.part);
         tokio::spawn(async move { write(&cache, &opener(5), &complete, 0, b"late").await })
     };
-    // Somebody else changes the file meanwhile.
+    // Another client changes the file meanwhile.
     scene.bench.origin.tree().write(&scene.complete, 0, b"other").unwrap();
     assert_eq!(read(&cache, &user, &scene.complete, 0, 5).await, vec![7; 5], "as it was last known");
     scene.mend();
@@ -148,7 +149,7 @@ async fn an_origin_that_falls_silent_while_somebody_waits() {
     scene.gates[0].wait_for(1).await;
     scene.bench.origin.silence.send_replace(Some(Instant::now()));
     assert_eq!(waiting.await.unwrap().unwrap().size, 200_000);
-    // Two short silences are no long one.
+    // Two short silences do not add up to a long one.
     scene.bench.origin.silence.send_replace(None);
     scene.bench.origin.silence.send_replace(Some(Instant::now()));
     scene.mend();
@@ -174,7 +175,7 @@ async fn opens_for_reading_of_whole_files_work() {
         waits(cache.open(&caller, &open_request(&scene.directory, "part", 2, Share::READ))).await;
         waits(cache.open(&caller, &open_request(&scene.directory, "whole", 3, Share::WRITE))).await;
         scene.mend();
-        // The open goes on when the origin is back, and ends like any other.
+        // After the outage the open goes on, and ends like any other.
         scene.bench.origin.pass(LONG);
         let part = cache.read(&caller, &opened.handle, StateidBasis::Open(opened.id), 0, 3).await.unwrap();
         assert_eq!(part.data.to_bytes().unwrap(), vec![7; 3]);
@@ -193,7 +194,7 @@ async fn what_was_known_to_a_killed_process_is_answered_too() {
     let cache = killed.open_with(options).await;
     let gates = CALLS.map(|call| killed.origin.gate(call));
     killed.origin.silence.send_replace(Some(Instant::now()));
-    // Long ago: no attribute, and no right, would be believed any more without asking.
+    // So long ago that no attribute and no right would be believed without asking.
     killed.origin.pass(LONG * 1000);
     let found = cache.lookup(&opener(5), &first.directory, &name("whole"), vfs::Want::None).await.unwrap();
     assert_eq!(read(&cache, &opener(5), &found.node.handle, 0, 1 << 20).await, vec![7; 200_000]);
@@ -209,7 +210,8 @@ async fn a_file_that_was_being_written_when_the_process_was_killed_is_not_put_to
     let first = scene(Offline::Read, Bench::new()).await;
     first.cache.flush().await;
     write(&first.cache, &opener(5), &first.complete, 100_000, &[9; 4096]).await;
-    // It is on the disk, and the index has not heard of it: a part of it, if the machine went down.
+    // The write is on this disk, and the index does not know of it. After a crash of the machine, only a
+    // part is on disk.
     until(|| first.cache.info(&first.complete).cached_bytes >= 200_000).await;
     let killed = first.bench.killed();
     let files = killed.stored_files().into_iter().map(|path| (std::fs::read(&path).unwrap(), path));
@@ -238,7 +240,7 @@ async fn a_file_that_was_being_written_when_the_process_was_killed_is_not_put_to
         let data = timeout(LONG, reading).await.unwrap().unwrap().data.to_bytes().unwrap();
         assert!(data == vec![7; 200_000] || data == new, "neither of the two");
     }
-    // Somebody hears of it as it is when the origin is back.
+    // When the origin is back, a reader gets the current contents.
     gates.iter().for_each(|gate| gate.open());
     killed.origin.silence.send_replace(None);
     assert_eq!(read(&cache, &user, &first.complete, 0, 1 << 20).await, new);

@@ -1,4 +1,4 @@
-//! Changes of ours that overlap, as version 4 tells them, and questions of ours that do.
+//! Overlapping changes of ours, as v4 reports them, and overlapping LOOKUPs of ours.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -16,8 +16,8 @@ use vfs::{
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// Four files are made in one directory at once. If a stranger makes one between them, he is noticed; if not, what was
-/// known of the directory stays.
+/// Four files are made in one directory at once. If another client makes one between them, the cache
+/// notices. If not, its knowledge of the directory stays.
 #[tokio::test]
 async fn overlapping_creations_leave_what_is_known_of_the_directory_unless_a_stranger_was_there() {
     for stranger in [false, true] {
@@ -58,7 +58,8 @@ async fn overlapping_creations_leave_what_is_known_of_the_directory_unless_a_str
     }
 }
 
-/// Many walk through the same directory at once: one LOOKUP tells them all. Who opens asks after he came.
+/// Many requests look up the same name at once, and one LOOKUP serves them all. An open needs a LOOKUP sent
+/// after it arrived.
 #[tokio::test]
 async fn walkers_of_the_same_way_share_a_lookup_and_openers_do_not() {
     for (walker, calls) in [(v4(0, 1), 1), (opener(0), 4)] {
@@ -75,7 +76,7 @@ async fn walkers_of_the_same_way_share_a_lookup_and_openers_do_not() {
         };
         let looking: Vec<_> = (0..4).map(look).collect();
         gate.wait_for(calls).await;
-        // Those who will not ask have come to wait.
+        // The requests that send no LOOKUP wait by now.
         for _ in 0..8 {
             tokio::task::yield_now().await;
         }
@@ -87,12 +88,13 @@ async fn walkers_of_the_same_way_share_a_lookup_and_openers_do_not() {
     }
 }
 
-/// Two write one file at once under its lease. Whose WRITE has been answered is told its state without a question, although
-/// the other one is under way; and so is everybody, when both have been.
+/// Two clients write one file at once under its lease. When the first WRITE is answered, its client sees
+/// the file's state without a call, although the other is in flight. When both are answered, every client
+/// does.
 #[tokio::test]
 async fn a_write_that_was_answered_tells_the_state_while_another_is_under_way() {
     for effects in [1, 2] {
-        // The origin may have done both when it answers one.
+        // The origin may have carried out both when it answers the first.
         let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
         bench.origin.change_info_alone.store(true, Ordering::Relaxed);
         let file = bench.origin.put(&root(), "f", b"data");

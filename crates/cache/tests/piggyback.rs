@@ -1,4 +1,4 @@
-//! READs that ride on an OPEN: what they cost, when they are asked for, and what their bytes are worth.
+//! READs piggybacked on an OPEN: their cost, when they are sent, and when their bytes are used.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +21,7 @@ const POLICIES: [Policy; 3] =
     [Policy::Never, Policy::Always(LeaseKind::Read), Policy::Always(LeaseKind::Write)];
 const SMALL: usize = 64 << 10;
 
-/// An origin with one file that was written a while ago.
+/// An origin with one file that was written some time ago.
 async fn setup(policy: Policy, bytes: &[u8]) -> (Bench, Arc<Cache>, Handle) {
     let bench = Bench::with_state(policy);
     let file = bench.origin.put(&root(), "f", bytes);
@@ -48,7 +48,7 @@ fn piggyback(bench: &Bench) -> u64 {
     bench.origin.piggyback_bytes.swap(0, Ordering::Relaxed)
 }
 
-/// Of a client without opens: what it would have fetched first, and no more.
+/// A READ by a client without opens brings the bytes that it would have fetched first, and no more.
 #[tokio::test(start_paused = true)]
 async fn a_cold_read_is_one_call_of_any_size() {
     for policy in POLICIES {
@@ -66,7 +66,7 @@ async fn a_cold_read_is_one_call_of_any_size() {
     }
 }
 
-/// The same, of a file whose attributes the client has asked for, as they do.
+/// The same, if the client has asked for the file's attributes, as clients do.
 #[tokio::test(start_paused = true)]
 async fn what_lies_behind_the_end_is_not_asked_for() {
     let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), b"0123456789").await;
@@ -78,7 +78,7 @@ async fn what_lies_behind_the_end_is_not_asked_for() {
     assert_eq!((piggyback(&bench), bench.origin.calls()), (10, vec![("OPEN", 1)]));
 }
 
-/// Several at once are one OPEN and one READ.
+/// Several at once cost one OPEN and one READ.
 #[tokio::test]
 async fn who_waits_for_the_open_shares_what_it_brings() {
     let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), &pattern(9_000)).await;
@@ -97,7 +97,7 @@ async fn who_waits_for_the_open_shares_what_it_brings() {
     assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
 }
 
-/// An open for reading brings a small file, by name and by handle, whether its size is known or not.
+/// An open for reading brings a small file, by name and by handle, whether or not its size is known.
 #[tokio::test(start_paused = true)]
 async fn an_open_for_reading_brings_a_small_file() {
     for policy in POLICIES {
@@ -122,7 +122,8 @@ async fn an_open_for_reading_brings_a_small_file() {
     }
 }
 
-/// Of a large file whose size is not known the start comes, and costs no call; of one that is known to be large nothing.
+/// If a large file's size is not known, its start comes and costs no call. If the size is known, nothing
+/// comes.
 #[tokio::test(start_paused = true)]
 async fn an_open_of_a_large_file_costs_no_call_more_than_it_did() {
     let bytes = pattern(3 * SMALL + 5);
@@ -139,7 +140,8 @@ async fn an_open_of_a_large_file_costs_no_call_more_than_it_did() {
     }
 }
 
-/// What an open has brought of a large file does not make it one to be completed, until somebody reads it.
+/// Bytes that an open has brought of a large file do not make it a candidate for completion until a client
+/// reads it.
 #[tokio::test]
 async fn a_file_is_not_completed_because_it_was_opened() {
     let (bench, cache, read) = setup(Policy::Always(LeaseKind::Read), &pattern(5 * SMALL)).await;
@@ -154,13 +156,13 @@ async fn a_file_is_not_completed_because_it_was_opened() {
     let reader = open(&cache, &open_handle(&read, 1, Share::READ)).await;
     assert_eq!(piggyback(&bench), 2 * SMALL as u64);
     read_open(&cache, &reader, 0, SMALL as u32).await;
-    // Of those that are to be completed, the one that needs least comes first.
+    // The candidate with the fewest missing bytes is completed first.
     until(|| cache.info(&read).completeness == Completeness::CompleteFile).await;
     assert_eq!(cache.stats().filled_bytes, 4 * SMALL as u64);
     assert_eq!(cache.info(&opened).cached_bytes, SMALL as u64);
 }
 
-/// Who opens for something else than reading, or has the file already, gets no bytes; nobody where nothing is read ahead.
+/// No bytes come if the open is not for reading alone, if the file is cached, or if read-ahead is off.
 #[tokio::test(start_paused = true)]
 async fn nothing_is_read_that_is_not_likely_to_be_wanted() {
     let made = OpenRequest { create: Some(unchecked(None)), ..open_request(&root(), "new", 1, Share::READ) };
@@ -189,7 +191,7 @@ async fn nothing_is_read_that_is_not_likely_to_be_wanted() {
     assert_eq!(piggyback(&bench), 0);
 }
 
-/// A READ that fails costs its own call, and is told.
+/// If the piggybacked READ fails, a separate READ follows.
 #[tokio::test(start_paused = true)]
 async fn the_open_stands_if_the_read_fails() {
     for policy in POLICIES {
@@ -201,7 +203,7 @@ async fn the_open_stands_if_the_read_fails() {
     }
 }
 
-/// Nobody may read what he may not because somebody else's open brought it.
+/// A caller without the right does not get bytes that another caller's open brought.
 #[tokio::test(start_paused = true)]
 async fn what_came_along_is_for_those_who_may_read_it() {
     let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), b"data").await;
@@ -215,8 +217,8 @@ async fn what_came_along_is_for_those_who_may_read_it() {
     assert_eq!(cache.access(&stranger, &file, AccessMask::READ).await.unwrap().granted, AccessMask::empty());
 }
 
-/// Without a lease, what is younger than a granule is good until the next open; under the lease that came along, for
-/// as long as that is held.
+/// Without a lease, bytes fetched while the state is racy are good until the next open. Under the lease
+/// that came with them, they are good while it is held.
 #[tokio::test(start_paused = true)]
 async fn what_is_young_is_read_again_unless_the_lease_came_with_it() {
     for (policy, again) in POLICIES.into_iter().zip([true, false, false]) {
@@ -231,13 +233,13 @@ async fn what_is_young_is_read_again_unless_the_lease_came_with_it() {
         open(&cache, &open_handle(&file, 2, Share::READ)).await;
         let now: &[u8] = if again { b"DATA" } else { b"data" };
         assert_eq!(read_open(&cache, &opened, 0, 10).await, now, "{policy:?}");
-        // The rights were as young, so that it is an OPEN that asks, and brings the data along.
+        // The rights were racy too, so an OPEN is sent, and it brings the data.
         let asked: &[_] = if again { &[("GETATTR", 1), ("OPEN", 1)] } else { &[] };
         assert_eq!((piggyback(&bench), bench.origin.calls()), (if again { 4 } else { 0 }, asked.to_vec()));
     }
 }
 
-/// A stranger's write comes between the OPEN and its READ, where no lease keeps it out.
+/// Another client writes between the OPEN and its READ, and no lease prevents it.
 #[tokio::test(start_paused = true)]
 async fn a_stranger_between_the_two_is_seen_at_the_next_open() {
     let (bench, cache, file) = setup(Policy::Never, b"data").await;
@@ -254,7 +256,7 @@ async fn a_stranger_between_the_two_is_seen_at_the_next_open() {
     assert_eq!(read_open(&cache, &again, 0, 10).await, b"more");
 }
 
-/// A write of ours that overtakes the reply is what is read from then on.
+/// A write of ours overtakes the reply: later reads return it.
 #[tokio::test]
 async fn a_write_of_ours_meanwhile_is_not_undone() {
     for by_name in [false, true] {
@@ -276,7 +278,7 @@ async fn a_write_of_ours_meanwhile_is_not_undone() {
     }
 }
 
-/// And one that began before it and ends behind it.
+/// The same, if the write began before the OPEN and ends after it.
 #[tokio::test]
 async fn a_write_of_ours_around_it_is_not_undone() {
     let (bench, cache, file) = setup(Policy::Never, b"data").await;
@@ -292,7 +294,7 @@ async fn a_write_of_ours_around_it_is_not_undone() {
     assert_eq!(read_open(&cache, &opened, 0, 10).await, b"mine");
 }
 
-/// Who gives up waiting for the open leaves nothing behind that keeps the file busy.
+/// If the requester gives up on the open, nothing stays behind that keeps the file busy.
 #[tokio::test]
 async fn who_gives_up_leaves_nothing_behind() {
     let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read), b"data").await;

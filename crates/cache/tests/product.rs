@@ -1,4 +1,4 @@
-//! What is kept and what is not: pins, limits, thresholds, files that are completed, data that has rotted.
+//! Files that the cache keeps: pins, limits, thresholds, completed files, and damaged data.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -65,7 +65,7 @@ async fn completing_fetches_what_is_missing_and_what_is_whole_costs_nothing() {
     assert_eq!(bench.origin.calls(), []);
     let directory = bench.origin.put_dir(&root(), "d");
     assert_eq!(complete(&cache, &directory).await, Completed::NoFile);
-    // Another writer: nothing of it is whole any more, and completing starts again.
+    // After another client's WRITE the file is no longer complete, and completing starts again.
     bench.origin.tree().write(&file, 5, b"other").unwrap();
     bench.origin.pass(LONG);
     cache.getattr(&opener(0), &file).await.unwrap();
@@ -117,7 +117,7 @@ async fn a_file_system_of_the_origin_has_a_limit_of_its_own() {
     until(|| two.iter().filter(|file| is_complete(&cache, file)).count() <= 18).await;
     assert!(one.iter().all(|file| is_complete(&cache, file)), "the other one's files stay");
     assert!(is_complete(&cache, &two[29]) && !is_complete(&cache, &two[0]), "the oldest went first");
-    // The count is durable.
+    // The count survives a restart.
     cache.shutdown().await;
     drop(cache);
     let cache = bench.open_with(options).await;
@@ -149,7 +149,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Plays steps on a small cache, and holds what is there after each against a model of uses and pins.
+/// Plays steps on a small cache. After each step, compares the cached files with a model of uses and pins.
 async fn play(sizes: Vec<usize>, soft_blocks: u64, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let bench = Bench::new();
     let directory = bench.origin.put_dir(&root(), "d");
@@ -200,7 +200,8 @@ async fn play(sizes: Vec<usize>, soft_blocks: u64, steps: Vec<Step>) -> Result<(
         }
         let kept = |number: usize| pins.contains(&number) || (complete_directory && number.is_multiple_of(3));
         let soft = soft_blocks * BLOCK as u64;
-        // The cleaner rests when there is room, or nothing more may go. Until then it goes by the pins of this step.
+        // The cleaner stops when there is capacity, or when no more files may go. Until then it respects
+        // the pins of this step.
         until(|| {
             let stats = cache.stats();
             let nothing_may_go =
@@ -215,7 +216,7 @@ async fn play(sizes: Vec<usize>, soft_blocks: u64, steps: Vec<Step>) -> Result<(
             prop_assert!(!pins.contains(&number) || keeper == Some(Keeper::Itself));
             if cached.contains(&number) && !there {
                 prop_assert!(!kept(number), "a pinned file went");
-                // Of two that may go, the one goes first that was used longest ago.
+                // Of two files that may go, the one used less recently goes first.
                 for other in
                     cached.iter().filter(|other| !kept(**other) && is_complete(&cache, &files[**other]))
                 {
@@ -232,7 +233,8 @@ async fn play(sizes: Vec<usize>, soft_blocks: u64, steps: Vec<Step>) -> Result<(
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
-    /// Whatever is read and pinned: the limits are kept, what is pinned stays, what was used longest ago goes first.
+    /// The limits hold, pinned files stay, and the least recently used file goes first, whatever is read
+    /// and pinned.
     #[test]
     fn the_cleaner_takes_the_oldest_and_nothing_pinned(
         sizes in prop::collection::vec(1..5usize, FILES),
@@ -244,8 +246,8 @@ proptest! {
     }
 }
 
-/// The cleaner waits longer each time when there is nothing to be had. It once did so also when it had just made some
-/// room among much that is pinned, and a step of this play then waited for half a minute.
+/// If the cleaner finds nothing to remove, it waits longer each time. It must not do so if it has just
+/// removed files among many pinned ones, or a step of this play waits for half a minute.
 #[tokio::test]
 async fn what_may_go_goes_soon_where_much_is_pinned() {
     use Step::{Pin, PinDirectory, Read, UnpinDirectory};
@@ -281,7 +283,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     cache.lookup(&opener(0), &below, &name("late"), vfs::Want::None).await.unwrap();
     assert_eq!(cache.info(&late).pinned, Some(Keeper::Above(directory)), "a later file, too");
     assert!(matches!(complete(&cache, &late).await, Completed::Now(_)));
-    // All that is here is pinned: others have no room, and it stays.
+    // All cached files are pinned: they stay, and there is no capacity for others.
     let other = bench.origin.put(&root(), "other", &[3; 4 * BLOCK]);
     bench.origin.pass(LONG);
     for _ in 0..5 {
@@ -291,7 +293,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     cache.unpin(&directory).await.unwrap();
     assert!(matches!(complete(&cache, &other).await, Completed::Now(_)), "there is room again");
     cache.pin(&directory, "/d".into()).await.unwrap();
-    // Moved out of the directory, it is kept no more.
+    // Moved out of the directory, the file is no longer pinned.
     let moved = cache.rename(&opener(0), &below, &name("late"), &root(), &name("late")).await;
     moved.unwrap();
     cache.lookup(&opener(0), &root(), &name("late"), vfs::Want::None).await.unwrap();
@@ -323,7 +325,7 @@ async fn rot_on_the_disk_is_found_and_dropped() {
     for file in &files {
         complete(&cache, file).await;
     }
-    // Also of our own writes, and across a restart.
+    // This holds for our own writes too, and across a restart.
     write(&cache, &opener(0), &files[0], 100, b"written here").await;
     bench.origin.pass(LONG);
     cache.shutdown().await;
@@ -369,14 +371,14 @@ async fn what_differs_from_the_origin_is_found_and_dropped() {
     complete(&cache, &other).await;
     let good = cache.verify_origin(&file, true).await.unwrap();
     assert_eq!((good.good_bytes, good.damaged.len(), good.dropped), (3 << 20, 0, false));
-    // Bytes that changed at the origin without a trace in its attributes: only a comparison can tell.
+    // The bytes change at the origin without a trace in its attributes: only a comparison can tell.
     bench.origin.tree().inodes.get_mut(&id(&file)).unwrap().data[1 << 20] = 8;
     assert_eq!(cache.verify_disk(&file, true).await.damaged, []);
     let bad = cache.verify_origin(&file, true).await.unwrap();
     assert!(bad.dropped && bad.damaged.len() == 1, "{bad:?}");
     assert_eq!(cache.stats().damaged, 1);
     assert_eq!(read(&cache, &opener(0), &file, 1 << 20, 1).await, [8][..]);
-    // A file that has changed is no damage.
+    // A file that was changed regularly is not damaged.
     bench.origin.tree().write(&other, 0, b"new").unwrap();
     bench.origin.pass(LONG);
     let changed = cache.verify_origin(&other, true).await.unwrap();
@@ -402,7 +404,7 @@ async fn files_are_completed_while_nobody_asks_the_least_first() {
         cache.access(&opener(7), file, AccessMask::all()).await.unwrap();
         read(&cache, &opener(7), file, 0, (blocks * 20 * BLOCK).max(BLOCK) as u32).await;
     }
-    // Somebody keeps the link busy: nothing is fetched beside.
+    // Other requests keep the link busy: no file is completed meanwhile.
     for _ in 0..40 {
         cache.getattr(&opener(0), &root()).await.unwrap();
         tokio::time::sleep(Duration::from_millis(10)).await;

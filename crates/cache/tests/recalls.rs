@@ -1,4 +1,4 @@
-//! Leases come back: recalled, revoked, crossed by what is under way.
+//! Leases that end: recalled, revoked, or crossed by calls in flight.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -44,7 +44,7 @@ async fn a_recall_that_comes_before_the_grant_is_not_lost() {
         tokio::spawn(async move { open(&cache, &open_request(&root(), "f", 1, Share::READ)).await })
     };
     until(|| bench.origin.lease(&file).is_some()).await;
-    // The origin has granted, and wants it back before its reply is out.
+    // The origin has granted the lease, and recalls it before its reply is sent.
     let origin = bench.origin.clone();
     let writing = tokio::spawn(async move { origin.others_write(&file, 0, b"DATA").await });
     tokio::time::sleep(SECOND).await;
@@ -108,7 +108,7 @@ async fn a_recall_goes_up_first_and_waits_for_the_return() {
     assert!(open(&cache, &open_request(&root(), "f", 3, Share::READ)).await.lease.is_none());
     cache.returned(&v4(0, 1), lease.id).await.unwrap();
     until(|| bench.origin.lease(&file).is_none()).await;
-    // One that is not returned is taken away before the origin takes ours.
+    // If the layer above does not return its lease, it is revoked before the origin would revoke ours.
     bench.origin.pass(SECOND);
     let again =
         cache.open(&v4_opener(0, 1), &open_handle(&file, 4, Share::READ | Share::WRITE)).await.unwrap();
@@ -123,7 +123,7 @@ async fn a_recall_goes_up_first_and_waits_for_the_return() {
 #[tokio::test(start_paused = true)]
 async fn a_read_that_a_recall_overtakes_is_not_kept_for_later() {
     let (bench, cache, file) = setup(LeaseKind::Read).await;
-    // A READ of its own, and not one that came with the open.
+    // Force a separate READ instead of the piggybacked one.
     bench.origin.fails_piggybacked.store(true, std::sync::atomic::Ordering::Relaxed);
     open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
     for effect_first in [true, false] {
@@ -143,7 +143,7 @@ async fn a_read_that_a_recall_overtakes_is_not_kept_for_later() {
         assert!(first == before || first == after);
         open(&cache, &open_request(&root(), "f", 2, Share::READ)).await;
         assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, after);
-        // For the other order, with nothing cached.
+        // For the other order, begin with nothing cached.
         let cut = bench.origin.tree().get(&file).unwrap().data.clone();
         bench.origin.others_write(&file, 0, &cut).await;
         open(&cache, &open_request(&root(), "f", 2, Share::READ)).await;
@@ -159,7 +159,7 @@ async fn a_file_that_is_unlinked_gives_back_lease_and_open_with_the_last_close()
     cache.remove(&v4(0, 1), &root(), &origin::name("f")).await.unwrap();
     until(|| bench.origin.lease(&file).is_none() && bench.origin.open_count() == 0).await;
     assert_eq!(bench.origin.calls(), [("CLOSE", 1), ("REMOVE", 1), ("RETURN", 1)]);
-    // While it is open here, it stays open there.
+    // While a local open exists, the origin's open stays.
     let file = bench.origin.put(&root(), "g", b"data");
     let opened = open(&cache, &open_request(&root(), "g", 1, Share::READ)).await;
     cache.remove(&v4(0, 1), &root(), &origin::name("g")).await.unwrap();
@@ -229,7 +229,7 @@ async fn locks_under_a_write_lease_are_told_before_it_is_returned() {
     let at_origin: Vec<_> = bench.origin.state.lock().locks.iter().map(|(_, lock)| lock.clone()).collect();
     let expected = [request(1, LockKind::Exclusive, 0).lock, request(2, LockKind::Shared, 10).lock];
     assert_eq!(at_origin, expected);
-    // From now on they are the origin's, and go with the local open.
+    // From now on the origin holds the locks. They end with the local open.
     cache.unlock(&v4(0, 1), one.id, &owner(1), (0, 10)).await.unwrap();
     assert_eq!(bench.origin.calls(), [("UNLOCK", 1)]);
     cache.close(&v4(0, 2), two.id).await.unwrap();
@@ -237,7 +237,7 @@ async fn locks_under_a_write_lease_are_told_before_it_is_returned() {
     assert!(bench.origin.state.lock().locks.is_empty());
 }
 
-/// A lock under a lease for writing that is being recalled: the layer above still has it.
+/// A lock under a write lease that is being recalled. The layer above has not returned the lease yet.
 async fn locked_and_recalled(
     kind: LockKind,
 ) -> (Bench, Arc<Cache>, Handle, vfs::OpenId, impl Future<Output = ()>) {
@@ -266,7 +266,7 @@ async fn a_lock_that_is_given_up_while_the_lease_goes_back_is_not_left_at_the_or
             let cache = cache.clone();
             tokio::spawn(async move { cache.unlock(&v4(0, 1), id, &owner(1), (0, part)).await })
         };
-        // The origin knows of no lock yet, and its answer is on its way while the lease goes back.
+        // The origin knows no lock yet, and its reply is in flight while the lease is returned.
         gate.admit(1);
         gate.wait_for(1).await;
         give_back.await;
@@ -291,7 +291,7 @@ async fn a_lock_that_is_changed_while_the_lease_goes_back_is_what_it_was_changed
     };
     gate.wait_for(1).await;
     let give_back = tokio::spawn(give_back);
-    // What it was is told while the change is on its way.
+    // The old lock is sent to the origin while the change is in flight.
     gate.wait_for(2).await;
     gate.admit(1);
     gate.reply(1);
@@ -311,7 +311,7 @@ async fn an_open_that_crosses_a_close_is_sent_again() {
     let gate = bench.origin.gate("CLOSE");
     cache.close(&v4(0, 1), opened.id).await.unwrap();
     gate.wait_for(1).await;
-    // By a name that is not known here: the origin upgrades the open, and then closes it.
+    // The name is not known here. The origin upgrades the open, and then closes it.
     let opening = {
         let cache = cache.clone();
         tokio::spawn(async move { open(&cache, &open_request(&root(), "f", 2, Share::READ)).await })
@@ -369,7 +369,7 @@ async fn without_state_below_opens_and_locks_are_known_here_alone() {
     let other = cache.lock(&v4(0, 2), second.id, &request(2, LockKind::Shared, 0)).await.unwrap();
     assert_eq!(other, Locked::Granted);
     assert_eq!(bench.origin.calls(), []);
-    // Made by the open, and then found by it.
+    // The open creates the file, and the next one finds it.
     for created in [true, false] {
         let mut request = open_request(&root(), "new", 1, Share::WRITE);
         request.create = Some(origin::state::unchecked(None));

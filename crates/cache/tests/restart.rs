@@ -1,5 +1,5 @@
-//! A cache that is killed and started again over an origin where everything it held is held still: what is reclaimed,
-//! what is believed without a call, and what is given up.
+//! A cache that is killed and restarted over an origin that still holds all of its state. The tests check
+//! which state is reclaimed, which knowledge is believed without a call, and which state is given up.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -28,7 +28,7 @@ async fn setup(policy: Policy) -> (Bench, Arc<Cache>, Handle) {
     (bench, cache, file)
 }
 
-/// The process is killed now, and the next one started.
+/// Kills the process and starts the next one.
 async fn restart(bench: &mut Bench, cache: Arc<Cache>) -> Arc<Cache> {
     let after = bench.killed();
     drop(cache);
@@ -64,18 +64,19 @@ async fn under_a_lease_that_is_held_still_nothing_is_asked_again() {
         assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "data");
         cache.getattr(&opener(0), &file).await.unwrap();
         cache.end_reclaim().await;
-        // A new open by name, too.
+        // An open by name is free too.
         cache.open(&v4_opener(0, 2), &open_request(&root(), "f", 2, Share::READ)).await.unwrap();
         assert_eq!(bench.origin.calls(), [], "{kind:?}");
         assert_eq!(bench.origin.lease(&file), Some(kind));
-        // Somebody else still gets it only after a recall.
+        // Another client still gets the file only after a recall.
         bench.origin.others_write(&file, 0, b"DATA").await;
         assert_eq!(bench.origin.lease(&file), None);
         assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "DATA");
     }
 }
 
-/// Who was lent it by an earlier life believes in it until he hears of the restart.
+/// A client that has the lease from an earlier incarnation of the cache believes in it until it learns of
+/// the restart.
 #[tokio::test(start_paused = true)]
 async fn an_adopted_lease_is_kept_until_nobody_of_before_can_believe_in_it() {
     for grace_seconds in [3, 300] {
@@ -91,7 +92,7 @@ async fn an_adopted_lease_is_kept_until_nobody_of_before_can_believe_in_it() {
         tokio::time::sleep(SECOND * grace_seconds).await;
         cache.end_reclaim().await;
         let waited = changing.await.unwrap() - began;
-        // At the latest just before the origin would take it.
+        // The cache returns it no later than just before the origin would revoke it.
         let limits = if grace_seconds < 30 { 3..4 } else { 29..30 };
         assert!(limits.contains(&waited.as_secs()), "{waited:?}");
         assert_eq!(bench.origin.lease(&file), None, "it was returned, not revoked");
@@ -114,7 +115,7 @@ async fn what_the_index_was_not_told_of_is_asked() {
     assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "more data");
     let calls = bench.origin.calls();
     assert!(calls.contains(&("READ", 1)), "{calls:?}");
-    // And from then on nothing.
+    // From then on, reads cost nothing.
     assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "more data");
     assert_eq!(bench.origin.calls(), []);
 }
@@ -132,7 +133,7 @@ async fn a_lease_that_was_lost_meanwhile_vouches_for_nothing() {
     bench.origin.others_write(&file, 0, b"DATA").await;
     let cache = bench.open().await;
     assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "DATA");
-    // Another lease on the same file does not make the old record good either.
+    // A new lease on the same file does not make the old record valid either.
     let (mut bench, cache, file) = setup(Policy::Always(LeaseKind::Read)).await;
     cache.open(&v4_opener(0, 1), &open_request(&root(), "f", 1, Share::READ)).await.unwrap();
     cache.flush().await;
@@ -170,7 +171,7 @@ async fn a_lock_is_had_again_by_whoever_had_it_and_by_nobody_else() {
             let refused = cache.lock(&v4(0, 2), second.id, &wrong).await.unwrap_err();
             assert_eq!(refused.status, Status::NoGrace);
         }
-        // What was not reclaimed is free for others when that is over, and not before.
+        // Locks that were not reclaimed are free for other clients after the grace period, and not before.
         assert!(!bench.origin.others_lock(&file, &others_lock(100)).await);
         cache.end_reclaim().await;
         assert!(bench.origin.others_lock(&file, &others_lock(100)).await);
@@ -200,7 +201,8 @@ async fn a_lock_under_a_lease_for_writing_is_reclaimed_although_the_origin_never
             .await
             .is_ok_and(|it| it != Locked::Granted)
     );
-    // The recall tells the origin of it, when all who had a lock have said so.
+    // The recall sends the lock to the origin after the grace period, when all owners have reclaimed
+    // theirs.
     cache.end_reclaim().await;
     assert!(!bench.origin.others_lock(&file, &others_lock(5)).await);
 }
@@ -221,7 +223,7 @@ async fn what_was_not_held_is_not_reclaimed_and_what_nobody_reclaims_is_closed()
     bench.opens_are(0).await;
     let late = cache.open(&v4_opener(0, 1), &reclaim(&file, 1, Share::READ)).await.unwrap_err();
     assert_eq!(late.status, Status::NoGrace);
-    // Over an origin that has forgotten, nothing can be reclaimed.
+    // Over an origin that has lost the state, nothing can be reclaimed.
     bench.origin.state.lock().resumes = false;
     let cache = restart(&mut bench, cache).await;
     let refused = cache.open(&v4_opener(0, 1), &reclaim(&file, 1, Share::READ)).await.unwrap_err();
@@ -250,11 +252,11 @@ enum Step {
     Rename,
     Flush,
     Kill,
-    /// When the next change has taken effect, and before it is answered.
+    /// Kills the process after the next change has taken effect and before its reply.
     KillIn(u8),
-    /// With the lease recalled first.
+    /// Another client writes, after a recall of the lease.
     Other(u8),
-    /// While the process is down, so that the lease is revoked.
+    /// Another client writes while the process is down, so that the lease is revoked.
     KillAndOther(u8),
 }
 
@@ -333,7 +335,8 @@ async fn play(steps: &[Step], kind: LeaseKind) {
         }
         let really = bench.origin.tree().get(&file).unwrap().attributes;
         let complete = bench.origin.tree().read(&vfs::Principal::Machine, &file, 0, 100).unwrap();
-        // An open: without a lease, as after the READ of an empty file, nothing else asks.
+        // This counts as an open. Without a lease, as after a READ of an empty file, nothing else would ask
+        // the origin.
         let known = cache.getattr(&opener(0), &file).await.unwrap();
         let seen = read(&cache, &opener(0), &file, 0, 100).await;
         assert_eq!(seen, complete.data.to_bytes().unwrap(), "after step {turn}: {step:?}");
@@ -350,7 +353,7 @@ async fn play(steps: &[Step], kind: LeaseKind) {
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
-    /// Whatever was flushed or not when it was killed: what is read is what is there.
+    /// A read returns the origin's contents, whatever had been flushed to the index at the kill.
     #[test]
     fn no_kill_makes_it_lie(steps in proptest::collection::vec(step(), 0..24), writes in any::<bool>()) {
         let kind = if writes { LeaseKind::Write } else { LeaseKind::Read };

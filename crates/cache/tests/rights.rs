@@ -1,5 +1,5 @@
-//! Rights that are taken away at an origin which lets every READ under an open or a delegation pass, as RFC 8881 allows:
-//! whoever lost the right gets nothing that is newer than the last proof of it.
+//! Rights that are withdrawn at an origin that lets every READ under an open or a delegation pass, as RFC
+//! 8881 allows. A caller that lost the right gets nothing newer than the last proof of it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -37,7 +37,7 @@ fn filled(byte: u8) -> Vec<u8> {
 }
 
 impl Rights {
-    /// A file of the owner that everybody may read.
+    /// A file that every user may read.
     async fn new(policy: Policy) -> Rights {
         let bench = Bench::with_state(policy);
         bench.origin.trusting.store(true, Ordering::Relaxed);
@@ -51,7 +51,7 @@ impl Rights {
         Rights { bench, cache, file }
     }
 
-    /// The owner takes the right away and writes, on another client of the origin.
+    /// The owner, on another client of the origin, withdraws the right and then writes.
     async fn revoke(&self) {
         let file = self.file;
         self.bench
@@ -69,7 +69,7 @@ impl Rights {
         Ok(read.data.to_bytes().unwrap())
     }
 
-    /// Never anything new.
+    /// The READ must fail, so that the caller sees nothing new.
     async fn refused(&self, caller: &Caller, offset: u64) {
         assert_eq!(self.read(caller, offset).await.unwrap_err().status, Status::Access);
     }
@@ -87,7 +87,8 @@ async fn who_lost_the_right_reads_nothing_new_though_the_origin_has_an_open_for_
             rights.refused(&member, 0).await;
             rights.refused(&member, HALF).await;
         }
-        // The owner reads what is new, and that it is here then is no reason to show it.
+        // The owner reads the new contents. They are cached then, and still must not be shown to the
+        // member.
         assert_eq!(rights.read(&opener(OWNER), 0).await.unwrap(), "NNNN");
         rights.refused(&member, 0).await;
         rights.refused(&member, HALF).await;
@@ -101,7 +102,8 @@ async fn contents_that_are_newer_than_the_proof_are_withheld_within_the_timeouts
         let member = v4(MEMBER, 1);
         assert_eq!(read(&rights.cache, &member, &rights.file, 0, 4).await, "oooo");
         rights.revoke().await;
-        // Nothing has been asked since. This part is not here, and its READ is the first to show the new state.
+        // Nothing has been asked since. This part is not cached, and its READ is the first to show the new
+        // state.
         rights.refused(&member, HALF).await;
         rights.refused(&member, 0).await;
     }
@@ -111,7 +113,7 @@ async fn contents_that_are_newer_than_the_proof_are_withheld_within_the_timeouts
 async fn who_joins_the_fetch_of_another_needs_the_right_to_what_it_brings() {
     let rights = Rights::new(Policy::Never).await;
     let (owner, member) = (opener(OWNER), v4(MEMBER, 1));
-    // Both are known to be allowed, of what there is now.
+    // Both callers are known to have the right to the present contents.
     assert_eq!(rights.read(&owner, 0).await.unwrap(), "oooo");
     assert_eq!(rights.read(&member, 0).await.unwrap(), "oooo");
     let gate = rights.bench.origin.gate("READ");

@@ -1,5 +1,5 @@
-//! Share reservations over an origin that is strict about them: what the cache keeps there without need is in nobody's
-//! way, neither of our own clients nor of the origin's others.
+//! Share reservations over an origin that enforces them. A share that the cache keeps there without need
+//! conflicts neither with our own clients nor with other clients of the origin.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -37,7 +37,7 @@ async fn close(cache: &Cache, client: u64, open: OpenId) {
     cache.close(&v4(0, client), open).await.unwrap();
 }
 
-/// What the origin has for us.
+/// The shares that the origin has for us.
 fn held(bench: &Bench) -> Vec<(Share, Share)> {
     bench.origin.state.lock().opens.iter().map(|open| (open.access, open.deny)).collect()
 }
@@ -64,7 +64,7 @@ async fn an_open_that_denies_is_not_denied_by_one_that_nobody_needs() {
             let calls = bench.origin.calls();
             let of = |name| calls.iter().find(|(call, _)| *call == name).map_or(0, |(_, count)| *count);
             assert_eq!((of("OPEN"), of("CLOSE")), (2, 1), "{policy:?}");
-            // What is needed stays in the way.
+            // A share that is needed still conflicts.
             let denied = open(&cache, 3, &request(3, Share::WRITE)).await.unwrap_err();
             assert_eq!(denied.status, Status::ShareDenied, "{policy:?}");
             assert_eq!(held(&bench), [(Share::READ, BOTH)], "{policy:?}");
@@ -91,7 +91,7 @@ async fn a_denial_has_ended_at_the_origin_when_its_close_returns() {
         let alone = open(&cache, 1, &alone).await.unwrap();
         close(&cache, 1, alone).await;
         assert_eq!(held(&bench), [], "{policy:?}");
-        // Somebody who does not mind it uses the same open, and is left with it.
+        // A client without conflict shares the same open, and keeps it.
         let denier = denying(open_request(&root(), "f", 1, Share::READ), Share::WRITE);
         let denier = open(&cache, 1, &denier).await.unwrap();
         let reader = open(&cache, 2, &open_request(&root(), "f", 2, Share::READ)).await.unwrap();
@@ -115,7 +115,7 @@ async fn a_denial_given_up_by_a_downgrade_has_ended_at_the_origin() {
 #[tokio::test(start_paused = true)]
 async fn an_open_waits_for_a_read_under_the_one_in_its_way() {
     let (bench, cache, file) = setup(Policy::Never).await;
-    // A READ of its own, and not one that came with the open.
+    // Force a separate READ instead of the piggybacked one.
     bench.origin.fails_piggybacked.store(true, std::sync::atomic::Ordering::Relaxed);
     let reader = open(&cache, 1, &open_handle(&file, 1, Share::READ)).await.unwrap();
     let gate = bench.origin.gate("READ");

@@ -56,7 +56,7 @@ async fn lookup_is_one_lookup_cold_and_one_getattr_of_the_child_warm() {
             assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
         }
     }
-    // Somebody else moves the name: the child's ctime tells, and one LOOKUP follows.
+    // Another client renames the file: the child's ctime shows it, and one LOOKUP follows.
     bench.origin.tree().rename((&root(), &name("f")), (&root(), &name("g"))).unwrap();
     let error = cache.lookup(&opener(0), &root(), &name("f"), vfs::Want::None).await.unwrap_err();
     assert_eq!(error.status, Status::NoEnt);
@@ -115,7 +115,7 @@ async fn access_is_one_access_for_each_credential_and_then_one_getattr() {
         assert!(accessed.attributes.is_some());
         assert_eq!(bench.origin.calls(), [("GETATTR", 1)], "the first answer serves other questions");
     }
-    // A change of mode by somebody else is noticed at the next ACCESS.
+    // The next ACCESS notices that another client has changed the mode.
     let set = SetAttributes { mode: Some(0), ..SetAttributes::default() };
     bench.origin.tree().setattr(&file, &set, None).unwrap();
     let accessed = cache.access(&opener(1), &file, AccessMask::all()).await.unwrap();
@@ -215,7 +215,8 @@ async fn read_that_is_not_allowed_is_left_to_the_origin() {
         assert_eq!(error.status, Status::Access);
         assert_eq!(bench.origin.calls(), calls);
     }
-    // The owner of a file without any permission may still read it: the origin says so, and that is remembered.
+    // The owner of a file without any permission may still read it. The origin allows it, and that is
+    // remembered.
     let set = SetAttributes { mode: Some(0), ..SetAttributes::default() };
     cache.setattr(&opener(5), &file, &set, None).await.unwrap();
     bench.origin.calls();
@@ -336,7 +337,7 @@ async fn a_listing_is_read_once_and_revalidated_with_one_getattr() {
     assert_eq!(list().await, cold);
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
 
-    // It has told what its names lead to: each LOOKUP is one GETATTR.
+    // The listing has told where the names lead: each LOOKUP costs one GETATTR.
     cache.access(&user, &root(), AccessMask::all()).await.unwrap();
     bench.origin.calls();
     cache.lookup(&user, &root(), &name("file-7"), vfs::Want::None).await.unwrap();
@@ -416,7 +417,7 @@ async fn noac_asks_before_every_read() {
     read(&cache, &user, &file, 0, 4).await;
     bench.origin.calls();
     read(&cache, &user, &file, 0, 4).await;
-    // Rights are as old as attributes may be, too: the origin is asked for them as well.
+    // A right is believed no longer than the attributes: the origin is asked for it as well.
     assert!(bench.origin.calls().contains(&("GETATTR", 1)));
     bench.origin.tree().write(&file, 0, b"DATA").unwrap();
     assert_eq!(read(&cache, &user, &file, 0, 4).await, "DATA");

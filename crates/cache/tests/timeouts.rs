@@ -30,7 +30,8 @@ async fn setup(timeouts: Timeouts) -> (Bench, Arc<Cache>, Handle) {
 #[tokio::test(start_paused = true)]
 async fn timeouts_double_from_acregmin_to_acregmax_and_begin_again_after_a_change() {
     let (bench, cache, file) = setup(Timeouts::default()).await;
-    // Seconds after the last GETATTR at which a stat is free, and at which it is not.
+    // Pairs of seconds after the last GETATTR: a `stat` is free at the first, and costs a GETATTR at the
+    // second.
     let steps = async |expected: &[(u64, u64)]| {
         for (free, asked) in expected {
             tokio::time::advance(Duration::from_secs(*free)).await;

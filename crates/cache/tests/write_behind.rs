@@ -1,4 +1,4 @@
-//! Delayed writes: what they cost at the origin, counted call by call, and what they promise.
+//! Delayed writes: their cost at the origin, counted call by call, and their promises.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -45,7 +45,7 @@ async fn a_thousand_small_appends_are_one_write() {
     assert_eq!(bench.origin.contents(&file), expected);
     let stats = cache.stats();
     assert_eq!((stats.dirty_bytes, stats.merged_writes, stats.flushed_bytes), (0, 999, 100_000));
-    // What was written is read back from here.
+    // Written bytes are read back from the cache.
     assert_eq!(read(&cache, &user(), &file, 0, 100_000).await, expected);
     assert_eq!(bench.origin.calls(), []);
 }
@@ -75,7 +75,7 @@ async fn a_file_of_one_wsize_is_one_call_and_fsync_of_nothing_is_none() {
     cache.commit(&user(), &file, 0, 0).await.unwrap();
     cache.close(&user(), id).await.unwrap();
     assert_eq!(bench.origin.calls(), []);
-    // A write that has to be durable is so when it is answered.
+    // A WRITE that must be durable is durable when it is answered.
     let id = open_file(&bench, &cache).await;
     let by = StateidBasis::Open(id);
     let written = cache.write(&user(), &file, by, 5, "x".into(), Stability::DataSync).await.unwrap();
@@ -109,7 +109,7 @@ async fn what_waits_is_what_everybody_here_sees() {
         assert!(!middle.eof && middle.data.len() == 1000, "there is more");
         assert_eq!(bench.origin.calls(), []);
     }
-    // Attributes tell of it wherever they come from.
+    // The attributes show the delayed bytes, whatever call returns them.
     let before = bench.origin.tree().get(&file).unwrap().attributes;
     for attributes in [
         cache.getattr(&user(), &file).await.unwrap(),
@@ -123,7 +123,7 @@ async fn what_waits_is_what_everybody_here_sees() {
     bench.origin.calls();
     cache.commit(&user(), &file, 0, 0).await.unwrap();
     assert_eq!(bench.origin.contents(&file), expected);
-    // Our own writes have not made the rest of the file unknown.
+    // Our own writes have not invalidated the rest of the file.
     bench.origin.calls();
     assert_eq!(read(&cache, &user(), &file, 0, 10_000).await, expected[..10_000]);
     assert_eq!(bench.origin.calls(), []);
@@ -177,7 +177,7 @@ async fn a_writer_waits_for_room_and_a_reader_does_not() {
     assert!(!writer.is_finished());
     let held = cache.stats().dirty_bytes;
     assert!(held <= 256 << 10, "{held} bytes wait");
-    // The origin does not answer; what is here does.
+    // The origin does not answer, and cached bytes are still served.
     assert_eq!(read(&cache, &stat, &other, 0, 10).await, "cached");
     assert_eq!(read(&cache, &stat, &file, 32 << 10, 5).await, [1; 5][..]);
     assert_eq!(size(&cache, &file).await, held);
@@ -196,7 +196,7 @@ async fn an_origin_that_goes_down_before_the_commit_gets_it_all_again() {
     until(|| bench.origin.contents(&file).len() >= 2 * MIB).await;
     bench.origin.crash();
     assert_eq!(bench.origin.contents(&file), b"old");
-    // Whoever asks the origin meanwhile is told of the file as it was written.
+    // A client that asks for attributes or data meanwhile sees the file as it was written.
     assert_eq!(cache.getattr(&opener(0), &file).await.unwrap().size, 2 * MIB as u64 + 5);
     assert_eq!(read(&cache, &user(), &file, 0, 10).await, [1; 10][..]);
     cache.close(&user(), id).await.unwrap();
@@ -211,14 +211,14 @@ async fn an_error_is_told_once_at_fsync_or_close() {
         let id = open_file(&bench, &cache).await;
         put(&cache, id, &file, 0, b"new").await;
         bench.origin.durability.refuse_writes.lock().push_back(status);
-        // Whoever merely reads is told nothing.
+        // A client that only reads does not get the error.
         let reader = open(&cache, &open_handle(&file, 9, Share::READ)).await;
         tokio::time::sleep(31 * SECOND).await;
         until(|| cache.stats().dirty_bytes == 0).await;
         cache.close(&user(), reader).await.unwrap();
         assert_eq!(cache.commit(&user(), &file, 0, 0).await.unwrap_err().status, status);
         cache.commit(&user(), &file, 0, 0).await.unwrap();
-        // What could not be written is gone, and the origin's bytes are read.
+        // The refused bytes are lost, and a READ returns the origin's bytes.
         assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "old");
         // After an error, nothing is delayed until the origin takes something.
         bench.origin.calls();
@@ -270,7 +270,7 @@ async fn what_is_cut_off_is_never_sent() {
     let mut expected = vec![1; 50];
     expected.resize(60, 2);
     assert_eq!(read(&cache, &user(), &file, 0, 1000).await, expected);
-    // Longer again: with zeros.
+    // The file is extended again, with zeros.
     cache.setattr(&user(), &file, &sizes(80), None).await.unwrap();
     expected.resize(80, 0);
     assert_eq!(read(&cache, &user(), &file, 0, 1000).await, expected);
@@ -282,7 +282,7 @@ async fn what_is_cut_off_is_never_sent() {
     assert!(
         bench.origin.came().iter().all(|came| came.offset == 50 && came.length == 10 || came.offset == 90)
     );
-    // An open that cuts.
+    // An open that truncates.
     let id = open_file(&bench, &cache).await;
     put(&cache, id, &file, 0, b"never").await;
     let cutting = OpenRequest { create: Some(unchecked(Some(0))), ..open_request(&root(), "f", 2, BOTH) };
@@ -303,7 +303,7 @@ async fn a_cut_that_is_refused_loses_nothing_and_one_waits_for_what_is_on_its_wa
     let refused = cache.setattr(&user(), &file, &sizes(0), guard).await.unwrap_err();
     assert_eq!(refused.status, Status::NotSync);
     assert_eq!(read(&cache, &user(), &file, 5, 4).await, "kept");
-    // A WRITE is on its way that would make the file longer again.
+    // A WRITE is in flight that would extend the file again.
     put(&cache, id, &file, 20, b"tail").await;
     bench.origin.calls();
     let gate = bench.origin.gate("WRITE");
@@ -370,7 +370,7 @@ async fn under_a_write_lease_a_file_is_made_with_one_call_and_its_times_do_not_m
         assert_eq!(cache.getattr(&opener(0), file).await.unwrap().mtime, seen);
         assert_eq!(bench.origin.tree().get(file).unwrap().attributes.mtime, seen);
     }
-    // Written again, it is the origin's time that counts.
+    // After another write, the origin's time counts.
     let id = open(&cache, &open_request(&root(), "extracted", 1, BOTH)).await;
     put(&cache, id, &files[0], 0, b"E").await;
     assert!(cache.getattr(&opener(0), &files[0]).await.unwrap().mtime > then);
@@ -394,7 +394,7 @@ async fn what_the_owner_sets_to_what_it_is_waits_with_the_data_and_a_change_does
         assert_eq!(wcc.after.unwrap().size, 4);
     }
     assert_eq!(bench.origin.calls(), []);
-    // A stranger elsewhere asks the origin for rights, and no lease is recalled for that.
+    // Another client asks the origin for rights, and that recalls no lease.
     let shared = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
     cache.setattr(&user(), &file, &shared, None).await.unwrap();
     let there = bench.origin.tree().get(&file).unwrap().attributes;
@@ -427,7 +427,7 @@ async fn each_writer_is_sent_in_its_own_name_and_one_who_may_not_is_left_to_the_
         let caller = Caller::unix(uid, 5, &[]);
         write(&cache, &caller, &file, offset, b"0123456789").await;
     }
-    // Neither by open nor by mode.
+    // A caller that may write neither by an open nor by the mode.
     let stranger = Caller::unix(9, 9, &[]);
     cache.commit(&Caller::unix(1, 5, &[]), &file, 0, 0).await.unwrap();
     let came: Vec<_> = bench.origin.came().iter().map(|came| (came.uid, came.offset, came.length)).collect();
@@ -447,7 +447,7 @@ async fn under_a_write_lease_close_is_free_and_a_recall_sends_all() {
     assert_eq!(cache.getattr(&opener(0), &file).await.unwrap().size, 5);
     assert_eq!(read(&cache, &user(), &file, 0, 10).await, "newer");
     assert_eq!(bench.origin.calls(), []);
-    // The origin asks how large it is.
+    // The origin asks for the file's size (CB_GETATTR).
     let lease = bench.origin.state.lock().leases[0].id;
     let (answer, held) = tokio::sync::oneshot::channel();
     let deadline = tokio::time::Instant::now() + SECOND;
@@ -456,7 +456,7 @@ async fn under_a_write_lease_close_is_free_and_a_recall_sends_all() {
     let held = held.await.unwrap();
     assert_eq!((held.modified, held.size), (true, 5));
     assert_eq!(bench.origin.calls(), []);
-    // Somebody else wants it.
+    // Another client wants the file.
     bench.origin.others(&file, |tree| assert_eq!(tree.get(&file).unwrap().data, b"newer")).await;
     let calls = bench.origin.calls();
     assert!(calls.contains(&("WRITE", 1)) && !calls.iter().any(|(call, _)| *call == "COMMIT"), "{calls:?}");
@@ -474,7 +474,7 @@ async fn a_file_that_is_removed_first_is_never_written() {
     tokio::time::sleep(40 * SECOND).await;
     assert!(bench.origin.came().is_empty());
     assert_eq!(cache.stats().dirty_bytes, 0);
-    // One that is renamed over another is written before, and the other one is not.
+    // A file that is renamed over another is sent first, and the replaced file is not sent.
     for text in ["a", "b"] {
         bench.origin.put(&root(), text, b"");
     }
@@ -505,17 +505,18 @@ async fn a_file_that_gets_another_name_is_sent_first_whoever_has_it_open() {
         put_more(b"one ").await;
         cache.rename(&user(), &root(), &name("f"), &root(), &name("g")).await.unwrap();
         assert_eq!(bench.origin.contents(&file), b"one ");
-        // What the new name leads to is not remembered.
+        // The new name is not remembered.
         put_more(b"two ").await;
         cache.rename(&user(), &root(), &name("g"), &root(), &name("h")).await.unwrap();
         assert_eq!(bench.origin.contents(&file), b"one two ");
         put_more(b"three").await;
         cache.link(&user(), &file, &root(), &name("i")).await.unwrap();
         assert_eq!(bench.origin.contents(&file), b"one two three");
-        // All of it is durable: the origin going down loses nothing.
+        // All of it is durable: a crash of the origin loses nothing.
         bench.origin.crash();
         assert_eq!(bench.origin.contents(&file), b"one two three");
-        // The name that a removed file has until it is closed is of no use to anybody.
+        // A client uses such a name only until it closes the removed file, so nothing needs to be sent for
+        // it.
         put_more(b"four").await;
         cache.rename(&user(), &root(), &name("h"), &root(), &name(".nfs0001")).await.unwrap();
         assert_eq!(bench.origin.contents(&file), b"one two three");
@@ -549,7 +550,7 @@ async fn a_file_that_has_another_link_is_sent_although_nobody_here_knows_of_it()
         let (bench, cache, file) = over(Bench::with_state(policy), b"").await;
         let id = open_file(&bench, &cache).await;
         put(&cache, id, &file, 0, b"kept").await;
-        // Whatever the origin promises, it is the one that knows.
+        // The link count is the origin's to know, whatever was known of it here.
         bench.origin.tree().link(&file, &root(), &name("link")).unwrap();
         cache.remove(&user(), &root(), &name("f")).await.unwrap();
         cache.close(&user(), id).await.unwrap();
@@ -573,7 +574,7 @@ async fn the_end_of_the_process_sends_all_and_waits_no_longer_than_it_may() {
     assert!(before.elapsed() >= 60 * SECOND && before.elapsed() < 70 * SECOND);
 }
 
-/// An origin that takes a WRITE of a MiB every 45 s, and another that takes nothing any more.
+/// One origin takes a WRITE of a MiB every 45 s, and another stops taking anything.
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_process_waits_for_an_origin_that_is_slow_as_long_as_it_takes_something() {
     for (takes, left) in [(6, 0), (2, 4 * MIB as u64)] {

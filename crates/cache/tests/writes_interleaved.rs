@@ -1,9 +1,10 @@
-//! Delayed writes, many files at once: whoever writes reads back what it wrote, at any moment; whoever reads past the
-//! cache after fsync or close finds exactly that, even if the origin went down between WRITE and COMMIT or does so then.
+//! Delayed writes of many files at once. A writer reads back what it wrote, at any moment. After fsync or
+//! close, a reader at the origin finds exactly the same bytes, even if the origin crashes between WRITE and
+//! COMMIT, or at that moment.
 //!
-//! Each file has one writer, which does everything in order, so that it knows what the file has to be. They share the
-//! cache, its limits and the origin, which is slow in a random way, goes down, asks for patience, leaves out what was
-//! before, and recalls leases.
+//! Each file has one writer, which does everything in order, so that it knows what the file must contain.
+//! The writers share the cache, its limits and the origin. The origin is slow at random, crashes, answers
+//! DELAY, omits the state before a change, and recalls leases.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -32,7 +33,7 @@ struct Writer {
     leased: bool,
     file: Handle,
     opens: Vec<OpenId>,
-    /// What the file is.
+    /// The contents that the file must have.
     model: Vec<u8>,
 }
 
@@ -100,7 +101,7 @@ impl Writer {
         let written = loop {
             let bytes = bytes.clone();
             match self.cache.write(&self.user(), &self.file, by, offset, bytes, stability).await {
-                // After an error writes go through, and so does what the origin says to one of them: come again.
+                // After an error, WRITEs go through to the origin, and so does its DELAY: send it again.
                 Err(error) if error.status == Status::Delay => {}
                 written => break written.unwrap(),
             }
@@ -148,7 +149,7 @@ impl Writer {
         self.check_origin(true).await;
     }
 
-    /// What others find at the origin, now and after it went down.
+    /// Checks the contents at the origin, now and after a crash.
     async fn check_origin(&self, synced: bool) {
         if self.leased && !synced {
             let look = |tree: &mut origin::Tree| self.is_model(&tree.get(&self.file).unwrap().data);

@@ -1,10 +1,11 @@
-//! Access times: what is read here, the origin does not see being read.
+//! Access times: the origin does not see reads that the cache serves.
 //!
-//! Badros tells it: after a hit, a SETATTR of the access time if the last one was more than half a minute ago. It can be
-//! had here too (`atime_after`), and is not the default. The SETATTR moves the file's ctime at most origins, so that
-//! every other cache of the file, and every remembered name of it, has to be asked for anew because somebody has *read*
-//! the file; a user who may only read is not allowed it by most; and few programs want to know. As with `noatime` and
-//! `relatime` of mount(8), correctness does not depend on it.
+//! Badros reports them. After a hit, his cache sends a SETATTR of the access time if the last one was more
+//! than half a minute ago. The option `atime_after` does the same; it is off by default for three reasons.
+//! At most origins the SETATTR moves the file's ctime. Then every other cache must ask for the file and its
+//! names again, only because a client has *read* it. Most origins refuse it to a user with the right to
+//! read alone. And few programs need it. As with `noatime` and `relatime` of mount(8), correctness does not
+//! depend on it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +16,12 @@ use crate::core::Core;
 use crate::inspect::since;
 use crate::table::Object;
 
-/// A reader who was refused is not tried again for the file so soon.
+/// After a refusal, no SETATTR is sent for the file for this long.
 const REFUSED_FOR: Duration = Duration::from_secs(3600);
 
 impl Core {
-    /// A hit was served: tells the origin in the background, if it is to be told and does not know of a read as young.
+    /// A hit was served. If the origin's access time is older than `atime_after`, updates it in the
+    /// background.
     pub fn touch(&self, caller: &Caller, object: &Arc<Object>) {
         let Some(after) = self.options.atime_after else { return };
         let now = self.policy.wall();

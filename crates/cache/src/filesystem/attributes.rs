@@ -42,7 +42,8 @@ impl Core {
         Ok(Accessed { granted: accessed.granted & asked, attributes: accessed.attributes })
     }
 
-    /// The caller with what his demand comes to for this object, if directories are another matter to him.
+    /// The caller with its freshness resolved for this object: an open or a `stat`. Directories may count
+    /// otherwise than files.
     pub fn demanding(&self, caller: &Caller, object: &Arc<Object>) -> Caller {
         let counts = self.with(object, |state| {
             let is_dir = state.attributes().is_some_and(Attributes::is_dir);
@@ -86,8 +87,8 @@ impl Core {
         Ok(accessed)
     }
 
-    /// Asks whether the caller has a right. Where rights are told one by one, of a file no more than that is asked; that it is
-    /// not granted is not remembered then.
+    /// Asks whether the caller has a right. Over an origin with leases alone, ACCESS checks rights one by
+    /// one, so only this one is requested for a file. A refusal is not remembered then.
     pub async fn ask_right(
         &self,
         caller: &Caller,
@@ -113,7 +114,7 @@ impl Core {
         accessed
     }
 
-    /// Takes note of what ACCESS told.
+    /// Records the answer to an ACCESS.
     pub fn note_access(
         &self,
         caller: &Caller,
@@ -125,7 +126,8 @@ impl Core {
         self.with(object, |state| {
             let belongs = match seen {
                 Some(seen) => seen == Seen::Known,
-                // Without attributes, the answer is of the known state or a later one: it goes with the known one.
+                // Without attributes, the answer belongs to the known state or to a later one. Record it
+                // with the known one.
                 None => state.attributes().is_some() && state.epoch() == before.epoch && !state.is_suspect(),
             };
             if belongs && state.rights_generation == before.rights_generation {

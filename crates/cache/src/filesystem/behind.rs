@@ -1,5 +1,5 @@
-//! Delayed writes, as the operations see them: WRITE, COMMIT and CLOSE under `write_behind`, READ over what waits, and
-//! what has to be done about it before names change. See [`crate::writes`].
+//! Delayed writes, as the operations see them: WRITE, COMMIT and CLOSE with `write_behind`, READ over
+//! delayed bytes, and the flushes that must come before a name changes. See [`crate::writes`].
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,21 +19,23 @@ use crate::object::ObjectState;
 use crate::table::Object;
 use crate::writes::{Cut, Delayed, Hold, Level, Pending, Writes};
 
-/// Where files of this machine end.
+/// The largest file offset on this machine.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// What is delayed of a range that is read.
+/// The delayed bytes of a range that is read.
 struct Waiting {
-    /// Older ones first.
+    /// Oldest first. Where pieces overlap, the later one counts.
     pieces: Vec<(u64, Bytes)>,
-    /// They are all of the range that the file has; it ends here, or elsewhere if that is not known.
+    /// Set if the pieces cover all bytes of the file in the range. It holds the file's size, or `u64::MAX`
+    /// if that is not known.
     complete: Option<u64>,
-    /// The file ends here at least.
+    /// A lower bound for the file's size.
     end: u64,
 }
 
 impl Core {
-    /// WRITE: into memory, and to the origin later; through, if nothing may be delayed.
+    /// WRITE: takes the bytes into memory and sends them later. If they must not be delayed, sends them at
+    /// once.
     pub async fn write_delayed(
         &self,
         delayed: &Delayed,
@@ -64,7 +66,8 @@ impl Core {
         Ok(Written { count, stability, verifier: delayed.verifier, wcc })
     }
 
-    /// May this writer's bytes wait? Who has opened the file for writing may write it; anybody else is asked for.
+    /// May this writer's bytes be delayed? An open for writing is enough. For a writer without an open, the
+    /// cache asks ACCESS if the right is not known.
     async fn may_delay(&self, caller: &Caller, object: &Arc<Object>, by: StateidBasis) -> Result<bool> {
         let may = match by {
             StateidBasis::Open(id) => {
@@ -91,7 +94,8 @@ impl Core {
         Ok(may && !strict)
     }
 
-    /// Writes through, after what is delayed: all of that is durable first, so that it never comes after these bytes.
+    /// Writes through. All delayed bytes become durable first, so that they never reach the origin after
+    /// these.
     async fn write_now(
         &self,
         caller: &Caller,
@@ -118,7 +122,7 @@ impl Core {
                 let fresh = || Box::new(Writes::new(self.write_chunk_bytes(), delayed.first_number()));
                 state.writes.get_or_insert_with(fresh);
             });
-            // Whoever found it idle may have taken it away meanwhile.
+            // A task that found the record idle may have dropped it meanwhile.
             let Some(merged) = self.writes(object, |writes| writes.write(offset, data, caller, time)) else {
                 continue;
             };
@@ -135,15 +139,15 @@ impl Core {
         Wcc::seen(after)
     }
 
-    /// COMMIT: everything of the file, whatever the range.
+    /// COMMIT: flushes the entire file, whatever the range.
     pub async fn commit_delayed(&self, delayed: &Delayed, handle: &Handle) -> Result<Commit> {
         let object = self.object(handle);
         self.flush_and_tell(&object, Level::Stable).await?;
         Ok(Commit { verifier: delayed.verifier, wcc: self.written_wcc(&object) })
     }
 
-    /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent while the origin has
-    /// space for it, and of a file that is gone nothing either.
+    /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent while
+    /// the origin has space for the bytes. Nothing is sent for a file that has lost its last link either.
     pub async fn flush_at_close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         if self.delayed.is_none() {
             return Ok(());
@@ -163,8 +167,8 @@ impl Core {
         self.flush_and_tell(&object, Level::Stable).await
     }
 
-    /// The same, of an open that ends. While somebody else here writes the file, its errors are theirs to hear. What
-    /// nobody can read any more is dropped.
+    /// Flushes at the end of an open. While another local open writes the file, errors stay for that
+    /// writer. If the file has lost its last link and no other open, its delayed bytes are dropped.
     pub async fn flush_at_end(&self, caller: &Caller, open: OpenId) -> Result<()> {
         if self.delayed.is_some()
             && let Ok(object) = self.opened_object(open)
@@ -186,8 +190,8 @@ impl Core {
         self.flush_at_close(caller, open).await
     }
 
-    /// Has a file of which something is delayed lost its last link? A name of it that we removed may not have been the
-    /// last one, whatever was known of it: the origin is asked.
+    /// Has a file with delayed bytes lost its last link? We removed a name, but it may not have been the
+    /// last one, whatever was known of the link count. So ask the origin.
     async fn is_gone(&self, caller: &Caller, object: &Arc<Object>) -> bool {
         let perhaps =
             |state: &ObjectState| state.unlinked && state.writes.as_ref().is_some_and(|w| !w.is_clean());
@@ -206,7 +210,7 @@ impl Core {
         }
     }
 
-    /// The time of modification that programs see now stays what it is, although the origin will stamp another one.
+    /// Registers the mtime that programs see now, because the origin will stamp the file with a later one.
     fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) {
         let mtime = self.with(object, |state| {
             let unset = |writes: &&Writes| writes.pending().is_none_or(|pending| pending.mtime.is_none());
@@ -219,8 +223,8 @@ impl Core {
         }
     }
 
-    /// SETATTR, by the owner, of a file of which something is delayed under a write lease: it waits with that, if it
-    /// may.
+    /// SETATTR by the owner of a file with bytes delayed under a write lease. If it may wait for those
+    /// bytes, registers it and returns the answer.
     pub fn delay_setattr(&self, caller: &Caller, object: &Arc<Object>, set: &SetAttributes) -> Option<Wcc> {
         if self.is_all_clean() {
             return None;
@@ -236,7 +240,7 @@ impl Core {
         Some(self.written_wcc(object))
     }
 
-    /// READ over what is delayed.
+    /// READ over delayed bytes.
     pub async fn read_over(
         &self,
         reader: (&Caller, StateidBasis),
@@ -248,7 +252,7 @@ impl Core {
         let range = offset..offset.saturating_add(u64::from(count));
         self.settle_doubt(&object).await;
         let read = self.read_over_once(reader, &object, &range).await;
-        // What was read just now may have told of a change.
+        // This READ itself may have shown a change.
         if self.settle_doubt(&object).await {
             return self.read_over_once(reader, &object, &range).await;
         }
@@ -262,7 +266,7 @@ impl Core {
         range: &Range<u64>,
     ) -> Result<Read> {
         let count = (range.end - range.start) as u32;
-        // Taken before anything is read: what lands meanwhile is in what is read then.
+        // Take these before reading. Bytes that land meanwhile are in what the READ returns.
         let waiting = self.with(object, |state| {
             let writes = state.writes.as_ref()?;
             let end = writes.end()?;
@@ -296,7 +300,8 @@ impl Core {
         Ok(Read { data: Data::Bytes(compose(range, &bytes, &waiting.pieces, end)), eof, attributes: None })
     }
 
-    /// May it read what is delayed? Who has opened the file for reading was let in then: who has just made it, too.
+    /// May the caller read delayed bytes? An open for reading is enough: the right was checked then, or the
+    /// caller made the file.
     async fn may_read(&self, caller: &Caller, object: &Arc<Object>, by: StateidBasis) -> Result<bool> {
         let opened = |id: OpenId| self.with(object, |state| state.opens.shares(id));
         if let StateidBasis::Open(id) = by
@@ -312,7 +317,7 @@ impl Core {
         Ok(may(self) == Some(true))
     }
 
-    /// A name is about to be opened or made so that its file is cut. What is delayed of that is put aside.
+    /// An open or create by name is about to truncate a file. Puts its delayed bytes behind `size` aside.
     pub async fn cut_named(
         &self,
         caller: &Caller,
@@ -328,8 +333,8 @@ impl Core {
         Cut::begin(self, &self.object(&child), size).await
     }
 
-    /// A name is about to be removed. What is delayed of its file is held back if it will certainly be gone then, and
-    /// sent otherwise.
+    /// A name is about to be removed. If its file will certainly be gone then, holds the file; otherwise
+    /// sends its delayed bytes.
     pub async fn before_unlink(&self, directory: &Handle, name: &Name) -> Option<Hold> {
         let (object, certain) = self.delayed_child(directory, name)?;
         let last = self.with(&object, |state| {
@@ -342,14 +347,14 @@ impl Core {
                 self.flush_writes(&object, Level::Sent).await;
                 None
             }
-            // Whoever has it open will send it.
+            // The local open that holds the file will send the bytes.
             None => None,
         }
     }
 
-    /// A name is about to be changed. What is delayed of its file is sent, whoever has it open, so that whoever finds it
-    /// under the new name after we were killed does not find it empty: but for the name that a removed file has until it
-    /// is closed.
+    /// A name is about to be renamed. Flushes its file, even if it is open. If this process is killed
+    /// later, the file under the new name is then not empty. The exception is the name that a client gives
+    /// to a removed file until it is closed.
     pub async fn before_rename(
         &self,
         caller: &Caller,
@@ -361,7 +366,7 @@ impl Core {
         }
         let child = match self.name_entry(directory, name) {
             Some(NameEntry { leads: Leads::To(child), .. }) => child,
-            // A change of ours has put it out of mind.
+            // A change of ours removed the entry from the index.
             _ => match self.lookup(caller, directory, name).await {
                 Ok(found) => found.node.handle,
                 Err(_) => return Ok(()),
@@ -370,7 +375,7 @@ impl Core {
         self.flush_before_name(&self.object(&child)).await
     }
 
-    /// A file is about to get another name: as with a rename.
+    /// A file is about to get another name: flushes it as before a rename.
     pub async fn before_link(&self, file: &Handle, name: &Name) -> Result<()> {
         if self.is_all_clean() || is_silly(name) {
             return Ok(());
@@ -378,8 +383,8 @@ impl Core {
         self.flush_before_name(&self.object(file)).await
     }
 
-    /// What the origin does not take must not get a name under which something else was complete. A writer who still has
-    /// the file open is told as well.
+    /// Flushes a file before it gets a name. If the origin refuses bytes, the operation fails: the new name
+    /// may belong to a complete file now. A writer that has the file open receives the error too.
     async fn flush_before_name(&self, object: &Arc<Object>) -> Result<()> {
         self.flush_writes(object, Level::Stable).await;
         let written = self.with(object, |state| state.opens.is_written());
@@ -387,7 +392,7 @@ impl Core {
         told.flatten().map_or(Ok(()), |status| Err(status.into()))
     }
 
-    /// What a name leads to, if something of it is delayed; and whether that is certain.
+    /// The file that a name leads to, if any of it is delayed, and whether that is certain.
     fn delayed_child(&self, directory: &Handle, name: &Name) -> Option<(Arc<Object>, bool)> {
         if self.is_all_clean() {
             return None;
@@ -405,17 +410,17 @@ impl Core {
     }
 }
 
-/// Is it the name that a removed file has until it is closed?
+/// Is it the name that a client gives to a removed file until it is closed?
 fn is_silly(name: &Name) -> bool {
     name.as_bytes().starts_with(b".nfs")
 }
 
-/// Need what is delayed not be sent before somebody else wants the file?
+/// May delayed bytes stay here until another client wants the file?
 fn keeps_writes(state: &ObjectState) -> bool {
     state.lease.as_ref().is_some_and(|lease| lease.kind == LeaseKind::Write && lease.is_free())
 }
 
-/// Will the origin let the caller set any times, and give rights?
+/// Does the caller own the file? Then the origin lets it set any times and mode.
 fn owns(caller: &Caller, known: &Attributes) -> bool {
     matches!(&caller.principal, Principal::Unix(credential) if credential.uid == known.uid)
 }
@@ -424,7 +429,8 @@ fn range_of((at, bytes): &(u64, Bytes)) -> Range<u64> {
     *at..*at + bytes.len() as u64
 }
 
-/// The bytes of `range` up to `end`: those of `base`, which begin where it does, under the pieces; zeros elsewhere.
+/// Composes the bytes of `range` up to `end`: `base`, which begins at the start of the range, then the
+/// pieces over it, and zeros elsewhere.
 fn compose(range: &Range<u64>, base: &Bytes, pieces: &[(u64, Bytes)], end: u64) -> Bytes {
     if let [(at, bytes)] = pieces
         && *at == range.start

@@ -1,4 +1,4 @@
-//! Files that are here as a whole, for a layer above that lets the kernel read them.
+//! Complete files, for a layer above that lets the kernel read them.
 
 use std::sync::Arc;
 
@@ -9,7 +9,7 @@ use crate::core::Core;
 use crate::store::Pin;
 use crate::table::Object;
 
-/// Keeps a complete file as it is, until the layer above takes it over.
+/// Keeps the bytes of a complete file unchanged, until the layer above takes the file over.
 struct CompletePin {
     core: Arc<Core>,
     object: Arc<Object>,
@@ -24,13 +24,14 @@ impl Pinned for CompletePin {
                 state.drop_data();
             }
         });
-        // A reader that still has a pin of it reads what the holder writes: the holder parts when that is newer.
+        // A reader with an older pin now reads what the holder writes. That is right: the holder takes the
+        // file over only when its bytes are newer.
         file.remove();
     }
 }
 
 impl Core {
-    /// Until when what is known of a file may be believed without asking.
+    /// Until when the known attributes of a file may be believed without asking.
     pub fn believed_until(&self, handle: &Handle) -> Option<Instant> {
         let object = self.table.peek(handle)?;
         self.with(&object, |state| state.current_until())
@@ -42,8 +43,9 @@ impl Core {
         object.map_or(0, |object| self.with(&object, |state| state.names_doubted()))
     }
 
-    /// The file of an open, if all of its bytes are here and those of the known state. What was fetched before that was
-    /// settled may not be: it is good until the next open, and the layer above would keep it for longer.
+    /// The file of an open, if all of its bytes are here and belong to the known state. None if some bytes
+    /// were fetched while the state was racy. Those are good only until the next open, and the layer above
+    /// would keep them for longer.
     pub fn complete_file(self: &Arc<Core>, caller: &Caller, open: OpenId) -> Option<CompleteFile> {
         let object = self.opened_object(open).ok()?;
         let (pin, attributes) = self.with(&object, |state| {
@@ -60,7 +62,8 @@ impl Core {
             Some((file.pin(all), attributes))
         })?;
         let file = pin.open().ok()?;
-        // Blocks at the end that were fetched before the file was cut would be read as part of it.
+        // Blocks that were fetched before a truncation may lie behind the end, and would be read as part of
+        // the file.
         (file.metadata().ok()?.len() == attributes.size).then(|| CompleteFile {
             file,
             attributes,

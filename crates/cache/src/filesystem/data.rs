@@ -20,32 +20,32 @@ use crate::store::Pin;
 use crate::table::Object;
 use crate::upstream::read::{Answered, Reader};
 
-/// From so many bytes on, a hit is a range of a file and not a copy of it.
+/// From this size on, a hit is returned as a range of a file and not as a copy.
 const FILE_RANGE_MIN_BYTES: u64 = 64 << 10;
 
-/// Where files of this machine end.
+/// The largest file offset on this machine.
 const OFFSET_MAX: u64 = i64::MAX as u64;
 
-/// One READ on its way.
+/// One READ request.
 struct Request<'a> {
     caller: &'a Caller,
     object: &'a Arc<Object>,
     range: Range<u64>,
-    /// When it came, in the order of events.
+    /// When the request arrived, as an event number.
     arrived: u64,
-    /// By which open.
+    /// The open that the request names.
     by: StateidBasis,
-    /// What ACCESS has answered to it.
+    /// The rights that ACCESS has returned for this request.
     told: Option<AccessMask>,
 }
 
-/// What is to be done for a READ.
+/// How to answer a READ.
 enum Answer {
     Hit {
         pin: Pin,
         eof: bool,
     },
-    /// None of the bytes that there are was asked for.
+    /// The range lies behind the end of the file.
     Nothing {
         eof: bool,
     },
@@ -54,19 +54,19 @@ enum Answer {
     Bypass,
 }
 
-/// The parts of a READ that is not all here.
+/// The parts of a READ that this disk does not have in full.
 struct Fill {
     stand: (u64, u64),
     present: Vec<Pin>,
     fetches: Vec<Arc<Fetch>>,
     send: Vec<Arc<Fetch>>,
-    /// The part of the wanted range that is in the file, and whether that is its end.
+    /// The part of the requested range within the file, and whether it reaches the file's end.
     want: Range<u64>,
     eof: bool,
 }
 
 impl Core {
-    /// READ: from this disk if it is there, is believed, and the caller may.
+    /// READ: from this disk if the bytes are there and believed, and the caller has the right.
     pub async fn read(
         &self,
         (caller, by): (&Caller, StateidBasis),
@@ -96,8 +96,8 @@ impl Core {
         }
     }
 
-    /// Is the origin to be asked, where it has state, for a file that is not open there? An open may bring a lease, and
-    /// brings attributes at any rate, and the first bytes along with them.
+    /// Should the file be opened at the origin first? Over an origin with state, an open may bring a lease.
+    /// In any case it brings attributes, and the first bytes by piggyback.
     fn wants_open(&self, request: &Request) -> bool {
         if self.has_state() != Some(true) {
             return false;
@@ -113,8 +113,8 @@ impl Core {
         })
     }
 
-    /// Sees to it that the known attributes are no older than their timeout: a file that is held open for days must
-    /// not be read as it was at the open. Those learnt on the way are returned.
+    /// Revalidates the attributes if their timeout has passed: a file that is open for days must not be
+    /// read as it was at the open. Returns the new ones.
     async fn believable(&self, request: &Request<'_>) -> Result<Option<Attributes>> {
         let stale = self.with(request.object, |state| {
             state.attributes().is_some() && state.current().is_none() && !state.is_suspect()
@@ -126,7 +126,7 @@ impl Core {
         }
     }
 
-    /// What is to be done for a READ, as things stand.
+    /// Decides how to answer a READ, given what is known now.
     fn plan(&self, request: &Request) -> Answer {
         let may_store = self.may_store();
         let sent = self.policy.sending();
@@ -135,7 +135,7 @@ impl Core {
             let current = state.current().is_some() || state.is_known_since(request.arrived);
             let Some(known) = state.attributes().filter(|_| current) else { return Answer::Bypass };
             let size = known.size;
-            // What is no regular file has no data to be read: the origin says so in its own words.
+            // Only a regular file has data. For any other, the origin chooses the error.
             if known.file_type != FileType::Regular || size > OFFSET_MAX {
                 return Answer::Bypass;
             }
@@ -215,7 +215,7 @@ impl Core {
         }
     }
 
-    /// A hit while the origin is away: if this disk fails too, there is nobody else to ask.
+    /// A hit while the origin does not answer. If this disk fails too, the READ fails.
     pub async fn hit_offline(&self, object: &Arc<Object>, pin: Pin, eof: bool) -> Result<Read> {
         let (range, from) = (pin.range(), pin.file().clone());
         match to_data(pin).await {
@@ -231,8 +231,8 @@ impl Core {
         }
     }
 
-    /// Answers from what is here and what fetches bring. If that does not fit together, the origin is asked for just
-    /// this: bytes of two states of a file never go into one answer.
+    /// Answers from this disk and from fetches. If the parts do not belong together, asks the origin for
+    /// just this range: one reply never has bytes of two states of a file.
     async fn fill(&self, request: &Request<'_>, fill: Fill, fresh: Option<Attributes>) -> Result<Read> {
         for fetch in &fill.send {
             self.start(request.caller, request.object, fetch.clone(), None);
@@ -248,16 +248,16 @@ impl Core {
                     parts.push((fetch.clone(), fetched));
                 }
                 Err(error) if mine && fill.fetches.len() == 1 => return Err(error),
-                // Somebody else's failure may be theirs alone.
+                // The failure of another caller's fetch may concern that caller alone.
                 Err(_) => return self.read_origin(request).await,
             }
         }
-        // What was fetched for somebody else may be newer than this caller's right.
+        // The bytes of another caller's fetch may be newer than the proof of this caller's right.
         if shared && !self.may_share(request) {
             return self.read_origin(request).await;
         }
         let complete = complete_from_one(&fill, &parts, request.arrived);
-        // Shorter than asked is the end of the file, or the file has grown.
+        // A short reply is right only at the end of the file. Otherwise the file has grown.
         let asked = (request.range.end - request.range.start) as usize;
         if let Some(read) = complete.filter(|read| read.eof || read.data.len() == asked) {
             return Ok(read);
@@ -277,7 +277,7 @@ impl Core {
         }
     }
 
-    /// May the caller have what has just been fetched for another?
+    /// May the caller have bytes that were fetched for another one?
     fn may_share(&self, request: &Request) -> bool {
         self.with(request.object, |state| {
             let may = self.may(state, &request.caller.principal, AccessMask::READ);
@@ -285,7 +285,7 @@ impl Core {
         })
     }
 
-    /// Just this, from the origin; nothing is kept.
+    /// Reads just this range at the origin, and keeps nothing.
     async fn read_origin(&self, request: &Request<'_>) -> Result<Read> {
         let object = request.object;
         let before = self.with(object, |state| Before::of(state));
@@ -309,7 +309,7 @@ impl Core {
         }
     }
 
-    /// READLINK: a target is as good as data.
+    /// READLINK: a link target is cached like data.
     pub async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
         let arrived = self.policy.event();
         let object = self.object(handle);
@@ -335,7 +335,8 @@ impl Core {
                 let seen = self.observe(&object, attributes.as_ref(), &sent, Opening::No);
                 self.remember_success(caller, &object, AccessMask::READ, &sent, &before);
                 self.with(&object, |state| {
-                    // A target never changes while the object is the same; that it is, the epoch tells.
+                    // The target never changes while the object is the same one. The epoch tells that it
+                    // is.
                     if seen.is_none_or(|seen| seen == Seen::Known) && state.epoch() == before.epoch {
                         state.link = Some(target.clone());
                         state.changed = true;
@@ -359,7 +360,7 @@ impl Core {
         self.revalidate(caller, object, arrived).await.map(Some)
     }
 
-    /// WRITE: to the origin, then into the cache.
+    /// WRITE: sends the bytes to the origin, then stores them in the cache.
     pub async fn write(
         &self,
         caller: &Caller,
@@ -381,7 +382,7 @@ impl Core {
         result
     }
 
-    /// COMMIT: changes nothing that is cached.
+    /// COMMIT: it changes nothing in the cache.
     pub async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
         let object = self.object(handle);
         let sent = self.policy.sending();
@@ -397,7 +398,7 @@ impl Core {
     }
 }
 
-/// The bytes of a hit: copied, or from so many on as a range of the file.
+/// The bytes of a hit: a copy if there are few, otherwise a range of the file.
 async fn to_data(pin: Pin) -> std::io::Result<Data> {
     let range = pin.range();
     let length = range.end - range.start;
@@ -411,7 +412,7 @@ async fn to_data(pin: Pin) -> std::io::Result<Data> {
     Ok(Data::File(range))
 }
 
-/// An origin may send less than was asked, and not more.
+/// Cuts a reply to the requested length: an origin must not send more.
 fn clip(data: &mut Data, count: u32) {
     match data {
         Data::Bytes(bytes) => bytes.truncate(count as usize),
@@ -419,7 +420,7 @@ fn clip(data: &mut Data, count: u32) {
     }
 }
 
-/// The answer, if one fetch brought all of it.
+/// The reply, if a single fetch brought all of it.
 fn complete_from_one(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)], arrived: u64) -> Option<Read> {
     let [(fetch, fetched)] = parts else { return None };
     if !fill.present.is_empty() || fetch.range.start > fill.want.start {
@@ -432,13 +433,13 @@ fn complete_from_one(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)], arrived: u64)
         return None;
     }
     let data = Data::Bytes(fetched.bytes.slice(start.min(there)..end.min(there)));
-    // Only what was asked for this request is news to it.
+    // Attributes count as new only if they were requested after this READ arrived.
     let attributes = fetched.attributes.filter(|_| fetch.sequence > arrived);
     let known_end = fill.eof && fetched.attributes.is_none_or(|now| now.size == fill.want.end);
     Some(Read { data, eof: (fetched.eof && end >= there) || known_end, attributes })
 }
 
-/// Puts an answer together from several parts, if they cover it.
+/// Assembles a reply from several parts, if they cover the range.
 async fn assemble(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)]) -> std::io::Result<Option<Bytes>> {
     let brought = |(fetch, fetched): &(Arc<Fetch>, Fetched)| {
         fetch.range.start..fetch.range.start + fetched.bytes.len() as u64
@@ -458,7 +459,8 @@ async fn assemble(fill: &Fill, parts: &[(Arc<Fetch>, Fetched)]) -> std::io::Resu
     Ok(Some(complete.into()))
 }
 
-/// Copies what `bytes`, which are those of `range`, share with `want` into the buffer for `want`.
+/// Copies the bytes that `range` and `want` have in common into the buffer for `want`. `bytes` are those of
+/// `range`.
 fn copy_part(complete: &mut [u8], want: &Range<u64>, range: &Range<u64>, bytes: &[u8]) {
     let (start, end) = (want.start.max(range.start), want.end.min(range.end));
     if start >= end {

@@ -1,10 +1,13 @@
-//! Directories under a lease: names are answered without a call, those that are absent too.
+//! Directories under a lease: names are answered without a call, absent names too.
 //!
-//! A lease on a directory vouches for its names and its attributes, not for what the names lead to: the attributes of a
-//! child are as fresh as its own lease or the attribute timeouts have them. It is asked for along with the ACCESS that a
-//! directory's first use costs anyway, and along with a LOOKUP, OPEN or READDIR in it, less and less often where it does not
-//! last ([`ObjectState::delegation_backoff`](crate::object::ObjectState::delegation_backoff)): not every client sends ACCESS. Who may look a name up is the origin's to
-//! say, of each credential, as ever.
+//! A lease on a directory vouches for its names and its attributes, not for the files that the names lead
+//! to. The attributes of a child are as fresh as its own lease or the attribute timeouts make them. The
+//! origin still decides, for each credential, who may look names up.
+//!
+//! The cache asks for the lease with the ACCESS that a directory's first use costs anyway. Not every client
+//! sends ACCESS, so it also asks with a LOOKUP, OPEN or READDIR in the directory. It asks less and less
+//! often if the lease does not last
+//! ([`ObjectState::delegation_backoff`](crate::object::ObjectState::delegation_backoff)).
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,22 +28,22 @@ use crate::options::LookupCache;
 use crate::table::Object;
 use crate::trust::Sent;
 
-/// Of a directory that has just been made, more is not worth a look.
+/// The longest listing, in bytes, that is worth a READDIR for a new directory.
 const NEW_BYTES: u32 = 8 << 10;
-/// How long a refusal keeps us from asking for a lease on a directory with each LOOKUP in it.
+/// How long a refusal stops the requests for a lease with each LOOKUP in the directory.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
-/// All names of a directory are asked for if they fit into about so many bytes.
+/// All names of a directory are requested if they fit into about this many bytes.
 const LISTED_BYTES: u32 = 32 << 10;
-/// Directories that call themselves larger have more names than that, on most file systems.
+/// On most file systems, a directory of a larger size has more names than that.
 const LISTED_SIZE_MAX: u32 = 64 << 10;
 
 impl Core {
-    /// What a name leads to, if a lease on its directory vouches for what is remembered of it.
+    /// Where a name leads, if a lease on its directory vouches for the remembered entry.
     pub fn leased_name(&self, directory: &Arc<Object>, name: &Name) -> Option<Leads> {
         let generation = self.with(directory, |state| state.names_epoch().map(|_| state.names_generation))?;
         let entry = self.name_entry(&directory.handle, name);
         self.with(directory, |state| {
-            // No change of it by us has ended since the index was asked, or is under way.
+            // No change of ours to the name may be in flight, or have ended since the index was read.
             let steady = !state.touched_since(generation, name) && !state.is_busy_name(name);
             let epoch = state.names_epoch().filter(|_| steady)?;
             match entry.filter(|entry| entry.holds_within(epoch)) {
@@ -50,7 +53,7 @@ impl Core {
         })
     }
 
-    /// A LOOKUP by what a lease vouches for. None if it does not any more.
+    /// A LOOKUP answered under a lease. None if the lease no longer vouches for the name.
     pub(super) async fn leased_lookup(
         &self,
         caller: &Caller,
@@ -74,7 +77,7 @@ impl Core {
         Ok(still.then_some(Ok(Looked { node, directory: attributes, directory_lease: None })))
     }
 
-    /// An open of a name that a lease knows to be absent, for one who may know that.
+    /// The error for an open of a name that is absent by a lease, if the caller may look names up.
     pub async fn leased_absence(&self, caller: &Caller, request: &OpenRequest) -> Option<Error> {
         let name = request.name.as_ref().filter(|_| request.create.is_none())?;
         let directory = self.object(&request.handle);
@@ -83,7 +86,7 @@ impl Core {
             return None;
         }
         if self.look_right(caller, &directory).is_none() {
-            // Asked once; the answer is remembered.
+            // Ask once; the answer is remembered.
             let _ = self.ask_access(caller, &directory).await;
         }
         let may = self.look_right(caller, &directory) == Some(true);
@@ -91,7 +94,7 @@ impl Core {
         (may && absent(self)).then(|| Error::from(Status::NoEnt).with(attributes))
     }
 
-    /// Does a name lead anywhere, as far as is remembered? A hint.
+    /// Does a name lead anywhere, as far as is remembered? Only a hint.
     pub fn is_remembered(&self, directory: &Handle, name: &Name) -> bool {
         if let Some(entry) = self.name_entry(directory, name) {
             return entry.leads != Leads::Nowhere;
@@ -105,7 +108,8 @@ impl Core {
         })
     }
 
-    /// The epoch of a directory in which a name was seen, if every later change of the directory would show.
+    /// The epoch of the directory in which a name was seen, if every later change of the directory would
+    /// show.
     pub fn seen_within(
         &self,
         directory: &Arc<Object>,
@@ -120,7 +124,7 @@ impl Core {
         })
     }
 
-    /// An entry with the epoch of its directory. Where that is known, the state of the child does not matter.
+    /// Adds the directory's epoch to an entry. If that is known, the state of the child does not matter.
     pub fn within(
         &self,
         child: &Arc<Object>,
@@ -128,7 +132,7 @@ impl Core {
         within: Option<u64>,
     ) -> Option<NameEntry> {
         let unknown = || {
-            // Of no state of the child.
+            // An epoch that no state of the child has.
             let (leads, epoch) = (Leads::To(child.handle), self.policy.epoch());
             NameEntry { leads, epoch, racy: true, within }
         };
@@ -146,19 +150,20 @@ impl Core {
             })
     }
 
-    /// A name is about to be looked up in a directory: where leases are all that there is, one on the directory is asked for
-    /// first, since every name in it that is looked up after this one costs nothing then.
+    /// A name is about to be looked up. Over an origin with leases alone, asks for a lease on the directory
+    /// first: later lookups in it then cost nothing.
     pub async fn lease_names(&self, caller: &Caller, directory: &Arc<Object>) {
         self.know_limits(caller, &directory.handle).await;
         let refused = |state: &ObjectState| state.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR);
         if self.leases_alone() && self.wants_directory(directory) && !self.with(directory, |it| refused(it)) {
-            // What is wrong with it, the LOOKUP says.
+            // If this fails, the LOOKUP reports why.
             let _ = self.ask_delegated(caller, directory).await;
         }
     }
 
-    /// Asks for all names in a directory under such a lease, where they fit into one answer, because one is looked for that is
-    /// not known. False if that was done before, or is of no use. Later changes by others would end the lease.
+    /// A name is looked up that is not known. Under a lease on the directory, asks for all names in it, if
+    /// they fit into one reply. Later changes by other clients would end the lease. False if this was done
+    /// before, or is of no use.
     pub async fn list_names(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
         let wanted = self.leases_alone()
             && self.with(directory, |state| {
@@ -178,9 +183,9 @@ impl Core {
         wanted && self.ask_readdir(caller, directory, part).await.is_ok()
     }
 
-    /// A directory that was made here is about to be filled from here. When a second name is sought in it, a look at all names,
-    /// and a lease on it if there is none yet, cost two calls, and names to come none. True if all are known now that were not
-    /// before. An origin of which it is not known whether it gives leases is tried once.
+    /// A directory that was made here is usually filled from here. At the second lookup in it, asks for all
+    /// names, and for a lease if there is none yet. That costs two calls, and later names cost none. True
+    /// if all names are known now. If it is not known whether the origin grants leases, this is tried once.
     pub(super) async fn learn_new(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
         let due = self.has_state() == Some(true)
             && !self.leases_alone()
@@ -215,16 +220,17 @@ impl Core {
             return false;
         }
         if granted.contains(AccessMask::LOOKUP) {
-            // To the READDIR, which counts as an open, the answer may have been too young; the lease came with it.
+            // The READDIR counts as an open, and may have dropped this right as racy. It came with the
+            // lease, so it is good.
             self.remember_success(caller, directory, AccessMask::LOOKUP, &sent, &before);
         }
         true
     }
 
-    /// A name is sought under a lease on its directory, in which one was sought in vain before. Whoever makes files there, or
-    /// looks for one along a path, will seek more: a look at all names costs the one call that this name would, and those
-    /// to come none. It is tried once in a state of the directory, and of those alone that fit into one answer, so far as
-    /// that can be told. True if all names may be known now.
+    /// A name is looked up under a lease on the directory, in which an earlier lookup found nothing. A
+    /// client that makes files there, or searches a path, will look up more. Asking for all names costs one
+    /// call, as this LOOKUP would, and later ones cost none. It is tried once for each state of the
+    /// directory, and only if the names seem to fit into one reply. True if all names may be known now.
     pub(super) async fn learn_missing(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
         let due = self.has_state() == Some(true)
             && !self.leases_alone()
@@ -248,15 +254,16 @@ impl Core {
         due && self.ask_readdir(caller, directory, all).await.is_ok()
     }
 
-    /// Names in this directory are about to be asked for. Should a lease on it come along?
+    /// A call about names in this directory is about to be sent. Should it ask for a lease on the
+    /// directory?
     pub fn wants_directory_lease(&self, object: &Arc<Object>) -> bool {
         !self.leases_alone()
             && self.wants_directory(object)
             && self.with(object, |state| state.delegation_backoff.question(Instant::now()))
     }
 
-    /// Does what may bring a lease on a directory along to its end, whoever gives up waiting: none must be left that
-    /// nobody knows of.
+    /// Runs a call that may bring a lease on a directory to completion, even if the requester gives up.
+    /// Otherwise the cache could hold a lease that it does not know.
     pub async fn with_delegation<T, W, F>(&self, work: W) -> Result<T>
     where
         T: Send + 'static,
@@ -273,7 +280,7 @@ impl Core {
         .await
     }
 
-    /// What may have brought a lease was answered, and what it brought is known.
+    /// A call that may have brought a lease has been answered, and its result is recorded.
     pub fn grant_ended(&self, grant: &GrantInFlight) {
         for lost in self.leases.end_grant(grant) {
             self.return_unknown(lost);
@@ -283,8 +290,8 @@ impl Core {
         }
     }
 
-    /// Takes note of a lease on a directory, and of its attributes under it. What was told along with them is noted
-    /// before: whether it still holds, the time stamps tell.
+    /// Records a lease on a directory, with its attributes under the lease. The caller has recorded the
+    /// rest of the reply before: the timestamps tell whether that still holds.
     pub fn note_delegation(&self, object: &Arc<Object>, told: Option<DirectoryLease>, sent: &Sent) {
         let Some(DirectoryLease { lease, attributes }) = told else { return };
         let early = self.with(object, |state| self.learn_delegation(state, object, &attributes, lease, sent));
@@ -310,11 +317,11 @@ impl Core {
         self.learn_lease(state, object, Some(lease), (seen, sent))
     }
 
-    /// A directory was made, and this lease on it came along: then its maker has all rights, and it is empty, as nothing has
-    /// been made in it from here.
+    /// A directory was made, and the reply brought a lease on it. Then its maker has all rights. It is
+    /// empty, if nothing has been made in it from here.
     pub(super) fn note_new_directory(&self, caller: &Caller, made: &Node, lease: Option<Lease>, sent: &Sent) {
         let object = self.object(&made.handle);
-        // Whoever has found it meanwhile may have changed it from here.
+        // Another client of ours may have found the directory and changed it meanwhile.
         let untouched = self.with(&object, |state| {
             state.fresh = true;
             state.names_generation == 0 && state.rights_generation == 0
@@ -333,7 +340,7 @@ impl Core {
         }
     }
 
-    /// ACCESS of a directory, with a lease on it if there is one to be had.
+    /// ACCESS to a directory, which also asks for a lease on it.
     pub async fn ask_delegated(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
         let (caller, object) = (caller.clone(), object.clone());
         self.with_delegation(move |core| async move { core.run_delegated(&caller, &object).await }).await
@@ -359,7 +366,8 @@ impl Core {
         }
     }
 
-    /// For the layer above: a lease of its own under the one that is held here, which is asked for if need be.
+    /// Grants the layer above a lease under the one that is held here. If there is none, and the origin is
+    /// known to grant leases on directories, asks for one.
     pub async fn delegate(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Delegated> {
         let object = self.object(handle);
         let ask = self.delegates.load(Ordering::Relaxed) && self.wants_directory(&object);

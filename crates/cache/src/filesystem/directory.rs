@@ -19,22 +19,23 @@ use crate::trust::Sent;
 const VERSION: u8 = 1;
 /// Entries in one value of the index.
 const PIECE_ENTRIES: usize = 256;
-/// Entries of all listings in memory.
+/// Most entries of all listings in memory.
 const LOADED_ENTRIES_MAX: usize = 500_000;
 
-/// Listings in memory, so that there are not too many of them.
+/// The listings in memory, whose number is limited.
 #[derive(Debug, Default)]
 pub struct LoadedListings(Mutex<Loaded>);
 
 #[derive(Debug, Default)]
 struct Loaded {
-    /// Whose, and how many entries; one more for itself, so that empty ones count too.
+    /// The directory and the number of its entries, plus one, so that empty listings count too.
     queue: VecDeque<(Weak<Object>, usize)>,
     entries: usize,
 }
 
 impl LoadedListings {
-    /// One more is in memory; the ones that came first go, if there are too many. They are still in the index.
+    /// Adds a listing. If there are too many, drops the oldest ones from memory. They are still in the
+    /// index.
     fn loaded(&self, object: &Arc<Object>, entries: usize) {
         let mut loaded = self.0.lock();
         let entries = entries + 1;
@@ -56,7 +57,8 @@ impl LoadedListings {
 }
 
 impl Core {
-    /// READDIR: from the whole listing if there is one, is believed, and the caller may; else one READDIR.
+    /// READDIR: from the complete listing if there is one, it is believed, and the caller may read it;
+    /// otherwise one READDIR.
     pub async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
         let arrived = self.policy.event();
         let object = self.object(directory);
@@ -105,7 +107,7 @@ impl Core {
         }))
     }
 
-    /// The whole listing, if the caller may have this part of it.
+    /// The complete listing, if the caller may have this part of it.
     fn usable_listing(
         &self,
         caller: &Caller,
@@ -116,7 +118,7 @@ impl Core {
         let listing = self.with(object, |state| {
             let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
             let usable = |listing: &&KnownListing| {
-                // What one of us is changing may have taken effect already.
+                // A change of ours in flight may have taken effect already.
                 let as_read = listing.edits.is_empty() && !state.is_busy();
                 may && !state.is_suspect() && !(open && listing.racy) && as_read
             };
@@ -130,7 +132,8 @@ impl Core {
         fits.then_some(complete)
     }
 
-    /// An entry as it is answered from a listing. Attributes only if they are as good as new.
+    /// An entry of a reply from a listing. It has attributes only if they are recent (`acregmin`) or
+    /// leased.
     fn entry(&self, listed: &Listed, plus: bool) -> Entry {
         let node = |handle: Handle| {
             let (racy, _) = self.policy.timeouts(false);
@@ -186,7 +189,7 @@ impl Core {
         result
     }
 
-    /// Takes note of the names and attributes in a listing.
+    /// Records the names and attributes in a listing.
     fn prime(
         &self,
         directory: &Arc<Object>,
@@ -217,7 +220,7 @@ impl Core {
         }
     }
 
-    /// Adds an answer to what has been gathered of a directory; keeps the listing once it is whole.
+    /// Adds a part to what has been gathered of a directory. When all parts are there, keeps the listing.
     fn gather(
         &self,
         object: &Arc<Object>,
@@ -256,7 +259,7 @@ impl Core {
         }
     }
 
-    /// There is no name in a directory, by a lease that is held.
+    /// Records that a directory is empty, under a lease that is held.
     pub(super) fn note_empty(&self, object: &Arc<Object>) {
         let (id, complete) = (self.policy.epoch(), Arc::new(CompleteListing::new([0; 8], true, Vec::new())));
         let noted = self.with(object, |state| {
@@ -294,14 +297,14 @@ impl Core {
     }
 }
 
-/// Do most entries come without attributes? Who asks for them would go on to ask for each one's, one round trip after
-/// the other; one READDIRPLUS of the origin brings them all.
+/// Do most entries lack attributes? Then the caller would request those of each entry, one round trip after
+/// the other. One READDIRPLUS at the origin brings them all.
 fn mostly_bare(entries: &[Entry]) -> bool {
     let bare = |entry: &&Entry| entry.node.is_none_or(|node| node.attributes.is_none());
     entries.iter().filter(bare).count() * 2 > entries.len()
 }
 
-/// Does an answer belong to the known state of the directory, with no change of ours in between?
+/// Does a reply belong to the directory's known state, without a change of ours in between?
 fn belongs(state: &ObjectState, seen: Option<Seen>, before: &Before) -> bool {
     let known = state.attributes().is_some() && !state.is_suspect();
     let current = seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
@@ -314,7 +317,7 @@ fn piece_key(directory: &Handle, number: u32) -> Vec<u8> {
     key
 }
 
-/// A listing as values of the index. The first says whose number the listing has and how many there are.
+/// A listing as values of the index. The first has the number of the listing and of its pieces.
 fn encode_listing(directory: &Handle, id: u64, complete: &CompleteListing) -> Batch {
     let mut batch = Batch::default();
     let pieces = complete.entries.chunks(PIECE_ENTRIES);
@@ -342,7 +345,7 @@ fn encode_listing(directory: &Handle, id: u64, complete: &CompleteListing) -> Ba
     batch
 }
 
-/// The number of the listing that a value of the index is part of.
+/// The number of the listing to which a value of the index belongs.
 pub fn listing_id(value: &[u8]) -> Option<u64> {
     Reader::new(value, VERSION)?.u64()
 }

@@ -1,6 +1,8 @@
-//! What v4 has and v3 has not: access control lists, extended attributes, extents and copies. They go to the origin;
-//! what they change of a file is treated as any change of ours, and the bytes they touch are no longer known. What is delayed of
-//! the files is sent first, and made durable where its bytes are replaced: it must not come again after that.
+//! Features of v4 that v3 lacks: access control lists, extended attributes, extents and copies.
+//!
+//! The requests go to the origin. A change counts like any other change of ours, and the bytes that it
+//! touches are no longer known here. Delayed writes of the files are sent first. Where a request replaces
+//! bytes, they are also made durable first, so that they are never sent again after it.
 
 use std::sync::Arc;
 
@@ -17,7 +19,7 @@ use crate::table::Object;
 use crate::upstream::Use;
 use crate::writes::Level;
 
-/// What is done with the space of a range.
+/// The change to the space of a range.
 enum Space {
     Allocate,
     Deallocate,
@@ -33,7 +35,7 @@ impl Core {
     /// Sets the access control list.
     pub async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
         let object = self.object(handle);
-        // A mode that waits must not come after the list: it would change it.
+        // A pending mode must not follow the list: it would change it.
         self.flush_writes(&object, Level::Stable).await;
         self.with(&object, |state| state.touch_rights(&self.policy));
         let change = Change::begin(self, &object);
@@ -130,7 +132,8 @@ impl Core {
         let result = self.below.copy(caller, from, to, count).await;
         change.ended(result.as_ref().map(|copied| &copied.wcc));
         match result {
-            // Whoever delays writes has one verifier for all: what the origin may still lose must not go by it.
+            // With delayed writes, all replies carry one verifier of ours, so it cannot cover bytes that
+            // the origin may still lose. Commit them now.
             Ok(copied) if self.delayed.is_some() && copied.stability == Stability::Unstable => {
                 let commit = self.commit_below(caller, &between.object).await?;
                 if commit.verifier != copied.verifier {
@@ -152,7 +155,7 @@ impl Core {
         result
     }
 
-    /// Bytes of one file are about to become another's.
+    /// Prepares a COPY or CLONE from one file to another.
     async fn begin_between(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Between> {
         let (source, object) = (self.object(&from.handle), self.object(&to.handle));
         self.flush_writes(&source, Level::Sent).await;
@@ -166,7 +169,7 @@ impl Core {
     }
 }
 
-/// A COPY or CLONE that is under way, and the file that it changes.
+/// A COPY or CLONE in flight, and the file that it changes.
 struct Between {
     object: Arc<Object>,
     reading: Option<Use>,
@@ -175,14 +178,14 @@ struct Between {
 }
 
 impl Between {
-    /// The same places, by the opens that the origin has.
+    /// The same places, with the stateids of the origin's opens.
     fn places(&self, from: Place, to: Place) -> [Place; 2] {
         let by = Core::stateid_basis;
         [Place { by: by(self.reading.as_ref()), ..from }, Place { by: by(self.writing.as_ref()), ..to }]
     }
 }
 
-/// Where a range ends; a count of zero is to the end of the file, wherever that is.
+/// The end of a range. A count of zero means up to the end of the file.
 fn end(offset: u64, count: u64) -> u64 {
     if count == 0 { u64::MAX } else { offset.saturating_add(count) }
 }

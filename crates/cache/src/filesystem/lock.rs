@@ -1,7 +1,8 @@
-//! Byte-range locks: under a write lease they are nobody else's business, else the origin's.
+//! Byte-range locks: under a write lease the cache keeps them alone, otherwise the origin does.
 //!
-//! A lock that the origin grants is a point of coherence, as an open is: clients drop what they have cached and look anew,
-//! and must see what the last holder wrote. What is known here without a lease is asked again at the next use.
+//! A lock that the origin grants is a coherence point like an open: a client drops its cache and looks
+//! again, and must see what the last holder wrote. So without a lease, everything known here is asked for
+//! again at its next use.
 
 use std::sync::Arc;
 
@@ -30,14 +31,14 @@ impl Core {
         if let Some(locked) = self.lock_here(&object, open, &request.lock) {
             return Ok(locked);
         }
-        // A lock that was granted must not be forgotten because nobody waits for it any more.
+        // Run to completion: a granted lock must be recorded even if the requester gives up.
         let core = self.share().ok_or(Status::ServerFault)?;
         let (caller, request) = (caller.clone(), request.clone());
         vfs::run_to_completion(async move { core.lock_at_origin(&caller, &object, open, &request).await })
             .await
     }
 
-    /// A lock that the origin need not know of.
+    /// Takes a lock without the origin, if the cache keeps locks alone.
     pub fn lock_here(&self, object: &Arc<Object>, open: OpenId, lock: &Lock) -> Option<Locked> {
         self.with(object, |state| {
             let alone = self.keeps_locks_alone();
@@ -49,7 +50,8 @@ impl Core {
                 return Some(Locked::Denied(other));
             }
             let granted = state.locks.take(open, lock.clone(), false).then_some(Locked::Granted)?;
-            // Nobody else has had the file open under the lease.
+            // Under the lease no other client has had the file open. So another client can have held this
+            // lock only before it.
             if let Some(lease) = &state.lease {
                 self.policy.news.locked(lease.since);
             }
@@ -64,7 +66,7 @@ impl Core {
         open: OpenId,
         request: &LockRequest,
     ) -> Result<Locked> {
-        // If a lease is being returned, the locks under it are told first.
+        // If a lease is being returned, its locks are sent to the origin first.
         drop(object.locking.lock().await);
         let lock = &request.lock;
         if let Some(other) = self.with(object, |state| state.locks.untold_conflict(lock)) {
@@ -84,7 +86,8 @@ impl Core {
         match result {
             Ok(Locked::Granted) => {
                 let kept = self.with(object, |state| {
-                    // Who had the lock before may have changed the file, and this one may look now: as at an open.
+                    // The last holder of the lock may have changed the file, and this one may read it now.
+                    // So the lock counts as an open.
                     if state.leased().is_none() {
                         state.distrust(&self.policy);
                         self.policy.news.locked(self.policy.event());
@@ -94,7 +97,7 @@ impl Core {
                 if kept {
                     return Ok(Locked::Granted);
                 }
-                // Closed meanwhile, or too many.
+                // The open has been closed meanwhile, or there are too many locks: give this one back.
                 if let Some(usage) = &usage {
                     let _ =
                         self.below.unlock(caller, usage.id, &lock.owner, (lock.offset, lock.length)).await;
@@ -115,8 +118,8 @@ impl Core {
         }
     }
 
-    /// The origin's open, for a lock. None if there is none because the origin has no state. If the origin has lost
-    /// it, it is opened again.
+    /// The origin's open, for a lock. If the origin has lost it, opens the file again. None if the origin
+    /// has no state.
     async fn use_for_locks(
         &self,
         caller: &Caller,
@@ -145,7 +148,7 @@ impl Core {
         range: (u64, u64),
     ) -> Result<()> {
         let object = self.opened_object(open)?;
-        // Whoever gets the lock next finds what was written under it.
+        // The next holder must find what was written under the lock.
         if !self.with(&object, |state| keeps_locks(state)) {
             self.flush_writes(&object, Level::Stable).await;
         }
@@ -157,7 +160,8 @@ impl Core {
             if self.unlock_here(&object, owner, range) {
                 return Ok(());
             }
-            // Whoever returns a lease after this must not find them and tell the origin of what nobody holds any more.
+            // A return of the lease that begins now must not send these locks to the origin: no owner holds
+            // them any more.
             self.with(&object, |state| state.locks.give_up_untold(owner, range));
         }
         if let Some(usage) = self.use_open_in_turn(&object, Shares::NONE).await {
@@ -178,7 +182,8 @@ impl Core {
         })
     }
 
-    /// LOCKT: the first lock, by offset, that is in the way. The origin is asked if another client's may begin earlier.
+    /// LOCKT: the first conflicting lock, by offset. Asks the origin if a lock of another client may begin
+    /// earlier.
     pub async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
         let object = self.object(handle);
         let (here, conflict) = self.with(&object, |state| (keeps_locks(state), state.locks.conflict(lock)));
@@ -189,20 +194,20 @@ impl Core {
         self.counters.lock.bump();
         match self.below.test(caller, handle, lock).await {
             Ok(theirs) => Ok(Lock::first(conflict, theirs)),
-            // One that is in the way is an answer, whatever the origin says.
+            // A conflicting lock of ours is an answer, whatever the origin says.
             Err(_) if conflict.is_some() => Ok(conflict),
             Err(error) if error.status == Status::NotSupp => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    /// Does this owner hold a lock of the open's file?
+    /// Does this owner hold a lock on the open's file?
     pub fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
         self.opened_object(open).is_ok_and(|object| self.with(&object, |state| state.locks.holds(owner)))
     }
 }
 
-/// Are the file's locks nobody's business but ours?
+/// Does the cache keep the file's locks alone?
 pub fn keeps_locks(state: &ObjectState) -> bool {
     state.locks.under_way == 0 && state.lease.as_ref().is_some_and(HeldLease::keeps_locks)
 }

@@ -1,7 +1,8 @@
-//! What changes files and names: SETATTR, CREATE and its like, REMOVE, RENAME, LINK.
+//! Operations that change files and names: SETATTR, CREATE and its like, REMOVE, RENAME, LINK.
 //!
-//! All of it goes to the origin first. What the reply says of the objects before and after decides whether what is
-//! cached of them is edited or dropped; a change that is given up half-way drops it.
+//! All of them go to the origin first. The reply tells the state of the objects before and after. With it
+//! the cache decides whether to edit or to drop its copies. If a change is given up half-way, the cache
+//! drops them.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -21,35 +22,35 @@ use crate::table::Object;
 use crate::trust::Sent;
 use crate::writes::{Cut, Level, Pending};
 
-/// A change of ours of one object, from before it is sent until its end is known.
+/// A change of ours to one object, from before it is sent until its outcome is known.
 pub struct Change<'a> {
     core: &'a Core,
     object: Arc<Object>,
-    /// When it was sent.
+    /// When the call was sent.
     pub sent: Sent,
     ended: bool,
 }
 
 impl<'a> Change<'a> {
-    /// About to be sent.
+    /// The caller is about to send the change.
     pub fn begin(core: &'a Core, object: &Arc<Object>) -> Change<'a> {
         core.with(object, |state| state.begin_change(&core.policy));
         Change { core, object: object.clone(), sent: core.policy.sending(), ended: false }
     }
 
-    /// It was done, and this is what the object was before and is now.
+    /// The change was carried out; `wcc` has the object's state before and after.
     pub fn done(mut self, wcc: &Wcc) {
         self.ended = true;
         self.core.with(&self.object, |state| state.end_change(&self.core.policy, wcc, &self.sent));
     }
 
-    /// It was done, and has changed nothing.
+    /// The call succeeded and changed nothing.
     pub fn unchanged(mut self, attributes: Option<&Attributes>) {
         self.ended = true;
         self.core.with(&self.object, |state| state.end_failed(&self.core.policy, attributes, &self.sent));
     }
 
-    /// It failed.
+    /// The call failed.
     pub fn failed(mut self, error: &Error) {
         self.ended = true;
         let attributes = error.attributes.as_deref();
@@ -66,7 +67,7 @@ impl<'a> Change<'a> {
         }
     }
 
-    /// As it ended.
+    /// Ends the change with the call's result.
     pub fn ended(self, result: std::result::Result<&Wcc, &Error>) {
         match result {
             Ok(wcc) => self.done(wcc),
@@ -76,7 +77,7 @@ impl<'a> Change<'a> {
 }
 
 impl Drop for Change<'_> {
-    /// Given up while under way: whether it was done is not known.
+    /// Dropped while in flight: the outcome is unknown.
     fn drop(&mut self) {
         if !self.ended {
             self.core.with(&self.object, |state| state.end_lost(&self.core.policy));
@@ -84,12 +85,12 @@ impl Drop for Change<'_> {
     }
 }
 
-/// A failure that was asked of two objects, without attributes: they may be those of either.
+/// The failure of a call on two objects, without its attributes: they may belong to either.
 pub fn nameless(error: &Error) -> Error {
     error.status.into()
 }
 
-/// Is a call that failed so known to have left everything as it was?
+/// Does a failure with this status leave everything unchanged for certain?
 fn changed_nothing(status: Status) -> bool {
     !matches!(
         status,
@@ -103,30 +104,31 @@ fn changed_nothing(status: Status) -> bool {
     )
 }
 
-/// A change of ours that is about to be sent will change this object too, as a change of one of its names does.
+/// A change that is about to be sent will change this object too, as the change of a name changes its file.
+/// So the index must not vouch for it any more.
 fn will_change(core: &Core, object: Option<&Arc<Object>>) {
     if let Some(object) = object {
         core.with(object, ObjectState::unvouch);
     }
 }
 
-/// A change of ours of one name in a directory.
+/// A change of ours to one name in a directory.
 pub struct NameChange<'a> {
     core: &'a Core,
     directory: Arc<Object>,
     name: Name,
-    /// What the name led to, as far as is known.
+    /// The object that the name led to, if known.
     child: Option<Arc<Object>>,
-    /// The epoch of the directory before.
+    /// The directory's epoch before the change.
     epoch: u64,
-    /// A lease on the directory vouched for what the name led to.
+    /// A lease on the directory vouched for the name before the change.
     certain: bool,
     ticket: u64,
     ended: bool,
 }
 
 impl<'a> NameChange<'a> {
-    /// About to be sent.
+    /// The caller is about to send the change.
     pub fn begin(core: &'a Core, directory: &Arc<Object>, name: &Name) -> NameChange<'a> {
         let certain = core.leased_name(directory, name).is_some();
         let (ticket, epoch) = core.with(directory, |state| (state.begin_name(name), state.epoch()));
@@ -147,7 +149,7 @@ impl<'a> NameChange<'a> {
         }
     }
 
-    /// The same, if it is known otherwise what the name leads to.
+    /// Sets the child that the caller has found out otherwise.
     #[must_use]
     fn of(mut self, child: Option<Arc<Object>>) -> NameChange<'a> {
         if child.is_some() {
@@ -158,7 +160,7 @@ impl<'a> NameChange<'a> {
         self
     }
 
-    /// What the name led to, as far as is known now: an open may have told meanwhile.
+    /// The object that the name led to, if known by now: an open may have told it meanwhile.
     fn led_to(&self) -> Option<Arc<Object>> {
         let now = || match self.core.name_entry(&self.directory.handle, &self.name) {
             Some(NameEntry { leads: Leads::To(child), .. }) => Some(self.core.object(&child)),
@@ -167,41 +169,42 @@ impl<'a> NameChange<'a> {
         self.child.clone().or_else(now)
     }
 
-    /// Is it known for certain what the name led to, by a lease on the directory since before the change?
+    /// Has a lease on the directory vouched for the name since before the change?
     fn is_certain(&self) -> bool {
         self.certain && self.core.with(&self.directory, |state| state.names_epoch()) == Some(self.epoch)
     }
 
-    /// The name is gone. It is remembered as such, unless somebody else changed the directory too.
+    /// The name is gone. The index remembers that, unless another client has changed the directory too.
     fn gone(self) {
         let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, racy: false, within: None };
         self.end(Some(entry));
     }
 
-    /// It is over; the index is to say this of the name.
+    /// The change has ended, and the index gets this entry for the name.
     pub fn end(mut self, entry: Option<NameEntry>) {
         self.ended = true;
         self.set(entry, true);
     }
 
-    /// It is over, and what the name leads to is not known for certain, whatever lease there is.
+    /// The change has ended. The entry is only a hint, even under a lease.
     fn hint(mut self, entry: NameEntry) {
         self.ended = true;
         self.set(Some(entry), false);
     }
 
-    /// What it leads to changes with it. If that is not known, it may be what any other name leads to, too.
+    /// The change also changes the file that the name led to. If that is not known, it may be the file of
+    /// any other name in the directory.
     fn moved(&self) {
         if self.led_to().is_none() {
             self.core.with(&self.directory, ObjectState::touch_all_names);
         }
     }
 
-    /// It failed, and the name is what it was.
+    /// The call failed. The name usually is what it was.
     pub fn failed(mut self, error: &Error) {
         self.ended = true;
         if self.is_refuted_by(error.status) {
-            // Another client has made or removed the name since.
+            // Another client has made or removed the name.
             self.core.policy.news.heard(self.core.policy.event());
             self.set(None, true);
         } else if changed_nothing(error.status) {
@@ -212,7 +215,7 @@ impl<'a> NameChange<'a> {
         }
     }
 
-    /// Does a failure contradict what is remembered of the name?
+    /// Does the failure contradict what is remembered of the name?
     fn is_refuted_by(&self, status: Status) -> bool {
         let leads = self.core.name_entry(&self.directory.handle, &self.name).map(|entry| entry.leads);
         let lacks = || self.core.with(&self.directory, |state| state.listing_lacks(&self.name));
@@ -232,11 +235,11 @@ impl<'a> NameChange<'a> {
     fn set(&self, entry: Option<NameEntry>, certain: bool) {
         let _names = self.directory.names.lock();
         let entry = self.core.with(&self.directory, |state| {
-            // Under a lease nobody else has changed the name since.
+            // Under a lease no other client has changed the name since.
             let within = state.names_epoch().filter(|epoch| certain && *epoch == self.epoch);
             entry.map(|entry| NameEntry { within, ..entry }).filter(|_| state.is_alone(self.ticket))
         });
-        // The index first: until it knows, the name is busy.
+        // Write the index first: the name stays busy until the index knows.
         self.put(entry);
         let told = entry.is_some();
         let entry = self.core.with(&self.directory, |state| {
@@ -246,7 +249,7 @@ impl<'a> NameChange<'a> {
             entry
         });
         if told && entry.is_none() {
-            // Another one has begun meanwhile.
+            // Another change of the name has begun meanwhile.
             self.put(None);
         }
         self.core.see_child(&self.directory.handle, &self.name, entry.as_ref());
@@ -262,11 +265,12 @@ impl Drop for NameChange<'_> {
     }
 }
 
-/// What waited is being set along with something else. However that ends, what still waits may be set by itself.
+/// A SETATTR in flight that also sets pending attributes. However it ends, those that still wait may then
+/// be sent alone.
 struct Setting<'a> {
     core: &'a Core,
     object: &'a Arc<Object>,
-    /// It has been done.
+    /// The pending attributes that have been set.
     set: Option<&'a Pending>,
 }
 
@@ -309,7 +313,7 @@ impl Core {
         result
     }
 
-    /// SETATTR of what was to be set once everything is durable, and more.
+    /// SETATTR that also sets the pending attributes.
     async fn setattr_joined(
         &self,
         caller: &Caller,
@@ -345,14 +349,15 @@ impl Core {
         }
         if let (Ok(_), Some(size)) = (&result, set.size) {
             self.was_cut(object, size);
-            // Whoever finds it empty because of us may have written already: the reply shows whether somebody has.
+            // Another client may find the file empty and write it already. The size in the reply shows
+            // whether one has.
             self.with(object, |state| state.fresh |= size == 0 && state.opens.is_local() && state.is_empty());
         }
         result
     }
 
-    /// What is delayed comes before a SETATTR: it is sent, so that it does not undo what is set, or put aside where the
-    /// file is cut.
+    /// Brings delayed writes in order with a SETATTR. Sends them, so that they do not undo what it sets. If
+    /// it truncates the file, puts the bytes behind the new end aside.
     async fn before_setattr(&self, object: &Arc<Object>, set: &SetAttributes, guarded: bool) -> Option<Cut> {
         if self.is_all_clean() {
             return None;
@@ -360,7 +365,7 @@ impl Core {
         let sizes_only = SetAttributes { size: set.size, ..SetAttributes::default() };
         let times = set.atime.is_some() || set.mtime.is_some();
         if guarded || *set != sizes_only {
-            // What was to be set before is older, too.
+            // Pending attributes are older, so they go first.
             let waits = |state: &mut ObjectState| state.writes.as_ref().is_some_and(|w| w.sets());
             let level = if times || self.with(object, waits) { Level::Stable } else { Level::Sent };
             self.flush_writes(object, level).await;
@@ -368,7 +373,7 @@ impl Core {
         Cut::begin(self, object, set.size?).await
     }
 
-    /// CREATE, MKDIR, SYMLINK, MKNOD: whatever makes a new name.
+    /// CREATE, MKDIR, SYMLINK, MKNOD: every call that makes a new name.
     pub async fn make(
         &self,
         directory: &Handle,
@@ -392,7 +397,8 @@ impl Core {
         result
     }
 
-    /// MKDIR. Where leases are all that there is, one on what is made comes along: its maker is about to fill it.
+    /// MKDIR. Over an origin with leases alone, the reply brings a lease on the new directory, because its
+    /// maker is about to fill it.
     pub async fn make_directory(
         &self,
         caller: &Caller,
@@ -434,12 +440,12 @@ impl Core {
         Ok(created)
     }
 
-    /// RMDIR. A lease on what is removed goes back first: afterwards there is nothing to name it by.
+    /// RMDIR. Returns a lease on the directory first: afterwards its handle is no longer valid.
     pub async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
         let victim = match self.steady_entry(&self.object(directory), name) {
             Some(NameEntry { leads: Leads::To(child), .. }) => Some(self.object(&child)),
             Some(NameEntry { leads: Leads::Nowhere, .. }) => None,
-            // It costs a LOOKUP, where there may be a lease at all.
+            // This sends a LOOKUP, but only if some lease may be held.
             None => self.victim(caller, directory, name).await,
         };
         let victim = victim.filter(|victim| self.is_leased_directory(victim));
@@ -495,7 +501,7 @@ impl Core {
         let leaving = NameChange::begin(self, &source, from_name).of(moved);
         let coming = NameChange::begin(self, &target, to_name).of(replaced);
         let change = Change::begin(self, &target);
-        // Within one directory there is one change, told twice.
+        // Within one directory there is one change, reported twice.
         let change_source = (from != to).then(|| Change::begin(self, &source));
         self.counters.rename.bump();
         let result = self.below.rename(caller, from, from_name, to, to_name).await;
@@ -535,16 +541,16 @@ impl Core {
             racy: true,
             within: None,
         };
-        // A rename between two names of one file does nothing and leaves both; whether they were that, what is
-        // remembered of them proves only under leases on their directories.
+        // A rename between two names of one file does nothing and leaves both. Only leases on both
+        // directories prove that the remembered names do not belong to one file.
         match moved.zip(over) {
             Some((moved, _)) if !same && leaving.is_certain() && coming.is_certain() => {
                 let epoch = self.with(&moved, |state| state.epoch());
                 leaving.gone();
                 coming.end(Some(leads_to(&moved, epoch)));
             }
-            // Else the new name is a hint: with an epoch that is over it is asked anew, and until then whoever removes
-            // or moves the name once more knows of what.
+            // Otherwise the new name is a hint. Its epoch is over, so the next lookup asks the origin.
+            // Until then a removal or another rename of the name knows from it which file it changes.
             Some((moved, over)) => {
                 leaving.end(None);
                 coming.hint(leads_to(&moved, over));
@@ -556,7 +562,7 @@ impl Core {
         }
     }
 
-    /// A name of this object is gone: its last one, or one of several.
+    /// A name of this object is gone. It may have been the last one.
     fn unlinked(&self, child: Option<&Arc<Object>>) {
         let Some(child) = child else { return };
         let gone = self.with(child, |state| {
@@ -574,8 +580,9 @@ impl Core {
         }
     }
 
-    /// What a name leads to that we are about to change. Asked, if it is not known and may have a lease: nobody else will
-    /// tell us that the file has changed.
+    /// The object whose name we are about to change. If that is not known, and some lease may be held,
+    /// sends a LOOKUP. A change of our own causes no recall, so nothing else would tell us that the file
+    /// has changed.
     pub async fn victim(&self, caller: &Caller, directory: &Handle, name: &Name) -> Option<Arc<Object>> {
         if !self.leases.may_be_held() {
             return None;
@@ -617,8 +624,8 @@ impl Core {
         result
     }
 
-    /// The entry for a name that we made, which led there at that moment. No granule rule: the promise is for changes
-    /// by others that are a granule away.
+    /// The entry for a name that we made, which led to the child at that moment. Timestamp granularity does
+    /// not matter here: the promise covers changes by other clients that are further apart than it.
     fn own_entry(
         &self,
         child: &Arc<Object>,

@@ -17,8 +17,8 @@ use crate::table::Object;
 use crate::trust::Sent;
 
 impl Core {
-    /// LOOKUP: a remembered name, confirmed at an open by one GETATTR of the child (or, if it leads nowhere, of the
-    /// directory); else one LOOKUP.
+    /// LOOKUP: a remembered name, or one LOOKUP. At an open, one GETATTR confirms the name: of the child,
+    /// or of the directory for a negative entry.
     pub async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Looked> {
         let arrived = self.policy.event();
         let directory = self.object(directory);
@@ -50,7 +50,7 @@ impl Core {
         found
     }
 
-    /// LOOKUP of `..`, which is rare: asked each time.
+    /// LOOKUP of `..`: it is rare, and always goes to the origin.
     pub async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
         let object = self.object(directory);
         let sent = self.policy.sending();
@@ -67,7 +67,8 @@ impl Core {
         found
     }
 
-    /// What is remembered of a name. The outer error is that of a revalidation, the inner one the answer `NoEnt`.
+    /// The answer to a LOOKUP from what is remembered. The outer error comes from a revalidation, the inner
+    /// one is `NoEnt`.
     async fn remembered_lookup(
         &self,
         caller: &Caller,
@@ -97,13 +98,15 @@ impl Core {
                 self.confirm_child(caller, &child, epoch, (arrived, doubted)).await?
             }
         };
-        // A change of the name by one of us may have taken effect before this request came, and be told only now.
+        // A change of the name by another client of ours may have taken effect before this request came,
+        // with its reply later.
         let steady = self.steady_entry(directory, name) == entry;
         Ok(found.filter(|_| steady))
     }
 
-    /// A client with state may open by its handle what it has looked up by its name, as Linux does: a file that was
-    /// replaced must not be found by attribute timeouts. Directories, which are walked through, may.
+    /// As Linux does, a client with state may look a file up by name and then open it by handle. Attribute
+    /// timeouts must not lead it to a file that has been replaced, so such a lookup counts as an open. For
+    /// directories the timeouts are enough.
     fn requester(&self, caller: &Caller, entry: Option<&NameEntry>) -> Caller {
         let is_file = |child: &Handle| {
             let known = self.with(&self.object(child), |state| state.attributes().map(Attributes::is_dir));
@@ -117,7 +120,7 @@ impl Core {
         }
     }
 
-    /// What the index says of a name, unless one of us is changing it.
+    /// The entry in the index for a name, unless a change of ours to the name is in flight.
     pub fn steady_entry(&self, directory: &Arc<Object>, name: &Name) -> Option<NameEntry> {
         let busy = self.with(directory, |state| state.is_busy_name(name));
         self.name_entry(&directory.handle, name).filter(|_| !busy)
@@ -136,10 +139,12 @@ impl Core {
             return Ok(None);
         }
         if self.with(&object, |state| self.is_before_a_lock(state)) {
-            // A server that is a cache itself answers a LOOKUP under stricter rules than a GETATTR.
+            // Send a LOOKUP: a server that is a cache itself answers it under stricter rules than a
+            // GETATTR.
             return Ok(None);
         }
-        // Another client has changed the directory since: attribute timeouts of the child do not prove the name.
+        // If another client has changed the directory since, attribute timeouts of the child do not prove
+        // the name.
         let older = |state: &ObjectState| state.leased().is_none() && !state.is_known_since(doubted);
         let requester = if self.with(&object, |state| older(state)) {
             caller.clone().with_freshness(Freshness::Open)
@@ -149,14 +154,16 @@ impl Core {
         let attributes = match self.fresh(&requester, &object, arrived).await {
             Ok(attributes) => attributes,
             Err(error) if matches!(error.status, Status::Stale | Status::BadHandle) => return Ok(None),
-            // The failure brought attributes of the child, if any; a LOOKUP speaks of the directory.
+            // The error may have attributes of the child, and the error of a LOOKUP has those of the
+            // directory.
             Err(error) => return Err(error.status.into()),
         };
         let node = Node { handle: *child, attributes: Some(attributes) };
         Ok(holds().then_some(Ok(Looked { node, directory: None, directory_lease: None })))
     }
 
-    /// Was a file looked at before a lock was granted, whose last holder may have removed the name?
+    /// Was the file last shown before a lock was granted? The last holder of the lock may have removed the
+    /// name.
     fn is_before_a_lock(&self, child: &ObjectState) -> bool {
         let locked = self.policy.news.latest_lock();
         let applies = locked > 0 && self.policy.negative_max().is_some();
@@ -189,7 +196,7 @@ impl Core {
         Ok(holds().then(absent))
     }
 
-    /// A name that is not in the whole listing leads nowhere.
+    /// A name that the complete listing lacks leads nowhere.
     async fn absent_from_listing(
         &self,
         caller: &Caller,
@@ -204,7 +211,7 @@ impl Core {
         }
         let absent = self.with(directory, |state| {
             let listing = state.listing.as_ref().filter(|listing| !(open && listing.racy))?;
-            // What one of us is changing may have taken effect already.
+            // A change of ours in flight may have taken effect already.
             let absent = listing.lacks(name) && !state.is_busy_name(name);
             absent.then(|| (state.epoch(), listing.id))
         });
@@ -219,12 +226,12 @@ impl Core {
         self.look_right(caller, directory) == Some(true)
     }
 
-    /// May the caller look up names, as far as is remembered?
+    /// May the caller look names up, as far as is remembered?
     pub fn look_right(&self, caller: &Caller, directory: &Arc<Object>) -> Option<bool> {
         self.with(directory, |state| self.may(state, &caller.principal, AccessMask::LOOKUP))
     }
 
-    /// Asks the origin what a name leads to, and remembers it.
+    /// Sends a LOOKUP, and remembers the answer.
     async fn ask_lookup(&self, caller: &Caller, directory: &Arc<Object>, name: &Name) -> Result<Looked> {
         self.know_limits(caller, &directory.handle).await;
         if !self.wants_directory_lease(directory) {
@@ -245,7 +252,8 @@ impl Core {
         delegated: bool,
     ) -> Result<Looked> {
         let before = self.with(directory, |state| Before::of(state));
-        // The directory's attributes that come along confirm negative entries: after an open here they are to be of after it.
+        // The directory's attributes in the reply confirm negative entries. If a client has opened a file
+        // here, they must be from after that open.
         let mut caller = caller.clone();
         if self.with(directory, |state| state.is_to_be_confirmed()) {
             caller.freshness = Freshness::Open;
@@ -273,7 +281,7 @@ impl Core {
         found
     }
 
-    /// A name was asked for in vain.
+    /// Records that a name was not found.
     pub fn note_not_found(
         &self,
         caller: &Caller,
@@ -286,14 +294,15 @@ impl Core {
             return self.note_error(directory, error, sent);
         }
         let seen = self.observe(directory, error.attributes.as_deref(), sent, Opening::No);
-        // That a name is not there is told to those who may look only.
+        // NOENT goes only to a caller that may look names up.
         self.remember_success(caller, directory, AccessMask::LOOKUP, sent, before);
         let entry = self.learn_absence(directory, seen, sent, before);
         self.remember_name(directory, name, entry, before.names_generation);
     }
 
-    /// Takes note of the attributes of a child that a name was just seen to lead to, and makes the entry for the name.
-    /// None if the attributes are not its known state: then it is not known of which state the name was seen.
+    /// Records the attributes of a child to which a name was just seen to lead, and returns the entry for
+    /// the name. None if they are not the child's known state: the name then belongs to a state that is not
+    /// known.
     pub fn learn_child(
         &self,
         child: &Arc<Object>,
@@ -319,7 +328,8 @@ impl Core {
     ) -> Option<NameEntry> {
         self.with(directory, |state| {
             let known = state.attributes().is_some() && !state.is_suspect();
-            // Without attributes the absence is of the state known before, or of a later one.
+            // Without attributes, the absence belongs to the state known before the call, or to a later
+            // one.
             let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
             let racy = state.is_racy(&self.policy, sent);
             let (leads, epoch) = (Leads::Nowhere, state.epoch());
@@ -328,8 +338,8 @@ impl Core {
         })
     }
 
-    /// Writes what was learnt of a name to the index, unless it was changed by us meanwhile.
-    /// Without an entry, what the index says is taken out.
+    /// Writes the entry of a name to the index, unless we have changed the name meanwhile. Without an
+    /// entry, removes the one in the index.
     pub fn remember_name(
         &self,
         directory: &Arc<Object>,
@@ -346,8 +356,8 @@ impl Core {
         }
     }
 
-    /// An operation succeeded that only a holder of the right can do. That is known of the state that it was seen in, and of
-    /// none that came after.
+    /// Records a right that a successful call proves. It is proved for the state that the call saw, and not
+    /// for a later one.
     pub fn remember_success(
         &self,
         caller: &Caller,
@@ -369,13 +379,13 @@ impl Core {
         });
     }
 
-    /// What the index says of a name.
+    /// The entry in the index for a name.
     pub fn name_entry(&self, directory: &Handle, name: &Name) -> Option<NameEntry> {
         NameEntry::decode(&self.index.get(Table::Names, &name_key(directory, name))?)
     }
 }
 
-/// Where an object stood before a call was sent.
+/// The state of an object before a call was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Before {
     pub epoch: u64,
@@ -384,14 +394,14 @@ pub struct Before {
 }
 
 impl Before {
-    /// Of the present state.
+    /// The present state.
     pub fn of(state: &ObjectState) -> Before {
         let (names_generation, rights_generation) = (state.names_generation, state.rights_generation);
         Before { epoch: state.epoch(), names_generation, rights_generation }
     }
 }
 
-/// Sets the entry of a name, or takes it out.
+/// Sets or removes the entry of a name.
 pub fn put_name(batch: &mut Batch, directory: &Handle, name: &Name, entry: Option<NameEntry>) {
     let key = name_key(directory, name);
     match entry {

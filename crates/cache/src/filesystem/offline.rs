@@ -1,12 +1,14 @@
-//! What is answered while the origin is away, where `offline=read` allows it: what was last known.
+//! Replies while the origin does not answer, if `offline=read` allows them: the last known state.
 //!
-//! Asked for are things that were there when the origin was last heard: attributes, names, whole directories, targets of
-//! links, and data of files that are **whole**, to those who had the right when it was last asked. Nothing is made up:
-//! what is not known is waited for, as without the option, and so is everything that would change anything. These
-//! answers change nothing that is remembered; the first call after the outage is judged as if there had been none.
+//! These requests are answered: attributes, names, complete directory listings, link targets, and data of
+//! **complete** files. The caller must have had the right when the origin was last asked. Nothing is made
+//! up. If something is not known, the request waits as without the option, and so does every request that
+//! would change something. These replies leave the cache's state as it is. The first call after the outage
+//! is judged as if there had been none.
 //!
-//! Data of an earlier process of which the origin has told nothing since is compared with its sums before its first use:
-//! a write of ours reaches this disk before the index hears of it, and a kill comes in between.
+//! Data from an earlier process is compared with its checksums before its first use, unless the origin has
+//! confirmed the file since. A write of ours reaches this disk before the index, and the process may have
+//! been killed in between.
 
 use std::future::Future;
 use std::pin::pin;
@@ -26,8 +28,8 @@ use crate::table::Object;
 use crate::upstream::needed;
 
 impl Core {
-    /// Does something that may have to ask the origin. If that is away, or goes away meanwhile, what is known is
-    /// answered instead; if nothing is, it goes on waiting.
+    /// Runs an operation that may need the origin. If an outage is on, or begins meanwhile, answers from
+    /// what is known. If nothing is known, goes on waiting.
     pub async fn or_offline<T>(
         &self,
         online: impl Future<Output = Result<T>>,
@@ -36,7 +38,7 @@ impl Core {
         self.or_offline_after(online, std::future::ready(()), offline).await
     }
 
-    /// The same, if something has to be done before it is said what is known.
+    /// The same. `before` runs first when the answer comes from what is known.
     pub async fn or_offline_after<T>(
         &self,
         online: impl Future<Output = Result<T>>,
@@ -156,7 +158,7 @@ impl Core {
         listing.complete.or_else(|| self.load_listing(directory, listing.id))
     }
 
-    /// READ of a file that is whole: the range of the file on this disk, and whether it is its end.
+    /// READ of a complete file: the range of the file on this disk, and whether it reaches the end.
     pub fn offline_read(
         &self,
         caller: &Caller,
@@ -182,7 +184,7 @@ impl Core {
         Some(read)
     }
 
-    /// OPEN for reading, of what is there: a file must be whole.
+    /// OPEN for reading of what exists. A file must be complete.
     pub fn offline_open(&self, caller: &Caller, request: &OpenRequest) -> Option<Result<Opened>> {
         if request.create.is_some()
             || request.access != Share::READ
@@ -210,7 +212,8 @@ impl Core {
         Some(Ok(opened))
     }
 
-    /// What an OPEN would be answered with is known to be one state of the file.
+    /// Compares the data of the file that an OPEN would return with its checksums, if that is still to be
+    /// done.
     pub async fn prove_named(&self, caller: &Caller, request: &OpenRequest) {
         if request.create.is_some() || request.access != Share::READ {
             return;
@@ -227,12 +230,12 @@ impl Core {
         }
     }
 
-    /// FSSTAT: as it was last told.
+    /// FSSTAT: the last known answer.
     pub fn offline_fsstat(&self) -> Option<FsStat> {
         *self.fsstat.lock()
     }
 
-    /// Had the caller this right when the origin was last asked?
+    /// Did the caller have this right when the origin was last asked?
     fn might(&self, caller: &Caller, object: &Arc<Object>, bits: AccessMask) -> bool {
         self.with(object, |state| {
             state.rights.last(&caller.principal).is_some_and(|granted| granted.contains(bits))
@@ -240,16 +243,16 @@ impl Core {
     }
 }
 
-/// A READ that needs no origin.
+/// The answer to a READ without the origin.
 pub struct OfflineRead {
     /// The bytes, if there are any.
     pub pin: Option<Pin>,
-    /// The file ends with them.
+    /// The bytes reach the end of the file.
     pub eof: bool,
 }
 
 impl Core {
-    /// READ, from what is known if the origin is away.
+    /// READ, from what is known if the origin does not answer.
     pub async fn read_or_offline(
         &self,
         (caller, by): (&Caller, StateidBasis),
@@ -274,7 +277,8 @@ impl Core {
     }
 }
 
-/// What is known of an object, believed or not. What delayed writes have made of it is not among it: then its reader waits.
+/// The last known attributes of an object, believed or not. None while writes of the file are delayed: then
+/// the request waits.
 fn known(state: &ObjectState) -> Option<&Attributes> {
     state.attributes().filter(|_| !state.is_suspect() && state.writes.is_none())
 }

@@ -1,14 +1,15 @@
 //! OPEN, OPEN_DOWNGRADE and CLOSE.
 //!
-//! Over an origin with state, an open costs one OPEN there, which later ones share as long as it has their share: then
-//! one GETATTR, as any open, and under a lease nothing. What makes an open without a call right:
-//! - the **name**: a remembered name of a file with a lease is true while the lease is held, since REMOVE and RENAME of
-//!   the file recall it (RFC 8881, section 10.4);
-//! - the **right**: what the origin has told of this very credential, by ACCESS or by an OPEN. One whose right is not
-//!   known costs an ACCESS; one that would be refused is left to the origin;
-//! - the **share**: the origin's open has it, so that the origin keeps others out that must be kept out.
+//! Over an origin with state, the first open costs one OPEN there. Later opens share it if it has their
+//! share: each costs one GETATTR, and none under a lease. Three facts make an open without an OPEN call
+//! right:
+//! - The **name**: while a file's lease is held, a remembered name of it is true. REMOVE and RENAME of the
+//!   file recall the lease (RFC 8881, section 10.4).
+//! - The **right**: the origin has granted it to this very credential, by ACCESS or by an OPEN. If the
+//!   right is not known, the open costs an ACCESS. If it is known to be missing, the origin decides.
+//! - The **share**: the origin's open has it, so the origin keeps conflicting clients out.
 //!
-//! Over an origin without state, an open is a LOOKUP or CREATE and an ACCESS, and is known here alone.
+//! Over an origin without state, an open is a LOOKUP or CREATE and an ACCESS. Only the cache knows of it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -27,18 +28,18 @@ use crate::options::LookupCache;
 use crate::table::Object;
 use crate::upstream::needed;
 
-/// How often an OPEN is sent again that has crossed a close.
+/// How often an OPEN that crossed a close is sent again.
 const CROSSINGS_MAX: usize = 4;
 
 impl Core {
     /// OPEN.
     pub async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let arrived = self.policy.event();
-        // Whatever its other questions are, this is one: attribute timeouts have no say in it.
+        // Whatever its freshness, an open is an open: attribute timeouts do not apply.
         let caller = &caller.clone().with_freshness(Freshness::Open);
         self.know_limits(caller, &request.handle).await;
         match self.has_state() {
-            // Without knowing what there is, nothing can be promised.
+            // While the origin's features are unknown, nothing can be promised.
             None => return Err(Status::Delay.into()),
             Some(false) => {
                 let opened = self.open_without_state(caller, request).await?;
@@ -63,7 +64,7 @@ impl Core {
     async fn open_with_state(&self, caller: &Caller, request: &OpenRequest, arrived: u64) -> Result<Opened> {
         for _ in 0..CROSSINGS_MAX {
             match self.open_known(caller, request, arrived).await {
-                // What the name led to has just been removed: it leads elsewhere by now, or nowhere.
+                // The file has just been removed. The name leads elsewhere by now, or nowhere: look again.
                 Err(error) if error.status == Status::Stale && may_look_again(request) => {}
                 opened => return opened,
             }
@@ -73,8 +74,9 @@ impl Core {
         self.open_at_origin(caller, request, None, arrived).await
     }
 
-    /// An open is a point of coherence for the negative entries of its directory, too. An OPEN of the origin tells the
-    /// directory's attributes; after an open without a call they are asked with the next negative entry.
+    /// An open is a coherence point for the negative entries of its directory too. An OPEN at the origin
+    /// returns the directory's attributes. After an open without a call, the next use of a negative entry
+    /// asks for them.
     fn note_open(&self, request: &OpenRequest, arrived: u64) {
         if request.name.is_some() {
             self.with(&self.object(&request.handle), |state| state.pass_open(arrived));
@@ -89,7 +91,7 @@ impl Core {
         if let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
             return Ok(opened);
         }
-        // Somebody else may be opening it, or closing.
+        // Another open or close of this file may be in flight: wait for the turn, and look again.
         let covered = self.with(&object, |state| state.opens.covers(shares_of(request)));
         let turn = object.turn.clone().lock_owned().await;
         if !covered && let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
@@ -98,7 +100,7 @@ impl Core {
         self.open_at_origin(caller, request, Some(turn), arrived).await
     }
 
-    /// The file that is to be opened, as far as is remembered. It may be another one by now.
+    /// The file to open, if it is remembered. The name may lead to another one by now.
     async fn target(&self, caller: &Caller, request: &OpenRequest) -> Option<Arc<Object>> {
         let Some(name) = &request.name else { return Some(self.object(&request.handle)) };
         if self.policy.lookup_cache == LookupCache::None {
@@ -111,13 +113,13 @@ impl Core {
             return Some(object);
         }
         if self.look_right(caller, &directory).is_none() {
-            // Whether this caller may look is asked once; the answer is remembered.
+            // Ask once whether this caller may look up names; the answer is remembered.
             let _ = self.ask_access(caller, &directory).await;
         }
         (self.look_right(caller, &directory) == Some(true)).then_some(object)
     }
 
-    /// What a name leads to, if that is remembered, and holds by what is known of the child.
+    /// The object that a name leads to, if that is remembered and the child's state still confirms it.
     fn named(&self, directory: &Arc<Object>, name: &Name) -> Option<Arc<Object>> {
         if let Some(Leads::To(child)) = self.leased_name(directory, name) {
             let object = self.object(&child);
@@ -132,8 +134,8 @@ impl Core {
         (holds && !racy).then_some(object)
     }
 
-    /// An open that shares the one at the origin: without a call under a lease, else with one GETATTR. None if it
-    /// needs an OPEN.
+    /// An open that shares the one at the origin: without a call under a lease, otherwise with one GETATTR.
+    /// None if it needs an OPEN.
     async fn open_shared(
         &self,
         caller: &Caller,
@@ -142,7 +144,7 @@ impl Core {
         arrived: u64,
     ) -> Result<Option<Opened>> {
         let shares = shares_of(request);
-        // It is not closed while we ask.
+        // This keeps the origin's open from being closed while we ask.
         let Some(_usage) = self.use_open(object, shares) else { return Ok(None) };
         let mut fresh = None;
         for attempt in 0..2 {
@@ -157,7 +159,7 @@ impl Core {
             if !leased && fresh.is_none() {
                 fresh = match self.fresh(caller, object, arrived).await {
                     Ok(attributes) => Some(attributes),
-                    // A name that leads to what is gone leads elsewhere by now.
+                    // A name whose file is gone leads elsewhere by now.
                     Err(error) if request.name.is_some() && error.status == Status::Stale => return Ok(None),
                     Err(error) => return Err(error),
                 };
@@ -172,7 +174,7 @@ impl Core {
             if !there {
                 return Ok(None);
             }
-            // What has just been learnt may have taken the right away.
+            // The reply may have taken the right away.
             let opened = self.with(object, |state| {
                 let may = self.may(state, &caller.principal, needed(request.access)) == Some(true);
                 let attributes = state.leased().copied().or(fresh)?;
@@ -187,14 +189,14 @@ impl Core {
         Ok(None)
     }
 
-    /// The directory of an open that made nothing there, if a lease vouches for it.
+    /// The attributes of the directory for an open that made nothing, if a lease vouches for them.
     fn leased_directory(&self, request: &OpenRequest) -> Wcc {
         let directory = request.name.is_some().then(|| self.object(&request.handle));
         Wcc::seen(directory.and_then(|directory| self.with(&directory, |state| state.leased().copied())))
     }
 
-    /// What is asked of the origin for an open. Where that has no opens, a name has to be looked up for one: a file is opened by
-    /// its handle if a lease vouches for the name, and for nothing but the name is the directory needed.
+    /// The request to send for an open. Where the origin has no opens, an open by name costs a LOOKUP. If a
+    /// lease vouches for the name, open by handle instead: then the directory is not needed.
     fn cheapest_below(&self, caller: &Caller, request: &OpenRequest) -> OpenRequest {
         let named = request.name.as_ref().filter(|_| request.create.is_none() && self.leases_alone());
         let handle = named.and_then(|name| {
@@ -209,7 +211,7 @@ impl Core {
         handle.map_or_else(by_name, |handle| Core::open_handle_below(handle, shares_of(request), Want::Any))
     }
 
-    /// An open that costs an OPEN.
+    /// An open that sends an OPEN.
     async fn open_at_origin(
         &self,
         caller: &Caller,
@@ -236,7 +238,7 @@ impl Core {
             if usage.is_some() {
                 break;
             }
-            // A close by us was under way, and may have ended this open too.
+            // A close of ours was in flight, and may have ended this open too.
             let turn = object.turn.clone().lock_owned().await;
             let again = Core::open_handle_below(told.handle, shares, Want::Any);
             usage = self.ask_open(caller, again, Some(turn)).await?.usage;
@@ -252,7 +254,7 @@ impl Core {
         Ok(opened)
     }
 
-    /// A local open begins.
+    /// Registers a local open.
     pub fn opened_here(
         &self,
         caller: &Caller,
@@ -285,7 +287,8 @@ impl Core {
         }
     }
 
-    /// The lease for the layer above, if there is one, it wants it, and it can be called back.
+    /// The lease to hand to the layer above: if one is held, the layer wants it, and it listens for
+    /// recalls.
     pub fn hand_up(&self, state: &mut ObjectState, want: Want) -> Option<Lease> {
         let change = state.leased()?.change;
         let lease = state.lease.as_mut().filter(|lease| lease.is_free())?;
@@ -302,7 +305,8 @@ impl Core {
         })
     }
 
-    /// OPEN_DOWNGRADE. What others are no longer denied, the origin no longer denies them either when this returns.
+    /// OPEN_DOWNGRADE. When it returns, the origin no longer denies other clients anything that no local
+    /// open denies.
     pub async fn downgrade(&self, open: OpenId, access: Share, deny: Share) -> Result<()> {
         let object = self.opened_object(open)?;
         if !self.with(&object, |state| state.opens.downgrade(open, Shares { access, deny })) {
@@ -312,19 +316,20 @@ impl Core {
         Ok(())
     }
 
-    /// CLOSE: the origin's open goes a little later, if nobody needs it then; at once, if it denies others anything.
+    /// CLOSE. The origin's open is closed after a delay if no local open needs it by then, and at once if
+    /// it denies other clients anything.
     pub async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         let object = self.opened_object(open)?;
         if self.with(&object, |state| state.locks.is_empty()) {
             self.end_open(&object, open).await;
             return Ok(());
         }
-        // Locks must not stay behind because nobody waits for them to go any more.
+        // Run to completion: the locks must go even if the requester gives up.
         let core = self.share().ok_or(Status::ServerFault)?;
         let caller = caller.clone();
         vfs::run_to_completion(async move {
-            // If a lease is being returned, the locks under it are told first. One that is to be returned now does not
-            // find those any more that go.
+            // If a lease is being returned, its locks are sent to the origin first. A return that begins
+            // later does not find the locks that end here.
             let locking = object.locking.lock().await;
             let told = core.with(&object, |state| state.locks.end_open(open));
             drop(locking);
@@ -333,7 +338,7 @@ impl Core {
             for owner in told {
                 let Some(usage) = &usage else { break };
                 core.counters.lock.bump();
-                // What fails here goes with the origin's open.
+                // If this fails, the lock ends with the origin's open.
                 let _ = core.below.unlock(&caller, usage.id, &owner, (0, u64::MAX)).await;
             }
             drop(usage);
@@ -356,7 +361,7 @@ impl Core {
         });
     }
 
-    /// The file of a local open.
+    /// The file that a local open is of.
     pub fn opened_object(&self, open: OpenId) -> Result<Arc<Object>> {
         self.opens.lock().get(&open).cloned().ok_or(Status::BadStateId.into())
     }
@@ -387,8 +392,9 @@ impl Core {
         Ok(Opened { directory, created, ..opened })
     }
 
-    /// Of a remembered name two things may be asked: whether it still leads there, and whether this caller may. ACCESS
-    /// answers both, since attributes come with it. None if that did not settle it.
+    /// A remembered name leaves two questions: whether it still leads there, and whether this caller may
+    /// open the file. One ACCESS answers both, because attributes come with it. None if they did not settle
+    /// it.
     async fn open_by_right(&self, caller: &Caller, request: &OpenRequest) -> Option<Opened> {
         let name = request.name.as_ref().filter(|_| request.create.is_none())?;
         let directory = self.object(&request.handle);
@@ -408,7 +414,7 @@ impl Core {
         Some(self.with(&object, |state| self.opened_here(caller, request, &object, state, attributes)))
     }
 
-    /// What is to be opened, with the calls of v3.
+    /// Finds or makes the file to open, with the calls of v3.
     async fn find_or_make(
         &self,
         caller: &Caller,
@@ -420,7 +426,7 @@ impl Core {
             let found = self.lookup(caller, directory, name).await?;
             return Ok((found.node.handle, Wcc::default(), false, found.node.attributes));
         };
-        // Whether a file was there before, CREATE tells only if it must not have been.
+        // CREATE says whether the file existed before only if it must not exist.
         let first = if *how == CreateHow::Unchecked { CreateHow::Guarded } else { *how };
         let make = self.below.create(caller, directory, name, first, set);
         match self.make(directory, name, make).await {
@@ -440,7 +446,7 @@ impl Core {
     }
 }
 
-/// May the name be followed once more if it led to what is gone?
+/// May the name be looked up once more if its file is gone?
 fn may_look_again(request: &OpenRequest) -> bool {
     request.name.is_some() && request.create.is_none()
 }
@@ -455,12 +461,12 @@ fn may_share(request: &OpenRequest) -> bool {
     !changes
 }
 
-/// Does the open cut what is there?
+/// Does the open truncate the file to nothing?
 fn empties(request: &OpenRequest) -> bool {
     request.create.as_ref().is_some_and(|(_, set)| set.size == Some(0))
 }
 
-/// What an open uses and denies.
+/// The access and deny bits of an open.
 pub fn shares_of(request: &OpenRequest) -> Shares {
     Shares { access: request.access, deny: request.deny }
 }

@@ -1,7 +1,8 @@
-//! Attributes with what the origin has not yet: sizes, times and modes of delayed writes, in whatever answer they come.
+//! Attributes as they are with delayed writes: sizes, times and modes, in whatever reply they come.
 //!
-//! A write may reach the origin, and be forgotten here, while a call is on its way that was answered without it. So each
-//! answer is looked at with the event before it was asked for: `since`.
+//! A WRITE may reach the origin, and leave the memory here, while another call is in flight that the origin
+//! answered before. Its reply does not show those bytes. So each reply is judged with the number of an
+//! event before the call was sent: `since`.
 
 use vfs::{
     Accessed, Attributes, Caller, Created, FileType, Handle, Listing, Looked, Node, Opened, Result, Wcc,
@@ -17,7 +18,7 @@ impl Core {
         self.delayed.as_ref().is_none_or(Delayed::is_clean)
     }
 
-    /// Attributes of a file as they are here.
+    /// Overlays the attributes of a file.
     fn written(&self, since: u64, handle: &Handle, attributes: &mut Attributes) {
         if self.delayed.is_none() || attributes.file_type != FileType::Regular {
             return;
@@ -27,7 +28,8 @@ impl Core {
         }
     }
 
-    /// The same. If it has to be known first whether the origin still has what we wrote, it is asked again.
+    /// The same. If unstable bytes are in doubt, commits them first and asks the origin for the attributes
+    /// again.
     async fn told(&self, since: u64, caller: &Caller, handle: &Handle, attributes: &mut Attributes) {
         if self.delayed.is_none() || attributes.file_type != FileType::Regular {
             return;
@@ -49,19 +51,19 @@ impl Core {
         Ok(attributes)
     }
 
-    /// In the answer to a LOOKUP.
+    /// Overlays the attributes in the reply to a LOOKUP.
     pub async fn written_looked(&self, since: u64, caller: &Caller, looked: &mut Looked) {
         if let Some(known) = &mut looked.node.attributes {
             self.told(since, caller, &looked.node.handle, known).await;
         }
     }
 
-    /// In the answer to an OPEN.
+    /// Overlays the attributes in the reply to an OPEN.
     pub async fn written_opened(&self, since: u64, caller: &Caller, opened: &mut Opened) {
         self.told(since, caller, &opened.handle, &mut opened.attributes).await;
     }
 
-    /// In the answer to an ACCESS.
+    /// Overlays the attributes in the reply to an ACCESS.
     pub async fn written_accessed(
         &self,
         since: u64,
@@ -74,19 +76,20 @@ impl Core {
         }
     }
 
-    /// In the answer to a CREATE or LINK.
+    /// Overlays the attributes in the reply to a CREATE or LINK.
     pub fn written_created(&self, since: u64, created: &mut Created) {
         self.written_node(since, &mut created.node);
     }
 
-    /// In the answer to a SETATTR.
+    /// Overlays the attributes in the reply to a SETATTR.
     pub fn written_after(&self, since: u64, handle: &Handle, wcc: &mut Wcc) {
         if let Some(known) = &mut wcc.after {
             self.written(since, handle, known);
         }
     }
 
-    /// In the answer to a READDIR. What is in doubt there is taken for what it was.
+    /// Overlays the attributes in the reply to a READDIR. It does not commit bytes in doubt: they are shown
+    /// as they were written.
     pub fn written_listing(&self, since: u64, listing: &mut Listing) {
         if self.delayed.is_some() {
             listing
@@ -104,14 +107,16 @@ impl Core {
     }
 }
 
-/// Attributes that were asked for after the event `since`, with what the origin had not yet then.
+/// Overlays attributes that were requested after the event `since` with everything that the origin did not
+/// have by then.
 pub fn overlay(state: &ObjectState, attributes: Attributes, since: u64) -> Attributes {
     let landed = state.landings.iter().filter(|(event, _)| *event > since).map(|(_, end)| *end).max();
     let attributes = Attributes { size: attributes.size.max(landed.unwrap_or(0)), ..attributes };
     let Some(writes) = state.writes.as_ref().filter(|writes| !writes.is_clean()) else { return attributes };
     let modified = writes.modified().unwrap_or(attributes.mtime);
     let size = attributes.size.max(writes.end().unwrap_or(0));
-    // A file without holes takes up no more for being written over, nor where more was allocated than it had.
+    // In a file without holes, an overwrite allocates nothing. Blocks allocated behind the end are used
+    // first.
     let is_full = attributes.used >= attributes.size;
     let before = if is_full { attributes.size } else { attributes.used };
     let more = before.saturating_add(writes.unsent());
@@ -120,7 +125,7 @@ pub fn overlay(state: &ObjectState, attributes: Attributes, since: u64) -> Attri
         used: if is_full { attributes.used.max(more.min(size)) } else { more },
         mtime: attributes.mtime.max(modified),
         ctime: attributes.ctime.max(modified),
-        // RFC 8881, section 10.4.3: one more than at the grant is "modified".
+        // RFC 8881, section 10.4.3: a change attribute of one more than at the grant means "modified".
         change: attributes.change.wrapping_add(1),
         ..attributes
     };

@@ -1,8 +1,9 @@
-//! LOOKUPs that are under way: of many who walk through the same directory at once, one asks.
+//! LOOKUPs in flight: if many requests look up the same name at once, one of them asks the origin.
 //!
-//! Who wants a name that is being asked for waits for that answer, once, and looks whether what is remembered now will do:
-//! it holds as long as it always would. Where it does not (the answer may not be kept, or must be asked after the request
-//! came), he asks himself, and has lost the rest of one round trip.
+//! If a LOOKUP of the name is in flight, a request waits for its reply, once. Then it looks whether the
+//! remembered entry serves it, by the usual rules. It may not: the reply may not be stored, or the request
+//! may need an answer from after its arrival. Then the request sends a LOOKUP itself, and has lost the rest
+//! of one round trip.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,11 +14,11 @@ use vfs::{Handle, Name};
 
 type Key = (Handle, Name);
 
-/// The names that are being asked for. There are no more than requests.
+/// The names with a LOOKUP in flight. There are no more of them than requests.
 #[derive(Debug, Default)]
 pub struct Singleflight(Mutex<HashMap<Key, Arc<Semaphore>>>);
 
-/// A name is being asked for until this is dropped.
+/// A LOOKUP in flight, until it is dropped.
 #[must_use]
 pub struct Asking<'a> {
     singleflight: &'a Singleflight,
@@ -25,13 +26,13 @@ pub struct Asking<'a> {
 }
 
 impl Singleflight {
-    /// Begins to ask for a name; or waits until who asks for it already is done, and gives nothing.
+    /// Registers a LOOKUP of the name. If one is in flight, waits for its end and returns None.
     pub async fn begin(&self, directory: &Handle, name: &Name) -> Option<Asking<'_>> {
         let key = (*directory, name.clone());
         let other = {
             let mut names = self.0.lock();
             let Some(other) = names.get(&key) else {
-                // It has no permits, and is closed when the answer is there.
+                // The semaphore has no permits. It is closed when the reply has come.
                 names.insert(key.clone(), Arc::new(Semaphore::new(0)));
                 return Some(Asking { singleflight: self, key });
             };

@@ -1,16 +1,20 @@
-//! The READ that rides on an OPEN: one round trip brings the open, the attributes, perhaps a lease, and the first bytes.
+//! A READ piggybacked on an OPEN: one round trip brings the open, the attributes, perhaps a lease, and the
+//! first bytes.
 //!
-//! It is asked for
-//! - by a READ of a client without opens, of a file that is not open at the origin: what that would have fetched first;
-//! - by an open for reading alone, of a file of which nothing is here: all of it if it is small, and as much of it if its
-//!   size is not known. Who opens a file to read it reads it from the start, as a rule. If he does not, these bytes have
-//!   been asked for in vain, but never a call.
+//! Two requests ask for it:
+//! - A READ by a client without opens, of a file that is not open at the origin. It asks for the range that
+//!   it would have fetched first.
+//! - An open for reading alone, of a file without usable cached data. It asks for the entire file if that
+//!   is small, and for as much as that if the size is not known. A program that opens a file to read it
+//!   usually reads it from the start. If it does not, the bytes were requested in vain, but they cost no
+//!   call.
 //!
-//! What came is worth what a fetch is that was sent with the OPEN, and more if that brought a lease: READ was carried out
-//! behind the grant and behind the attributes (`FileSystem::open_and_read`), so that no stranger's change is hidden
-//! between them. What may hide one of ours is not used: bytes that were read while a write of ours was under way, or that
-//! belong to other attributes than the known ones. Which file a name will lead to is not known when the OPEN is sent, so
-//! that this is judged when it is answered.
+//! The bytes are worth as much as a fetch that was sent with the OPEN, and more if the OPEN brought a
+//! lease. The origin carried out the READ after the grant and after the attributes
+//! (`OpenRequest::read_first`), so no change by another client is hidden between them. Bytes that may hide
+//! a change of ours are not used. These are bytes read while a write of ours was in flight, and bytes that
+//! belong to other attributes than the known ones. When the OPEN is sent, the file that a name leads to may
+//! not be known, so this is judged when the reply comes.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -26,11 +30,11 @@ use crate::object::{ObjectState, Seen};
 use crate::table::Object;
 use crate::trust::Sent;
 
-/// A file is small up to this size. It is what Linux reads ahead at first, and less than the time of a round trip on any
-/// link that is worth a cache.
+/// A file up to this size is small. Linux reads ahead as much at first, and it takes less than a round trip
+/// on any link that is worth a cache.
 const SMALL_BYTES: u64 = 64 << 10;
 
-/// What came with an OPEN. Readers of the file share it until it is dropped.
+/// The bytes that came with an OPEN. Readers of the file share them until this is dropped.
 pub struct Brought {
     core: Arc<Core>,
     object: Arc<Object>,
@@ -39,7 +43,7 @@ pub struct Brought {
 }
 
 impl Brought {
-    /// Puts it on this disk, if it is wanted there still.
+    /// Stores the bytes on this disk, if they are still wanted.
     pub async fn store(self) {
         let start = self.fetch.range.start;
         let range = start..start + self.bytes.len() as u64;
@@ -49,7 +53,8 @@ impl Brought {
         }
     }
 
-    /// The same, where nobody has asked for it yet: that it is here does not make the file one to be completed.
+    /// The same, before any client has asked for the bytes: they do not make the file a candidate for
+    /// completion.
     pub async fn store_unasked(self) {
         self.core.with(&self.object, |state| {
             if state.data.valid().is_empty() {
@@ -66,20 +71,20 @@ impl Drop for Brought {
     }
 }
 
-/// The reply to an OPEN, as what came along with it is judged by.
+/// The reply to an OPEN, by which its bytes are judged.
 pub struct Reply<'a> {
-    /// What the file's attributes turned out to be.
+    /// The outcome of observing the file's attributes.
     pub seen: Seen,
-    /// The lease that came.
+    /// The lease that the reply brought.
     pub lease: Option<&'a Lease>,
-    /// The file may have been written by us meanwhile and does not know.
+    /// We may have written the file meanwhile, and its state may have left memory since.
     pub forgotten: bool,
     /// When the OPEN was sent.
     pub sent: &'a Sent,
 }
 
 impl Core {
-    /// What a READ of this range would fetch first, of a file that is not open at the origin.
+    /// The range that a READ would fetch first, if the file is not open at the origin.
     pub fn piggyback_on_read(&self, object: &Arc<Object>, range: &Range<u64>) -> Option<Range<u64>> {
         let chunk = self.chunk_bytes();
         if !self.may_store() {
@@ -100,7 +105,7 @@ impl Core {
         })
     }
 
-    /// What is read with an open for reading, before anybody asks for it.
+    /// The range to read with an open for reading, before any client asks for it.
     pub fn piggyback_on_open(&self, request: &OpenRequest) -> Option<Range<u64>> {
         let reads = request.access == Share::READ && request.create.is_none();
         if !reads || self.options.readahead_max_bytes < SMALL_BYTES || !self.may_store() {
@@ -115,7 +120,7 @@ impl Core {
         };
         let Some(object) = object else { return Some(0..SMALL_BYTES) };
         self.with(&object, |state| {
-            // What is here and young is gone with the open.
+            // The open drops cached bytes that are racy.
             if !self.may_be_brought(state) || state.data.valid() != state.data.racy() {
                 return None;
             }
@@ -125,14 +130,14 @@ impl Core {
         })
     }
 
-    /// May data of this come along with an OPEN, as far as is known?
+    /// May an OPEN bring data of this file, as far as known?
     fn may_be_brought(&self, state: &ObjectState) -> bool {
         let regular = state.attributes().is_none_or(|known| known.file_type == FileType::Regular);
         let quiet = state.writes.is_none() && !state.data.is_being_written() && !state.data.is_refused();
         regular && quiet && self.takes(state)
     }
 
-    /// What came along with an OPEN, if it is worth anything.
+    /// Takes the bytes that came with an OPEN, if they may be used.
     pub fn take_piggybacked(
         &self,
         state: &mut ObjectState,
@@ -148,7 +153,8 @@ impl Core {
         if !alone || !current || !self.may_be_brought(state) {
             return None;
         }
-        // Of a file that has grown since, the attributes know no more than this; and of one that goes on, whole blocks.
+        // The attributes say nothing of bytes behind the known size. If the file goes on behind these
+        // bytes, keep entire blocks.
         let left = known.size.saturating_sub(start);
         let kept = left.min(bytes.len() as u64);
         let kept = if kept < left { kept / BLOCK_BYTES * BLOCK_BYTES } else { kept };
@@ -156,7 +162,7 @@ impl Core {
             return None;
         }
         let bytes = bytes.slice(..kept as usize);
-        // Under the very lease that came along, if it is held still.
+        // The bytes are under a lease only if the lease of this reply is still held.
         let held = state.lease.as_ref().filter(|held| held.is_valid()).map(|held| held.id);
         let leased = lease.is_some_and(|lease| held == Some(lease.id));
         let racy = !leased && state.is_racy(&self.policy, sent);
@@ -166,7 +172,7 @@ impl Core {
         Some((fetch, bytes))
     }
 
-    /// The same, as something that can be stored.
+    /// Makes a [`Brought`] of them, which can be stored.
     pub fn brought(&self, object: &Arc<Object>, came: Option<(Arc<Fetch>, Bytes)>) -> Option<Brought> {
         let (fetch, bytes) = came?;
         let Some(core) = self.share() else {

@@ -1,19 +1,23 @@
-//! READ at the origin, and what its answer proves of the caller's right.
+//! READ at the origin, and what its reply proves about the caller's right.
 //!
-//! An origin may carry out a READ under an open or a delegation of ours without asking whether this user may read: RFC
-//! 8881 lets it, and `serve` does. The success of such a READ proves nothing, and its bytes may be newer than the answer
-//! by which the user was let in before. So where the origin has an open or a delegation for us
-//! - the caller's right has to be known by itself, from ACCESS or from an OPEN of the caller; else ACCESS asks for it;
-//! - the answer is given only if its attributes left the right standing: a READ that shows a state which nobody of ours
-//!   had seen is followed by an ACCESS, and withheld if that does not grant it.
+//! An origin may carry out a READ under an open or delegation of ours without checking this user's right:
+//! RFC 8881 allows it, and `serve` does it. The success of such a READ proves nothing, and its bytes may be
+//! newer than the answer that granted the right. Two rules apply where the origin has an open or delegation
+//! of ours:
+//! - The caller's right must be known otherwise, from ACCESS or from an OPEN by the caller. If it is not
+//!   known, the cache asks ACCESS.
+//! - The reply is given only if its attributes leave the right in force. If the READ shows a state that the
+//!   cache had not seen, an ACCESS follows. If that does not grant the right, the reply is withheld.
 //!
-//! ACCESS does not know everything. The owner of a file may always read it, and who may execute it may read it to do so:
-//! those are let through. Who has the file open for reading, by an open of its own user, was let in then, and goes on as far
-//! as the origin lets it; that proves nothing for later.
+//! ACCESS does not know everything. The owner of a file may always read it, and a user with the right to
+//! execute it may read it for that: the cache lets both through. If this user holds an open for reading,
+//! the right was checked at the open. Such a caller goes on reading as far as the origin allows, which
+//! proves nothing for later.
 //!
-//! Without state at the origin, each READ is decided for its own caller, and its success is a proof.
+//! Without state at the origin, the origin decides each READ for its own caller, and success is a proof.
 //!
-//! **Assumed**: between the GETATTR and the READ of one compound nobody takes a right away and writes.
+//! **Assumption**: between the GETATTR and the READ of one compound, no other client removes a right and
+//! then writes.
 
 use std::sync::Arc;
 
@@ -24,38 +28,38 @@ use crate::lease::HeldLease;
 use crate::object::{ObjectState, Opening, Seen};
 use crate::table::Object;
 
-/// A READ that the caller may have.
+/// The reply to a READ that the caller may have.
 pub struct Answered {
     pub read: Read,
     /// Its success proves the caller's right.
     pub proves: bool,
 }
 
-/// Whose READ it is: the caller, and by which open of the layer above.
+/// The caller of a READ, and the open of the layer above that it names.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     pub caller: &'a Caller,
     pub by: StateidBasis,
-    /// What ACCESS has just answered to this very request.
+    /// The rights that ACCESS has just returned for this request.
     pub told: Option<AccessMask>,
 }
 
-/// How a caller stands to the data of a file.
+/// The caller's right to the data of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
     /// The origin has granted it.
     Granted,
-    /// It owns the file, or may execute it: ACCESS does not count that.
+    /// The caller owns the file, or may execute it: ACCESS does not count that as reading.
     Overrides,
-    /// It was let in when it opened the file, and has lost the right since.
+    /// The caller had the right when it opened the file, and has lost it since.
     Opened,
     Refused,
 }
 
 impl Core {
-    /// Has the origin an open or a delegation for us by which it may let anybody's READ pass?
+    /// Has the origin an open or delegation of ours under which it may let any user's READ pass?
     pub fn reads_by_ours(&self, state: &ObjectState) -> bool {
-        // Where there are leases and no opens, each READ is its user's.
+        // Over an origin with leases alone, the origin decides each READ for its own user.
         !self.leases_alone() && (state.opens.covers(Share::READ.into()) || state.lease.is_some())
     }
 
@@ -81,14 +85,14 @@ impl Core {
         let read = self.send_read(caller, object, offset, count).await?;
         let seen = self.observe(object, read.attributes.as_ref(), &sent, Opening::No);
         if standing != Standing::Opened && !self.still_stands(&reader, object, seen) {
-            // What came may be newer than what is known of the right.
+            // The bytes may be newer than the known right.
             self.stand_to_read(&Reader { told: None, ..reader }, object).await?;
             return Ok(Answered { read, proves: false });
         }
         Ok(Answered { read, proves: standing == Standing::Overrides })
     }
 
-    /// Something else is about to be done with the data under the open at the origin: may the caller read it now?
+    /// Another operation is about to use the data under the open at the origin: may the caller read it now?
     ///
     /// # Errors
     /// `Access`.
@@ -102,7 +106,7 @@ impl Core {
         self.stand_to_read(&Reader { caller, by, told }, object).await.map(drop)
     }
 
-    /// How the caller stands to the data, which ACCESS tells if that is not known, or not in its favour.
+    /// The caller's standing. If it is not known, or would be a refusal, asks ACCESS.
     async fn stand_to_read(&self, reader: &Reader<'_>, object: &Arc<Object>) -> Result<Standing> {
         let known = self.with(object, |state| self.standing(state, reader));
         let standing = match known {
@@ -113,7 +117,7 @@ impl Core {
                 self.with(object, |state| self.standing(state, &reader)).unwrap_or(Standing::Refused)
             }
         };
-        // Without attributes: those that are known are not of this call.
+        // The error has no attributes: those that are known do not come from this call.
         if standing == Standing::Refused { Err(Status::Access.into()) } else { Ok(standing) }
     }
 
@@ -137,8 +141,8 @@ impl Core {
         })
     }
 
-    /// Is the right of whoever was let in still known, now that this has been seen? Under a lease nobody else changes the
-    /// file, whatever of ours is under way.
+    /// Is the caller's right still known, given the state that its READ showed? Under a lease no other
+    /// client changes the file, whatever operations of ours are in flight.
     fn still_stands(&self, reader: &Reader, object: &Arc<Object>, seen: Option<Seen>) -> bool {
         self.with(object, |state| {
             let leased = state.lease.as_ref().is_some_and(HeldLease::is_valid);

@@ -1,8 +1,8 @@
-//! When the open that the origin has is narrowed and closed.
+//! When the cache narrows and closes the open that it has at the origin.
 //!
-//! Mostly a while after it could be: a queue says which is to be looked at when. At once, and waited for, where it would
-//! be in the way: of others, if it denies them what no local open denies any more; of an OPEN of ours, if the origin
-//! counts it against that.
+//! As a rule it does so after a delay, from a queue by time. Two cases cannot wait: the open denies other
+//! clients something that no local open denies any more, or it conflicts with a new OPEN of ours. Then the
+//! cache does it at once, and the operation waits for it.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -18,13 +18,13 @@ use crate::object::ObjectState;
 use crate::opens::{Keep, Opens, Shares, Step};
 use crate::table::Object;
 
-/// How long operations under the open may take that is to be out of the way.
+/// The longest wait for operations under an open that must go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// In the order of time, and then as they came; and how many have come.
+/// By time, then in order of arrival; and the number of arrivals.
 type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
 
-/// Files whose open at the origin is to be looked at, and when.
+/// Files whose open at the origin is to be checked, and when.
 #[derive(Debug, Default)]
 pub struct Settling {
     queue: Mutex<Queue>,
@@ -40,7 +40,7 @@ impl Settling {
         self.wake.notify_one();
     }
 
-    /// Those that are due, and when the next one will be.
+    /// The files that are due, and when the next one will be.
     fn due(&self) -> (Vec<Arc<Object>>, Option<Instant>) {
         let mut queue = self.queue.lock();
         let now = Instant::now();
@@ -50,7 +50,7 @@ impl Settling {
     }
 }
 
-/// Narrows and closes what is due, for as long as the cache lives.
+/// Narrows and closes opens that are due, until the cache is dropped.
 pub async fn settler(core: Weak<Core>) {
     loop {
         let (next, wake) = {
@@ -70,8 +70,9 @@ pub async fn settler(core: Weak<Core>) {
 }
 
 impl Core {
-    /// Somebody is to look whether the open at the origin is still needed. Where a lease keeps it, as it does for every
-    /// open and close of a file that is used all the time, there is nothing to look for: its end asks again.
+    /// Queues a check whether the open at the origin is still needed. If a lease keeps the open, nothing is
+    /// queued: the end of the lease queues the check. This matters for a file that is opened and closed all
+    /// the time.
     pub fn settle_soon(&self, object: &Arc<Object>) {
         let wanted = self.with(object, |state| {
             let kept = keeps_open(state) && !state.opens.denies_more() && !is_useless(state);
@@ -84,7 +85,7 @@ impl Core {
         }
     }
 
-    /// Narrows or closes the open at the origin, if it is time.
+    /// Narrows or closes the open at the origin, if it is due.
     async fn settle(&self, object: &Arc<Object>) {
         let _turn = object.turn.lock().await;
         let useless = self.with(object, |state| {
@@ -101,7 +102,8 @@ impl Core {
         }
     }
 
-    /// What is to be done now, for whoever has the turn of the file. Gives how long to wait, if it is not time yet.
+    /// Takes the next step. The caller must hold the file's turn. Returns how long to wait, if the step is
+    /// not due yet.
     async fn settle_step(&self, object: &Arc<Object>, yields: bool) -> Option<Duration> {
         let mut may_name = true;
         loop {
@@ -140,7 +142,8 @@ impl Core {
         }
     }
 
-    /// Asks for shares that the origin's open has, so that a downgrade may name them. False if that failed.
+    /// Sends an OPEN with shares that the origin's open has, so that a downgrade may name them. False if
+    /// that failed.
     async fn name_shares(&self, object: &Arc<Object>, shares: Shares) -> bool {
         let caller =
             self.with(object, |state| state.opens.upstream().map(|upstream| upstream.caller.clone()));
@@ -149,8 +152,8 @@ impl Core {
         self.ask_open(&Caller { deadline: None, ..caller }, request, None).await.is_ok()
     }
 
-    /// Gives up what the origin still denies others on behalf of an open that has ended, whether or not anybody waits
-    /// for that.
+    /// Ends what the origin still denies other clients for an open that has ended. This goes on even if the
+    /// requester gives up.
     pub async fn stop_denying(&self, object: &Arc<Object>) {
         let Some(core) = self.share().filter(|_| self.with(object, |state| state.opens.denies_more())) else {
             return self.settle_soon(object);
@@ -164,8 +167,9 @@ impl Core {
         let _ = stopping.await;
     }
 
-    /// An OPEN begun at the event `arrived` was denied. If what the origin has for us without need may be the reason,
-    /// it is given up, and the OPEN may be sent again, with this turn of the file.
+    /// The origin denied an OPEN that arrived at the event `arrived`. If the cause may be a share that the
+    /// cache keeps without need, gives that share up. Returns the file's turn if the OPEN may be sent
+    /// again.
     pub async fn make_way(
         &self,
         caller: &Caller,
@@ -187,7 +191,7 @@ impl Core {
         self.with(&object, |state| state.opens.narrowed_since(arrived)).then_some(turn)
     }
 
-    /// Narrows or closes the open at the origin until this is true of it, for whoever has the turn of the file.
+    /// Narrows or closes the open at the origin until `enough` holds. The caller must hold the file's turn.
     async fn settle_until(&self, object: &Arc<Object>, yields: bool, enough: impl Fn(&Opens) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !self.with(object, |state| enough(&state.opens)) && Instant::now() < deadline {
@@ -199,12 +203,12 @@ impl Core {
     }
 }
 
-/// Does the origin's open stay, whoever has it open here? What is delayed goes under it, too.
+/// Does the origin's open stay, even without a local open? A lease needs it, and so do delayed writes.
 fn keeps_open(state: &ObjectState) -> bool {
     state.lease.is_some() || state.writes.as_ref().is_some_and(|writes| !writes.is_clean())
 }
 
-/// Is there a lease on a file that is gone, and that nobody has open?
+/// Is there a lease on a file that has no name and no local open?
 pub fn is_useless(state: &ObjectState) -> bool {
     state.lease.is_some() && state.unlinked && !state.opens.is_local()
 }

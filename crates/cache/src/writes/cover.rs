@@ -1,4 +1,4 @@
-//! Closes, WRITEs and refusals, against the account of their file system ([`super::space`]).
+//! Closes, WRITEs and refusals, entered in the account of their file system ([`super::space`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,27 +15,27 @@ use crate::core::Core;
 use crate::object::ObjectState;
 use crate::table::Object;
 
-/// A WRITE waits no longer than this for what is kept to be sent first.
+/// The longest time that a WRITE waits for kept files to be sent first.
 const WAY_MAX: Duration = Duration::from_secs(10);
-/// Kept files that are sent at a time because space is short.
+/// Most kept files that are sent at a time when space is short.
 const DRAINS_MAX: usize = 32;
-/// File systems of which an account is kept.
+/// Most file systems that have an account.
 const SPACES_MAX: usize = 256;
 
 /// The accounts of all file systems of the origin.
 #[derive(Debug, Default)]
 pub struct Spaces {
     accounts: Mutex<HashMap<Fsid, Space>>,
-    /// What was told of the space of the root's file system along with its limits.
+    /// The free bytes that the origin reported with the limits of the root's file system, and when.
     first: Mutex<Option<(u64, Instant)>>,
-    /// Held while the origin is asked.
+    /// Locked while a request for the space is in flight.
     asking: tokio::sync::Mutex<()>,
-    /// Something kept has been sent, or the space was seen.
+    /// Wakes waiters when kept bytes have been sent, or the space has been seen.
     eased: Notify,
 }
 
 impl Spaces {
-    /// Does something with the account of a file system. `None` if there are too many.
+    /// Runs `work` on the account of a file system. `None` if there are too many accounts.
     fn with<T>(&self, fsid: Fsid, work: impl FnOnce(&mut Space) -> T) -> Option<T> {
         let mut accounts = self.accounts.lock();
         if accounts.len() >= SPACES_MAX && !accounts.contains_key(&fsid) {
@@ -44,7 +44,7 @@ impl Spaces {
         Some(work(accounts.entry(fsid).or_default()))
     }
 
-    /// The origin told of the space of the root's file system along with its limits.
+    /// The origin reported the free bytes of the root's file system with its limits.
     pub fn saw_first(&self, available: u64) {
         self.first.lock().get_or_insert((available, Instant::now()));
     }
@@ -58,7 +58,7 @@ impl Spaces {
     }
 }
 
-/// A WRITE that is on the account until it has been answered.
+/// A WRITE that is entered in the account until its reply.
 pub struct Sending<'a> {
     spaces: &'a Spaces,
     fsid: Fsid,
@@ -72,7 +72,7 @@ impl Drop for Sending<'_> {
 }
 
 impl Core {
-    /// A close under a write lease: may what is delayed of the file stay here? It is kept from then on.
+    /// A close under a write lease: may the delayed bytes stay here? If true, the file is kept from now on.
     pub async fn may_keep(&self, caller: &Caller, object: &Arc<Object>) -> bool {
         self.learn_first();
         for _ in 0..2 {
@@ -110,7 +110,7 @@ impl Core {
         decided.unwrap_or((Verdict::Keep, None))
     }
 
-    /// Asks the origin for its space, unless it has just been asked.
+    /// Asks the origin for its space, unless it answered within the last second.
     async fn ask_space(&self, caller: &Caller, handle: &Handle, fsid: Fsid) {
         let Some(delayed) = &self.delayed else { return };
         let spaces = &delayed.spaces;
@@ -119,13 +119,14 @@ impl Core {
         let Some(Some(asked)) = begun else { return };
         self.counters.other.bump();
         let told = self.below.fsstat(&messenger(caller), handle).await;
-        // There are servers that do not say.
+        // Some servers do not report their space: they send a total of 0.
         let available = told.ok().filter(|stat| stat.total_bytes > 0).map(|stat| stat.available_bytes);
         spaces.with(fsid, |space| space.end_ask(asked, available, Instant::now()));
         spaces.eased.notify_waiters();
     }
 
-    /// A WRITE is about to be sent. What is kept of other files goes first, if it might not fit behind these bytes.
+    /// A WRITE is about to be sent. If it might take the space that kept files need, sends those first, for
+    /// at most `WAY_MAX`. The WRITE gives up its `slot` meanwhile.
     pub async fn begin_sending(
         &self,
         object: &Arc<Object>,
@@ -140,7 +141,7 @@ impl Core {
             Some((state.attributes()?.fsid, kept))
         })?;
         if !kept && spaces.with(fsid, |space| space.is_in_the_way(bytes)) == Some(true) {
-            // What goes first needs a slot as well.
+            // The kept files need slots too.
             *slot = None;
             let way = self.send_kept_first(fsid, bytes, (caller, &object.handle));
             let _ = tokio::time::timeout(WAY_MAX, way).await;
@@ -151,7 +152,7 @@ impl Core {
         Some(Sending { spaces, fsid, bytes })
     }
 
-    /// Sends what is kept until so many bytes do not take what it needs.
+    /// Sends kept files until a WRITE of so many bytes no longer takes the space they need.
     async fn send_kept_first(&self, fsid: Fsid, bytes: u64, ask: (&Caller, &Handle)) {
         let Some(delayed) = &self.delayed else { return };
         loop {
@@ -166,7 +167,7 @@ impl Core {
         }
     }
 
-    /// Sends what is kept of a file system if its space has become short.
+    /// Sends the kept files of a file system if its space is short.
     pub fn drain_if_short(&self, fsid: Fsid) {
         let Some(delayed) = &self.delayed else { return };
         if delayed.spaces.with(fsid, |space| space.must_drain()) == Some(true) {
@@ -174,8 +175,8 @@ impl Core {
         }
     }
 
-    /// Sends what is kept of a file system, by a task. With somebody to ask for, space is asked for first: there may be
-    /// more than we thought.
+    /// Starts a task that sends the kept files of a file system. With `ask`, the task first asks the origin
+    /// for its space: there may be more than the account says.
     fn send_kept(&self, fsid: Fsid, ask: Option<(&Caller, &Handle)>) {
         let (Some(core), Some(delayed)) = (self.share(), &self.delayed) else { return };
         if delayed.spaces.with(fsid, |space| std::mem::replace(&mut space.draining, true)) != Some(false) {
@@ -210,7 +211,7 @@ impl Core {
         while flushes.join_next().await.is_some() {}
     }
 
-    /// The origin has taken something of a file.
+    /// The origin has taken bytes of a file.
     pub fn note_taken(&self, object: &Arc<Object>) {
         let Some(delayed) = &self.delayed else { return };
         if let Some(fsid) = self.with(object, |state| state.attributes().map(|known| known.fsid)) {
@@ -218,14 +219,14 @@ impl Core {
         }
     }
 
-    /// The origin has refused bytes of a file that were delayed.
+    /// The origin has refused delayed bytes of a file.
     pub fn note_refusal(&self, object: &Arc<Object>, status: Status, bytes: u64) {
         self.tell_loss(object, status, bytes);
         self.note_full(object, status);
     }
 
-    /// The origin has refused a WRITE or COMMIT. If it may refuse those of all files of the file system, closes send until
-    /// that is over.
+    /// The origin has refused a WRITE or COMMIT. If the status may concern every file of the file system,
+    /// closes send their bytes until that is over.
     pub fn note_full(&self, object: &Arc<Object>, status: Status) {
         let Some(delayed) = &self.delayed else { return };
         if !matches!(status, Status::NoSpc | Status::Dquot | Status::Rofs | Status::Io) {

@@ -1,7 +1,7 @@
-//! Truncation and removal, in order with what is delayed.
+//! Truncation and removal, in order with delayed writes.
 //!
-//! A delayed write of a file that is truncated or removed first is never sent. It is dropped only when the origin has
-//! done it, since it may refuse; until then the file is held, and nothing new is sent.
+//! If a file is truncated or removed, its delayed writes are never sent. The origin may refuse, so they are
+//! dropped only when it has carried out the operation. Until then the file is held: nothing new is sent.
 
 use std::sync::Arc;
 
@@ -12,7 +12,8 @@ use super::file::Writes;
 use crate::core::Core;
 use crate::table::Object;
 
-/// A truncation of a file, from before it is sent until its end is known. Dropped, it was not done.
+/// A truncation, from before it is sent until its outcome is known. Dropping it means that the origin did
+/// not truncate.
 pub struct Cut {
     core: Arc<Core>,
     object: Arc<Object>,
@@ -21,8 +22,8 @@ pub struct Cut {
 }
 
 impl Cut {
-    /// About to be sent: waits until nothing is on its way that would come behind `end` after it. None if nothing of the
-    /// file is delayed.
+    /// The caller is about to truncate the file to `end` bytes. Waits until no call is in flight that would
+    /// extend the file behind `end` afterwards. None if nothing of the file is delayed.
     pub async fn begin(core: &Core, object: &Arc<Object>, end: u64) -> Option<Cut> {
         let core = core.share()?;
         core.with(object, |state| state.writes.as_ref().map(|_| ()))?;
@@ -40,12 +41,12 @@ impl Cut {
         }
     }
 
-    /// Is it of this file?
+    /// Does it concern this file?
     pub fn is_of(&self, handle: &Handle) -> bool {
         self.object.handle == *handle
     }
 
-    /// The origin has done it.
+    /// The origin has truncated the file.
     pub fn done(mut self) {
         self.finish(true);
     }
@@ -67,7 +68,8 @@ impl Drop for Cut {
 }
 
 impl Core {
-    /// The origin has cut a file: what has reached it before makes it no longer.
+    /// The origin has truncated a file to `end` bytes. Bytes that reached it earlier no longer extend the
+    /// file behind that.
     pub fn was_cut(&self, object: &Arc<Object>, end: u64) {
         self.with(object, |state| {
             state.landings.iter_mut().for_each(|(_, there)| *there = end.min(*there));
@@ -75,7 +77,7 @@ impl Core {
     }
 }
 
-/// Keeps anything new of a file from being sent while it is removed.
+/// Holds a file while one of its names is removed: nothing new of it is sent.
 pub struct Hold {
     core: Arc<Core>,
     object: Arc<Object>,
@@ -83,14 +85,14 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// About to be sent. None if nothing of the file is delayed.
+    /// The caller is about to remove a name. None if nothing of the file is delayed.
     pub fn begin(core: &Core, object: &Arc<Object>) -> Option<Hold> {
         let core = core.share()?;
         core.writes(object, Writes::hold)?;
         Some(Hold { core, object: object.clone(), gone: false })
     }
 
-    /// The file is gone.
+    /// The file has been removed.
     pub fn gone(mut self) {
         self.gone = true;
     }

@@ -1,22 +1,23 @@
-//! What is delayed of one file, and what is to be sent next.
+//! The delayed writes of one file, and the next call to send.
 //!
-//! Pure bookkeeping: it is told of writes, replies and time, and says which WRITE or COMMIT is due. Every write has a
-//! number; a run has that of the earliest write in it, so that "everything up to now" ends even while others go on
-//! writing. These rules keep the order right:
-//! - What is in flight is never changed; newer bytes of its range wait until it has landed.
-//! - The newest bytes of a range are the only ones that are sent: older ones that are not on their way are dropped.
-//! - A truncation **holds** the file: nothing new is sent until it is done. What is dirty behind the new end is put
-//!   aside, and comes back only if the origin refuses.
-//! - Attributes are set when all that was written before is durable, and while they are on their way no WRITE and no
-//!   truncation is: one that came first would have its time undone. What the origin puts off is not on its way.
+//! This is pure bookkeeping: its input is writes, replies and time, and it says which WRITE or COMMIT is
+//! due. Every write has a number, and a run has the number of its earliest write. A flush of "everything up
+//! to now" therefore ends even while others go on writing. These rules keep the order right:
+//! - Bytes in flight never change. Newer bytes of the same range wait for the reply.
+//! - Only the newest bytes of a range are sent. Older bytes that are not in flight are dropped.
+//! - A truncation **holds** the file: nothing new is sent until the truncation is done. Dirty bytes behind
+//!   the new end are put aside. They come back only if the origin refuses the truncation.
+//! - Attributes are set when all earlier writes are durable. While that SETATTR is in flight, no WRITE and
+//!   no truncation is sent, because one that arrived first would have its mtime undone. A SETATTR that the
+//!   origin answered with DELAY is not in flight.
 //!
-//! A WRITE asks for FILE_SYNC if it is all there is and somebody wants it sent: one call in the place of two, as Linux
-//! does. Else it asks for UNSTABLE, and one COMMIT follows them all. A full chunk goes as soon as it is not the only
-//! one, anything else when it is asked for.
+//! A WRITE asks for FILE_SYNC if it carries all that is delayed and a flush demands it: one call instead of
+//! two, as Linux does. Otherwise it asks for UNSTABLE, and one COMMIT follows all of them. A full chunk is
+//! sent at once unless it is the only run. Anything else is sent on demand.
 //!
-//! An assembler or a linker leaves small gaps for alignment, which nobody ever writes. Where the origin's file is known to
-//! have nothing behind some byte, such a gap is zeros like any other, and is sent with what is around it: one WRITE in
-//! the place of several. A gap that holds a whole block is left a hole.
+//! Assemblers and linkers leave small gaps for alignment, which nobody ever writes. If the origin's file is
+//! known to hold nothing behind some byte, a gap behind that byte is zeros like any other. The cache sends
+//! it with its neighbours: one WRITE instead of several. A gap that holds an entire block stays a hole.
 
 mod kept;
 
@@ -32,22 +33,22 @@ use super::pending::Pending;
 use super::runs::{Joins, Runs};
 use crate::ranges::overlap;
 
-/// What a run costs besides its bytes, counted against the limits.
+/// Overhead of a run, in bytes. It counts against the limits.
 const RUN_BYTES: u64 = 256;
 
-/// What file systems allocate at a time: a gap without a whole one of these is no hole there.
+/// The allocation unit of file systems. A gap without an entire block is no hole there.
 const BLOCK_BYTES: u64 = crate::data::BLOCK_BYTES;
-/// Zeros that may be put into the gaps of a file at a time, even if less has been written to it.
+/// Bytes of zeros that one call may put into the gaps of a file, even if fewer bytes of data wait.
 const FILL_BYTES: u64 = 64 << 10;
 
-/// Who wrote, and when first.
+/// The writer of a run, and the earliest write in it.
 #[derive(Clone, Debug)]
 pub struct Mark {
-    /// In whose name it is sent.
+    /// The caller in whose name the run is sent.
     pub writer: Caller,
     /// The number of the earliest write.
     pub first: u64,
-    /// When that was.
+    /// The time of that write.
     pub since: Instant,
 }
 
@@ -65,15 +66,15 @@ impl Joins for Mark {
 /// A WRITE that is under way.
 #[derive(Clone, Debug)]
 pub struct WriteInFlight {
-    /// Its name.
+    /// Names this WRITE within the file.
     pub ticket: u64,
-    /// Where to.
+    /// Offset of the first byte.
     pub offset: u64,
-    /// What.
+    /// The data.
     pub bytes: Bytes,
-    /// Whose.
+    /// The writer, and the earliest write in the data.
     pub mark: Mark,
-    /// What is asked for.
+    /// The stability that the WRITE asks for.
     pub stability: Stability,
 }
 
@@ -86,89 +87,90 @@ impl WriteInFlight {
 /// How a WRITE ended.
 #[derive(Clone, Copy, Debug)]
 pub enum WriteAnswer {
-    /// The origin took so many bytes, that far, under this verifier.
+    /// The origin took the bytes, or the first part of them.
     Taken {
-        /// At least one.
+        /// Bytes taken: at least one.
         count: u32,
-        /// As the origin says.
+        /// The stability that the origin granted.
         stability: Stability,
-        /// Of the origin's life.
+        /// The write verifier: it names the origin's incarnation.
         verifier: Verifier,
     },
-    /// It refused.
+    /// The origin refused.
     Refused(Status),
 }
 
-/// Bytes that the origin has and may lose.
+/// Bytes that the origin has and may lose in a crash.
 #[derive(Clone, Debug)]
 struct Unstable {
     mark: Mark,
     verifier: Verifier,
-    /// The number of the landing.
+    /// The number of the reply.
     answered: u64,
 }
 
-/// What is to be done for those who wait.
+/// What a waiter has to do next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// It is done.
+    /// Nothing: everything it asked for is done.
     Done,
-    /// WRITEs, a COMMIT or a truncation are under way, or will be.
+    /// Wait: WRITEs, a COMMIT, a SETATTR or a truncation are in flight, or will be sent.
     Wait,
-    /// A COMMIT is due.
+    /// Start a COMMIT.
     Commit,
-    /// Attributes are to be set.
+    /// Set the pending attributes.
     SetPending,
 }
 
-/// What is delayed of one file.
+/// The delayed writes of one file.
 #[derive(Debug)]
 pub struct Writes {
     chunk: u64,
     dirty: Runs<BytesMut, Mark>,
     in_flight: Vec<WriteInFlight>,
     unstable: Runs<Bytes, Unstable>,
-    /// Dirty bytes behind the end that a truncation under way will set.
+    /// Dirty bytes behind the end that the truncation in flight will set.
     aside: Runs<BytesMut, Mark>,
-    /// Where that is.
+    /// That end, in bytes.
     cut: Option<u64>,
-    /// Numbers writes, tickets and landings.
+    /// Counts writes, tickets and replies. Each takes the next number.
     events: u64,
     /// Writes up to this number are to be sent.
     urgent: u64,
-    /// The landings that the COMMIT under way speaks of.
+    /// The COMMIT in flight covers the replies up to this number.
     committing: Option<u64>,
     pending: Option<Pending>,
-    /// A task sees to it.
+    /// A task is responsible for setting the pending attributes.
     setting: bool,
-    /// A SETATTR is on its way.
+    /// A SETATTR is in flight.
     stamping: bool,
     holds: u32,
-    /// A chunk is full, and was the only one.
+    /// The only dirty run is a full chunk. It becomes due with the next write.
     full: bool,
-    /// There may be something to be sent.
+    /// Something may be due.
     ripe: bool,
-    /// A task is at it.
+    /// A task is sending.
     draining: bool,
-    /// When the origin's clock will have shown the latest write.
+    /// The origin's clock at the latest write, by estimate.
     modified: Option<Timestamp>,
     error: Option<Status>,
-    /// The error is of bytes that a close has said to be safe.
+    /// The error concerns bytes that a close reported as safe.
     lost: bool,
     kept: Option<Kept>,
     strict: bool,
     doubtful: bool,
-    /// It is not a file any more: what is still on its way does not matter.
+    /// The file is removed: the replies that are still to come do not matter.
     gone: bool,
-    /// It is known to who sends what has waited for long, or that is about to send all of it.
+    /// The file is in the queue by age, or the background writer is sending it.
     pub queued: bool,
-    /// Somebody sends all of it because it is a lot.
+    /// A task is flushing the file because much of it is delayed.
     pub pressed: bool,
 }
 
 impl Writes {
-    /// Nothing is delayed. A WRITE takes at most `chunk` bytes. Numbers go up from `first`, which is beyond those of
-    /// whatever was delayed of the file before: somebody may still be waiting for that.
+    /// Starts with nothing delayed. A WRITE takes at most `chunk` bytes. Numbers start at `first`. It must
+    /// be beyond all numbers that were used for the file before, because a waiter may still hold one of
+    /// them.
     pub fn new(chunk: u64, first: u64) -> Writes {
         Writes {
             chunk: chunk.max(1),
@@ -199,7 +201,7 @@ impl Writes {
         }
     }
 
-    /// Takes bytes in. True if they joined others that wait.
+    /// Takes in the bytes of a WRITE. Returns true if all of them merged into runs that were dirty already.
     pub fn write(
         &mut self,
         offset: u64,
@@ -215,20 +217,21 @@ impl Writes {
         let wrote = self.dirty.write(offset, data, &mark, self.chunk);
         self.modified = self.modified.max(Some(stamp));
         self.forget_mtime();
-        // Only a full chunk goes unasked, if it is not the only one.
+        // Without a demand, only a full chunk is sent, and only if it is not the only run.
         self.ripe |= wrote.filled || self.full;
         wrote.merged
     }
 
-    /// Asks for everything that has been written by now. Its number.
+    /// Demands everything written so far. Returns the number of the latest write.
     pub fn demand(&mut self) -> u64 {
         self.urgent = self.events;
         self.ripe = true;
         self.events
     }
 
-    /// Nobody has written anything behind `from` but us, and what has landed ends there: small gaps between what is dirty
-    /// are zeros, and are sent as such. They are not filled under a truncation, nor where anything of ours may lie.
+    /// Fills small gaps between dirty runs with zeros, so that one WRITE can carry them. The caller knows
+    /// that the origin has nothing behind `from`, and that only this process writes there. Nothing is
+    /// filled during a truncation, or where bytes of ours may lie.
     pub fn fill_gaps(&mut self, from: u64) {
         if self.holds > 0 || self.dirty.len() < 2 {
             return;
@@ -246,7 +249,7 @@ impl Writes {
         }
     }
 
-    /// How far is what was asked for up to this number?
+    /// The next step until all writes up to the number `upto` have reached `level`.
     pub fn progress(&self, upto: u64, level: Level) -> Progress {
         let dirty = self.dirty.iter().chain(self.aside.iter()).any(|(_, run)| run.tag.first <= upto);
         if dirty || self.in_flight.iter().any(|write| write.mark.first <= upto) {
@@ -263,7 +266,8 @@ impl Writes {
         }
         let waits = self.pending.as_ref().is_some_and(|pending| pending.first <= upto);
         match waits {
-            // What it sets may be void by now, and is not to come later than what is set or written next.
+            // The SETATTR in flight may set a time that a newer write made void. Wait for its reply: it
+            // must not reach the origin after the next SETATTR or WRITE.
             _ if self.stamping => Progress::Wait,
             true if self.setting || self.cut.is_some() => Progress::Wait,
             true => Progress::SetPending,
@@ -271,14 +275,14 @@ impl Writes {
         }
     }
 
-    /// Should a task begin to send? It has to ask `next` until there is nothing.
+    /// Should the caller start a task that sends? The task calls `next` until that returns None.
     pub fn begin_draining(&mut self) -> bool {
         let begin = self.ripe && !self.draining && self.holds == 0 && !self.stamping;
         self.draining |= begin;
         begin
     }
 
-    /// The next WRITE to be sent, if any may be. If not, whoever asked stops asking.
+    /// The next WRITE to send, with at most `in_flight_max` in flight. If None, the sending task must stop.
     pub fn next(&mut self, in_flight_max: usize) -> Option<WriteInFlight> {
         let write = self.due(in_flight_max);
         self.draining = write.is_some();
@@ -301,7 +305,7 @@ impl Writes {
             wanted && free
         });
         let Some(at) = due.map(|(at, _)| at) else {
-            // One that is full and alone is looked at again with the next write.
+            // A full chunk that is the only run becomes due with the next write.
             self.full = alone && self.dirty.iter().any(|(_, run)| run.bytes.len() as u64 == chunk);
             self.ripe = blocked;
             return None;
@@ -324,7 +328,7 @@ impl Writes {
         Some(write)
     }
 
-    /// A WRITE has been answered.
+    /// The reply to a WRITE has come.
     pub fn answered(&mut self, ticket: u64, answered: WriteAnswer) {
         let Some(at) = self.in_flight.iter().position(|write| write.ticket == ticket) else { return };
         let write = self.in_flight.swap_remove(at);
@@ -332,7 +336,7 @@ impl Writes {
         if !self.gone {
             self.settle_landing(&write, answered);
         }
-        // What the origin has not taken of it is among that.
+        // After a short write, the rest of the bytes is dirty again.
         self.ripe |= !self.dirty.is_empty();
     }
 
@@ -350,7 +354,7 @@ impl Writes {
         }
     }
 
-    /// What the origin has taken is kept until it is durable, but for what is newer here.
+    /// Keeps the bytes that the origin took until they are durable, except where newer bytes are dirty.
     fn keep_unstable(&mut self, write: &WriteInFlight, end: u64, verifier: Verifier) {
         for part in self.dirty.missing(&(write.offset..end)) {
             let slice = (part.start - write.offset) as usize..(part.end - write.offset) as usize;
@@ -360,7 +364,8 @@ impl Writes {
         }
     }
 
-    /// Bytes that the origin has not are dirty again, where nothing newer is. A truncation under way is newer than they.
+    /// Makes bytes that the origin does not have dirty again, except where newer bytes are. Bytes behind
+    /// the end of a truncation in flight are put aside, because the truncation is newer.
     fn put_back(&mut self, offset: u64, bytes: &[u8], mark: &Mark) {
         let end = offset + bytes.len() as u64;
         let cut = self.cut.map_or(end, |cut| cut.clamp(offset, end));
@@ -369,7 +374,8 @@ impl Writes {
         write_under(&mut self.aside, cut, cut_off, mark, self.chunk);
     }
 
-    /// A COMMIT is about to be sent, in whose name. None if there is nothing to commit, or one is under way.
+    /// The caller is about to send a COMMIT. Returns in whose name. None if nothing is unstable, or if a
+    /// COMMIT is in flight.
     pub fn begin_commit(&mut self) -> Option<Caller> {
         if self.committing.is_some() {
             return None;
@@ -379,7 +385,7 @@ impl Writes {
         Some(writer)
     }
 
-    /// It has been answered. What was written under another verifier is to be sent again.
+    /// The reply to the COMMIT has come. Bytes that were written under another verifier become dirty again.
     pub fn end_commit(&mut self, result: Result<Verifier, Status>) {
         let Some(upto) = self.committing.take() else { return };
         let spoken: Vec<u64> =
@@ -397,20 +403,20 @@ impl Writes {
         self.doubtful &= !self.unstable.is_empty();
     }
 
-    /// This is to be set when everything that was written before is durable.
+    /// Registers attributes that are set once all earlier writes are durable.
     pub fn set_pending(&mut self, pending: Pending) {
         self.events += 1;
         let before = self.pending.take();
         self.pending = Some(Pending { first: self.events, ..pending.after(before) });
     }
 
-    /// What is to be set.
+    /// The attributes that wait to be set.
     pub fn pending(&self) -> Option<&Pending> {
         self.pending.as_ref()
     }
 
-    /// The SETATTR for it is about to be sent. None if there is nothing, somebody sees to it, or something that was
-    /// written before is not durable.
+    /// The caller is about to send the SETATTR. Returns the attributes to set. None if nothing waits, if a
+    /// task is responsible already, if a truncation is in flight, or if an earlier write is not durable.
     pub fn begin_pending(&mut self) -> Option<Pending> {
         let pending = self.pending.clone().filter(|_| !self.setting && self.cut.is_none())?;
         if self.progress(pending.first, Level::Durable) != Progress::Done {
@@ -421,19 +427,20 @@ impl Writes {
         Some(pending)
     }
 
-    /// The origin puts it off: it has not been done, and until it is sent again WRITEs may go.
+    /// The origin answered DELAY: the attributes are not set. Until the SETATTR is sent again, WRITEs may
+    /// go.
     pub fn rest_pending(&mut self) {
         self.stamping = false;
         self.ripe |= !self.dirty.is_empty();
     }
 
-    /// It is about to be sent again: what waits now. None if it is no longer the time for that.
+    /// The task is about to send the SETATTR again. Returns what waits now. None as for `begin_pending`.
     pub fn resume_pending(&mut self) -> Option<Pending> {
         self.setting = false;
         self.begin_pending()
     }
 
-    /// It has been answered.
+    /// The reply to the SETATTR has come.
     pub fn end_pending(&mut self, set: &Pending, result: Result<(), Status>) {
         self.put_off_pending();
         if let Err(status) = result
@@ -441,22 +448,23 @@ impl Writes {
         {
             self.error.get_or_insert(status);
         }
-        // New ones may have come meanwhile.
+        // Others may have been registered meanwhile. They stay.
         self.pending.take_if(|pending| pending.first == set.first);
     }
 
-    /// It was refused together with something else, and is tried again by itself.
+    /// The SETATTR failed that also carried another request's attributes. The pending ones stay, to be sent
+    /// alone.
     pub fn put_off_pending(&mut self) {
         self.setting = false;
         self.rest_pending();
     }
 
-    /// Does anything wait to be set, or is on its way to be?
+    /// Does anything wait to be set, or is a SETATTR in flight?
     pub fn sets(&self) -> bool {
         self.stamping || self.pending.is_some()
     }
 
-    /// The data has been changed since: its time of modification is the origin's to say.
+    /// The data has changed since the mtime was requested: the origin decides the new one.
     fn forget_mtime(&mut self) {
         if let Some(pending) = &mut self.pending {
             pending.mtime = None;
@@ -464,7 +472,7 @@ impl Writes {
         self.pending.take_if(|pending| pending.is_empty());
     }
 
-    /// Some of what was written is lost.
+    /// The origin refused bytes, and they are lost.
     fn fail(&mut self, status: Status) {
         if self.gone {
             return;
@@ -474,46 +482,48 @@ impl Writes {
         self.strict = true;
     }
 
-    /// The error that nobody has been told of yet.
+    /// Takes the error that no caller has received yet.
     pub fn take_error(&mut self) -> Option<Status> {
         self.lost = false;
         self.error.take()
     }
 
-    /// After an error, nothing is delayed until the origin takes something again.
+    /// Is delaying suspended? An error suspends it until the origin takes something again.
     pub fn is_strict(&self) -> bool {
         self.strict
     }
 
-    /// The origin has taken something.
+    /// The origin has taken something: delaying may start again.
     pub fn relent(&mut self) {
         self.strict = false;
     }
 
-    /// Nothing is sent from now on.
+    /// Nothing new is sent until `release`.
     pub fn hold(&mut self) {
         self.holds += 1;
     }
 
-    /// It is, again.
+    /// Ends a `hold`.
     pub fn release(&mut self) {
         self.holds = self.holds.saturating_sub(1);
         self.ripe |= !self.dirty.is_empty();
     }
 
-    /// The file is about to be cut at `end`, and held. One at a time.
+    /// The caller is about to truncate the file to `end` bytes. Holds the file. Only one truncation may be
+    /// in flight.
     pub fn begin_cut(&mut self, end: u64) {
         self.hold();
         self.cut = Some(end);
         self.aside = self.dirty.take_from(end);
     }
 
-    /// Is nothing on its way that would make a file longer again that ends here, or undo the time of its end?
+    /// May a truncation to `end` bytes be sent? Not while a WRITE in flight would extend the file behind
+    /// that end again, or a SETATTR in flight would undo the mtime of the truncation.
     pub fn is_clear_from(&self, end: u64) -> bool {
         !self.stamping && self.in_flight.iter().all(|write| write.range().end <= end)
     }
 
-    /// The file was cut at `end`, or was not.
+    /// The truncation to `end` bytes has ended. `done` says whether the origin carried it out.
     pub fn end_cut(&mut self, end: u64, done: bool) {
         let aside = std::mem::take(&mut self.aside);
         self.cut = None;
@@ -522,7 +532,7 @@ impl Writes {
             self.forget_mtime();
         } else {
             for (at, run) in aside.into_runs() {
-                // It is newer than what has landed there since.
+                // These bytes are newer than those that reached the origin since.
                 self.unstable.remove(&(at..at + run.bytes.len() as u64));
                 self.put_back(at, &run.bytes, &run.tag);
             }
@@ -530,7 +540,7 @@ impl Writes {
         self.release();
     }
 
-    /// The file is gone: what has not been sent is not wanted any more, and nobody is told that it could not be.
+    /// The file is removed. Drops what was not sent, and any error with it.
     pub fn discard(&mut self) {
         self.dirty = Runs::default();
         self.unstable = Runs::default();
@@ -541,18 +551,19 @@ impl Writes {
         self.gone = true;
     }
 
-    /// Nothing proves any more that what the origin holds unstable is still the file's contents: somebody else may have
-    /// changed them, or the origin may have lost them.
+    /// Records that the proof is gone: another client may have changed the unstable bytes at the origin, or
+    /// the origin may have lost them.
     pub fn doubt(&mut self) {
         self.doubtful = !self.unstable.is_empty();
     }
 
-    /// Has it to be committed before anything is said of the file?
+    /// Must the unstable bytes be committed before anything is answered about the file?
     pub fn is_doubtful(&self) -> bool {
         self.doubtful
     }
 
-    /// The bytes of a range that are not durable at the origin, older ones first.
+    /// The bytes of `range` that are not durable at the origin, oldest first. Where pieces overlap, the
+    /// later one counts.
     pub fn overlay(&self, range: &Range<u64>) -> Vec<(u64, Bytes)> {
         let mut pieces = self.unstable.present(range);
         for write in self.in_flight.iter().filter(|write| overlap(&write.range(), range)) {
@@ -565,35 +576,35 @@ impl Writes {
         pieces
     }
 
-    /// Where the file ends at least, with what is not durable at the origin.
+    /// A lower bound for the file's size, from the bytes that are not durable at the origin.
     pub fn end(&self) -> Option<u64> {
         let in_flight = self.in_flight.iter().map(|write| write.range().end).max();
         in_flight.max(self.unstable.end()).max(self.aside.end()).max(self.dirty.end())
     }
 
-    /// When it was last changed here, if that is not at the origin yet.
+    /// The time of the latest write, if some written bytes are not at the origin yet.
     pub fn modified(&self) -> Option<Timestamp> {
         self.modified.filter(|_| self.unsent() > 0 || !self.in_flight.is_empty())
     }
 
-    /// Bytes that only this process has, with those that the origin may lose.
+    /// Bytes that are not durable at the origin: dirty, in flight or unstable.
     pub fn bytes(&self) -> u64 {
         let in_flight: u64 = self.in_flight.iter().map(|write| write.bytes.len() as u64).sum();
         self.unsent() + in_flight + self.unstable.bytes()
     }
 
-    /// Bytes that are not at the origin.
+    /// Bytes that are dirty or put aside.
     pub fn unsent(&self) -> u64 {
         self.dirty.bytes() + self.aside.bytes()
     }
 
-    /// What counts against the limits.
+    /// Bytes that count against the limits: the data and the overhead of its runs.
     pub fn cost(&self) -> u64 {
         let runs = self.dirty.len() + self.unstable.len() + self.aside.len() + self.in_flight.len();
         self.bytes() + (runs + usize::from(self.sets())) as u64 * RUN_BYTES
     }
 
-    /// Since when the oldest of it waits.
+    /// Since when the oldest byte or attribute has been waiting.
     pub fn oldest(&self) -> Option<Instant> {
         let waiting = self.dirty.iter().chain(self.aside.iter()).map(|(_, run)| run.tag.since);
         let in_flight = self.in_flight.iter().map(|write| write.mark.since);
@@ -601,12 +612,12 @@ impl Writes {
         waiting.chain(in_flight).chain(unstable).chain(self.pending.iter().map(|pending| pending.since)).min()
     }
 
-    /// Is everything at the origin, and durable there?
+    /// Is everything durable at the origin, and set there?
     pub fn is_clean(&self) -> bool {
         self.cost() == 0
     }
 
-    /// Is there nothing to be remembered?
+    /// May this record be dropped? Not while a task uses it or an error is to be reported.
     pub fn is_idle(&self) -> bool {
         let busy = self.draining
             || self.queued
@@ -618,7 +629,7 @@ impl Writes {
     }
 }
 
-/// Writes bytes where no others are.
+/// Writes bytes only where `runs` has none.
 fn write_under(runs: &mut Runs<BytesMut, Mark>, offset: u64, bytes: &[u8], mark: &Mark, chunk: u64) {
     for part in runs.missing(&(offset..offset + bytes.len() as u64)) {
         let slice = (part.start - offset) as usize..(part.end - offset) as usize;

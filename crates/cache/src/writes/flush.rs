@@ -1,9 +1,11 @@
-//! The calls: WRITEs in flight, COMMITs, and those who wait for them.
+//! The calls: WRITEs in flight, COMMITs, and their waiters.
 //!
-//! WRITEs and COMMITs are tasks of their own: who gives up waiting for fsync takes nothing from those who share it. An
-//! origin that asks for patience (DELAY, GRACE) gets it; one that does not answer is the client's business, which on a
-//! `hard` mount tries for ever. Neither is to hold up other files: a WRITE that was put off takes up no slot until it is
-//! sent again, and one file never has all of them.
+//! Each WRITE and COMMIT runs as a task of its own. If one fsync is abandoned, the other callers that wait
+//! for the same call lose nothing.
+//!
+//! If the origin answers DELAY or GRACE, the task waits and sends the call again. If the origin does not
+//! answer, the NFS client below retries: for ever on a `hard` mount. Neither case holds up other files. A
+//! WRITE that the origin put off has no slot until it is sent again, and one file never has all slots.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,31 +21,32 @@ use crate::filler::OwnWrite;
 use crate::object::{ObjectState, Opening};
 use crate::table::Object;
 
-/// How long an origin that asks for patience is left alone, at first and at most.
+/// How long the task waits after a DELAY or GRACE, at first and at most. Each further wait is twice as
+/// long.
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
-/// Landings of a file that are remembered.
+/// Most replies to WRITEs that are remembered of one file.
 const LANDINGS_MAX: usize = 64;
 
-/// How far delayed writes are to have come.
+/// How far a flush brings delayed writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// At the origin.
+    /// The bytes are at the origin.
     Sent,
-    /// Durable there.
+    /// The bytes are durable there.
     Durable,
-    /// And what is to be set when it is, is set.
+    /// The bytes are durable, and the attributes that waited for that are set.
     Stable,
 }
 
 impl Core {
-    /// Does something with the delayed writes of a file, if there are any, and keeps the accounts.
+    /// Runs `work` on the delayed writes of a file and updates the accounts. None if nothing is delayed.
     pub fn writes<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut Writes) -> T) -> Option<T> {
         self.writes_of(object, |_| (), |writes, ()| work(writes))
     }
 
-    /// The same, with something that is known of the file at that moment.
+    /// The same. `look` reads the file's state under the same lock.
     pub fn writes_of<P, T>(
         &self,
         object: &Arc<Object>,
@@ -80,7 +83,7 @@ impl Core {
         Some(result)
     }
 
-    /// Sends what is due, by a task.
+    /// Starts a task that sends what is due, if none is running.
     pub fn kick(&self, object: &Arc<Object>) {
         if self.writes(object, Writes::begin_draining) != Some(true) {
             return;
@@ -104,7 +107,7 @@ impl Core {
         }
     }
 
-    /// One WRITE, from here to its end.
+    /// Sends one WRITE and records its reply.
     async fn carry_out(&self, object: &Arc<Object>, write: &WriteInFlight, slot: OwnedSemaphorePermit) {
         let mut slot = Some(slot);
         let answered = match self.send_one(object, write, &mut slot).await {
@@ -130,7 +133,8 @@ impl Core {
         object.written.notify_waiters();
     }
 
-    /// What is asked of the file by now may be answered without these bytes, which will be forgotten here.
+    /// A reply to a request that was sent before now may not show these bytes, and the record of them is
+    /// about to go. So remember where they end.
     fn note_success(&self, object: &Arc<Object>, end: u64) {
         self.with(object, |state| {
             if state.landings.len() >= LANDINGS_MAX {
@@ -166,7 +170,8 @@ impl Core {
                 }
                 Ok(written) => {
                     let kept = bytes.slice(..bytes.len().min(written.count as usize));
-                    // Before it is taken out of memory: what was just written is read back from here.
+                    // Store them before they leave memory, because recently written bytes are often read
+                    // back.
                     self.store_written(&own, write.offset, &kept).await;
                     return Ok(written);
                 }
@@ -175,7 +180,7 @@ impl Core {
         }
     }
 
-    /// Brings what has been written of a file by now this far. Errors wait for a writer to be told.
+    /// Brings everything written of a file so far to `level`. Errors stay here until a writer takes them.
     pub async fn flush_writes(&self, object: &Arc<Object>, level: Level) {
         let demand = |writes: &mut Writes, nothing_from: Option<u64>| {
             nothing_from.into_iter().for_each(|from| writes.fill_gaps(from));
@@ -212,8 +217,9 @@ impl Core {
         });
     }
 
-    /// Attributes are about to be set while others wait to be: once all is durable, one SETATTR may set both. None if it
-    /// may not, or there are none.
+    /// The caller is about to set attributes while others are pending. Flushes the data, so that one
+    /// SETATTR may set both. Returns the pending ones and the joined set. None if nothing is pending or it
+    /// must not be joined.
     pub async fn join_pending(
         &self,
         caller: &Caller,
@@ -223,7 +229,8 @@ impl Core {
         let mine = |writes: &Writes| writes.pending().is_some_and(|p| p.caller.principal == caller.principal);
         self.writes(object, |writes| mine(writes)).filter(|mine| *mine)?;
         self.flush_writes(object, Level::Durable).await;
-        // Something newer may have been written meanwhile: what is set then is not the last word either way.
+        // If a newer write has come meanwhile, the times set here are not final, whether or not the calls
+        // are joined.
         let pending =
             self.writes(object, |writes| if mine(writes) { writes.begin_pending() } else { None })??;
         let joined = pending.joined(set);
@@ -245,7 +252,8 @@ impl Core {
                 core.writes(&object, Writes::rest_pending);
                 core.go_on(&object);
                 wait(&mut patience).await;
-                // Newer writes may have made it void, and have to be durable before what they left of it.
+                // Newer writes may have made some attributes void. Those writes must be durable before the
+                // rest is set.
                 match core.writes(&object, Writes::resume_pending).flatten() {
                     Some(now) => pending = now,
                     None => return core.go_on(&object),
@@ -263,7 +271,7 @@ impl Core {
         self.go_on(object);
     }
 
-    /// What others waited for is no longer on its way.
+    /// A call that waiters waited for is no longer in flight: wakes them and sends what is due.
     pub fn go_on(&self, object: &Arc<Object>) {
         object.written.notify_waiters();
         self.kick(object);
@@ -289,7 +297,7 @@ impl Core {
         }
     }
 
-    /// The same, and the error that nobody has been told of yet.
+    /// Flushes a file to `level`, and returns the error that no caller has received yet.
     pub async fn flush_and_tell(&self, object: &Arc<Object>, level: Level) -> Result<()> {
         self.flush_writes(object, level).await;
         match self.writes(object, Writes::take_error).flatten() {
@@ -298,8 +306,8 @@ impl Core {
         }
     }
 
-    /// Commits what is unstable of a file that looks as if it had been changed elsewhere: only then is it known whether
-    /// the origin still has what we wrote. True if it was so.
+    /// If the file looks as if another client had changed it, commits the unstable bytes: only the verifier
+    /// tells whether the origin still has them. Returns true if it was in doubt.
     pub async fn settle_doubt(&self, object: &Arc<Object>) -> bool {
         let doubtful = self.with(object, |state| state.writes.as_ref().is_some_and(|w| w.is_doubtful()));
         if doubtful {
@@ -308,8 +316,8 @@ impl Core {
         doubtful
     }
 
-    /// Sends everything of all files, for as long as the origin takes some of it now and then. The rest is lost when the
-    /// process ends.
+    /// Flushes all files, as long as the origin takes some bytes within each `unmount_max`. The process
+    /// drops the rest when it ends.
     pub async fn flush_all_writes(self: &Arc<Core>) {
         let Some(delayed) = &self.delayed else { return };
         let mut flushes = tokio::task::JoinSet::new();
@@ -336,8 +344,8 @@ impl Core {
     }
 }
 
-/// Tells an origin that is slow from one that takes nothing. Bytes that are sent again, as to an origin that goes down time
-/// after time, count only up to a multiple of those there were.
+/// Tells a slow origin from one that takes nothing. An origin that crashes again and again makes us resend
+/// bytes: these count as progress only up to `RESENT_MAX` times the bytes that waited at the start.
 struct Headway {
     bytes: u64,
     sent: u64,
@@ -351,7 +359,7 @@ impl Headway {
         Headway { bytes, sent, sent_max: sent.saturating_add(bytes.saturating_mul(Headway::RESENT_MAX)) }
     }
 
-    /// Are there fewer bytes than at any time before, or have more been sent?
+    /// Do fewer bytes wait than ever before, or have more been sent?
     fn is_made(&mut self, bytes: u64, sent: u64) -> bool {
         let sent = sent.min(self.sent_max);
         let made = bytes < self.bytes || sent > self.sent;
@@ -361,7 +369,8 @@ impl Headway {
     }
 }
 
-/// Who sends in a writer's name: nobody waits for it, and it is no request of a client.
+/// The caller for a background call in the writer's name: it has no deadline, and it is not a client's
+/// request.
 pub fn messenger(writer: &Caller) -> Caller {
     Caller { deadline: None, resent: false, freshness: Freshness::Timeout, ..writer.clone() }
 }

@@ -1,8 +1,10 @@
-//! How much may be delayed, how long, and who waits: the accounts of all files, and the task that sends what is old.
+//! How many bytes may be delayed and for how long, and which writers wait: the accounts of all files, and
+//! the background writer.
 //!
-//! Files with something delayed queue up by the age of their oldest byte. The front is sent when it has come of age, or
-//! when half of what may wait in all does. A writer waits while its file or all files together are at their limit; it
-//! is let on as soon as there is room again.
+//! Files with delayed bytes queue by the age of their oldest byte. The background writer sends the file at
+//! the front when it has reached the age limit, or when more than half of the bytes allowed for all files
+//! are waiting. A writer waits while its file or all files together are at their limit. It goes on as soon
+//! as there is capacity again.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,40 +23,40 @@ use crate::core::Core;
 use crate::options::WriteBehind;
 use crate::table::Object;
 
-/// Files that are sent in the background at a time.
+/// Most files that the background writer sends at a time.
 const FLUSHES_MAX: usize = 32;
-/// One that takes longer is not counted any more: the origin may put it off for as long as it likes.
+/// A file that takes longer no longer counts among those: the origin may put it off for any length of time.
 const FLUSH_COUNTS_FOR: Duration = Duration::from_secs(10);
 
-/// What all files of a cache share that delays writes.
+/// What all files of a cache with delayed writes share.
 #[derive(Debug)]
 pub struct Delayed {
     /// The limits.
     pub options: WriteBehind,
-    /// WRITEs in flight, over all files.
+    /// Slots for WRITEs in flight, over all files.
     pub slots: Arc<Semaphore>,
-    /// What we answer to our own WRITEs and COMMITs: it is another one in each process.
+    /// The verifier in our replies to WRITE and COMMIT. Each process has another one.
     pub verifier: Verifier,
-    /// What may stay unsent after a close, by file system.
+    /// Accounts of what may stay unsent after a close, by file system.
     pub spaces: Spaces,
-    /// What was lost after a close.
+    /// Bytes that were lost after a close.
     pub losses: Losses,
-    /// Counts what has begun to be delayed of a file.
+    /// Counts the records of delayed writes that were made.
     begun: AtomicU64,
-    /// Counted with what a run costs.
+    /// Bytes with the overhead of their runs, and reserved capacity.
     cost: AtomicU64,
     bytes: AtomicU64,
-    /// Files of which anything is delayed.
+    /// Files with anything delayed.
     files: AtomicU64,
     queue: Mutex<Queue>,
     flushes: Arc<Semaphore>,
-    /// For the task that sends what is old.
+    /// Wakes the background writer.
     wake: Arc<Notify>,
-    /// For writers: there is room again.
+    /// Wakes writers when there is capacity again.
     space: Notify,
 }
 
-/// By age, and then as they came.
+/// By age, then in order of arrival.
 type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
 
 impl Delayed {
@@ -77,12 +79,12 @@ impl Delayed {
         }
     }
 
-    /// Where the numbers of a file begin of which nothing was delayed.
+    /// The first number for a new record of delayed writes: beyond those of all earlier records.
     pub fn first_number(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) << 32
     }
 
-    /// WRITEs of one file that may be in flight: some room is left for others.
+    /// Most WRITEs of one file in flight. It leaves slots to other files.
     pub fn file_in_flight_max(&self) -> usize {
         let max = self.options.in_flight_max;
         (max - max / 4).max(1)
@@ -93,7 +95,7 @@ impl Delayed {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Files of which bytes or attributes are not durable at the origin.
+    /// Files with bytes or attributes that are not durable at the origin.
     pub fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
     }
@@ -103,14 +105,14 @@ impl Delayed {
         self.cost.load(Ordering::Relaxed) == 0
     }
 
-    /// Since when the oldest of them has been waiting.
+    /// Since when the oldest delayed byte has been waiting.
     pub fn oldest(&self) -> Option<Instant> {
         let queue = self.queue.lock();
         let since = |object: &Arc<Object>| object.state.lock().writes.as_ref()?.oldest();
         queue.0.values().find_map(since)
     }
 
-    /// One file's account has changed.
+    /// A file's account has changed: (cost, data bytes) before and after.
     pub fn account(&self, before: (u64, u64), after: (u64, u64)) {
         add(&self.cost, before.0, after.0);
         add(&self.bytes, before.1, after.1);
@@ -120,7 +122,7 @@ impl Delayed {
         }
     }
 
-    /// A file has something to be sent since then.
+    /// Queues a file whose oldest byte has been waiting since then.
     pub fn enqueue(&self, since: Instant, object: Arc<Object>) {
         let mut queue = self.queue.lock();
         queue.1 += 1;
@@ -133,12 +135,12 @@ impl Delayed {
         }
     }
 
-    /// Is it time to send more than what is old?
+    /// Must files be sent before they reach the age limit?
     fn is_pressed(&self) -> bool {
         self.cost.load(Ordering::Relaxed) > self.options.dirty_max_bytes / 2
     }
 
-    /// The file at the front if it is due, or when it will be.
+    /// The file at the front if it is due; otherwise the time when it will be, if there is one.
     fn due(&self) -> Result<Arc<Object>, Option<Instant>> {
         let pressed = self.is_pressed();
         let mut queue = self.queue.lock();
@@ -147,7 +149,7 @@ impl Delayed {
         if pressed || at <= Instant::now() { Ok(front.remove()) } else { Err(Some(at)) }
     }
 
-    /// Reserves room for so many bytes, if there is.
+    /// Reserves capacity of `cost` bytes. False if there is not enough.
     fn reserve(&self, cost: u64) -> bool {
         let max = self.options.dirty_max_bytes;
         let fits = |there: u64| (there == 0 || there + cost <= max).then_some(there + cost);
@@ -163,7 +165,7 @@ fn add(to: &AtomicU64, before: u64, after: u64) {
     }
 }
 
-/// Room that was reserved, until the bytes are in and counted themselves.
+/// Reserved capacity, until the bytes are taken in and counted themselves.
 pub struct Capacity<'a> {
     delayed: &'a Delayed,
     cost: u64,
@@ -176,7 +178,7 @@ impl Drop for Capacity<'_> {
     }
 }
 
-/// Sends what is old, or too much, for as long as the cache lives.
+/// The background writer: sends files that are old, or too many bytes, until the cache is dropped.
 pub async fn writer(core: Weak<Core>) {
     loop {
         let Some(core) = core.upgrade() else { return };
@@ -200,14 +202,14 @@ pub async fn writer(core: Weak<Core>) {
 }
 
 impl Core {
-    /// Waits until so many bytes more may be delayed of a file.
+    /// Waits until `length` more bytes of a file may be delayed, and reserves them.
     pub async fn capacity<'a>(
         &self,
         delayed: &'a Delayed,
         object: &Arc<Object>,
         length: u64,
     ) -> Capacity<'a> {
-        // What a few runs cost besides.
+        // The overhead of a few runs.
         let cost = length + 1024;
         loop {
             let space = delayed.space.notified();
@@ -225,7 +227,8 @@ impl Core {
         }
     }
 
-    /// Sends what waits of a file, and wakes who sends that of others, if there is a lot of it.
+    /// If much of a file is delayed, sends it. If much of all files is delayed, wakes the background
+    /// writer.
     pub fn press_if_much(&self, delayed: &Delayed, object: &Arc<Object>) {
         let (here, kept) = self.with(object, |state| {
             let writes = state.writes.as_ref();
@@ -242,7 +245,7 @@ impl Core {
         }
     }
 
-    /// Sends all of a file in the background, unless somebody is at it.
+    /// Starts a task that flushes a file, unless one is running.
     fn press(&self, object: &Arc<Object>) {
         let begin = self.with(object, |state| {
             let writes = state.writes.as_mut()?;
@@ -257,7 +260,7 @@ impl Core {
                     state.writes.iter_mut().for_each(|writes| writes.pressed = false);
                 });
                 core.forget_writes(&object);
-                // Who came meanwhile has to ask again.
+                // A writer that came while the flush ran started none: wake it, so that it looks again.
                 core.delayed.iter().for_each(|delayed| delayed.space.notify_waiters());
             });
         }
@@ -266,7 +269,7 @@ impl Core {
     /// Sends a file that was at the front of the queue.
     fn send_old(&self, object: Arc<Object>, permit: OwnedSemaphorePermit) {
         let (Some(core), Some(delayed)) = (self.share(), &self.delayed) else { return };
-        // It may have been sent since it was queued, and written again.
+        // It may have been sent and written again since it was queued.
         let oldest = self.with(&object, |state| state.writes.as_ref().and_then(|writes| writes.oldest()));
         let racy = |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
         match oldest {
@@ -285,7 +288,7 @@ impl Core {
         }
     }
 
-    /// Lines a file up again, if there is something of it.
+    /// Queues a file again if anything of it is delayed.
     fn requeue(&self, object: Arc<Object>) {
         let oldest = self.with(&object, |state| {
             let writes = state.writes.as_mut()?;
@@ -299,14 +302,14 @@ impl Core {
         }
     }
 
-    /// Takes the delayed writes of a file out of memory, if there is nothing to be remembered.
+    /// Drops the record of a file's delayed writes if it holds nothing.
     pub fn forget_writes(&self, object: &Arc<Object>) {
         self.with(object, |state| {
             state.writes.take_if(|writes| writes.is_idle());
         });
     }
 
-    /// All files of which something is delayed.
+    /// All files with anything delayed.
     pub fn delayed_files(&self) -> Vec<(Handle, Arc<Object>)> {
         let files = self.table.all().filter(|object| self.with(object, |state| state.writes.is_some()));
         files.map(|object| (object.handle, object)).collect()

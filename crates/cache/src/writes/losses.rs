@@ -1,5 +1,5 @@
-//! What was lost after a close had said that all is safe: told in the log, in `leasehold status`, and by the next operation
-//! on the file.
+//! Bytes that were lost after a close had reported them as safe. Users learn of it from the log, from
+//! `leasehold status`, and from the next operation on the file.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::core::Core;
 use crate::object::ObjectState;
 use crate::table::Object;
 
-/// Losses that are remembered; of more, only their number.
+/// Most losses that are remembered in full. Beyond it, only their number is kept.
 const LOSSES_MAX: usize = 1000;
 
-/// A file of which bytes were lost that a close had said to be safe.
+/// A file with lost bytes that a close had reported as safe.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lost {
-    /// Which.
+    /// The file.
     pub handle: Handle,
-    /// Where it was last seen, from the root of the export; its handle, if that is not known.
+    /// Its last known path, from the root of the export; its handle, if the path is not known.
     pub path: String,
-    /// Why.
+    /// The origin's reason.
     pub status: Status,
-    /// How many bytes, as far as that is known.
+    /// The number of lost bytes, as far as known.
     pub bytes: u64,
-    /// When, by this machine's clock.
+    /// The time of the loss, by this machine's clock.
     pub at: Timestamp,
 }
 
@@ -36,22 +36,22 @@ pub struct Lost {
 pub struct Losses {
     list: Mutex<VecDeque<Lost>>,
     files: AtomicU64,
-    /// Files of which nobody has been told.
+    /// Files whose loss no caller has learnt of.
     untold: AtomicU64,
 }
 
 impl Losses {
-    /// Those that are remembered, oldest first.
+    /// The losses that are remembered, oldest first.
     pub fn list(&self) -> Vec<Lost> {
         self.list.lock().iter().cloned().collect()
     }
 
-    /// Files of which something was lost, each time that it was.
+    /// How many times a file lost bytes.
     pub fn files(&self) -> u64 {
         self.files.load(Ordering::Relaxed)
     }
 
-    /// One file's loss is untold, or told.
+    /// Updates the count when a file's loss becomes unreported (`after`) or reported (`before`).
     pub fn count_untold(&self, before: bool, after: bool) {
         match (before, after) {
             (false, true) => self.untold.fetch_add(1, Ordering::AcqRel),
@@ -83,7 +83,8 @@ impl Losses {
 }
 
 impl Core {
-    /// The origin has refused bytes of a file for good. One line for each file, until it takes something of it again.
+    /// The origin has refused bytes of a file for good. Logs one line per file, until the origin takes
+    /// bytes of it again.
     pub fn tell_loss(&self, object: &Arc<Object>, status: Status, bytes: u64) {
         let Some(delayed) = &self.delayed else { return };
         let (unlinked, told, kept) = self.with(object, |state: &mut ObjectState| {
@@ -115,7 +116,8 @@ impl Core {
         }
     }
 
-    /// If something of the file was lost after a close, this operation fails for it, and no other.
+    /// If the file lost bytes after a close, this operation fails with IO. Only one operation fails for
+    /// each loss.
     pub fn tell_if_lost(&self, handle: &Handle) -> Result<()> {
         let all_told = self.delayed.as_ref().is_none_or(|delayed| delayed.losses.is_all_told());
         if !all_told && self.writes(&self.glance(handle), Writes::take_lost).flatten().is_some() {
@@ -124,7 +126,8 @@ impl Core {
         Ok(())
     }
 
-    /// The same, of an open. One that empties the file does not need what was lost.
+    /// The same for an open. An open that empties the file succeeds, because it does not need the lost
+    /// bytes.
     pub async fn tell_opener_if_lost(
         &self,
         caller: &Caller,
@@ -134,14 +137,14 @@ impl Core {
         let told = self.tell_if_lost(&opened.handle);
         let empties = request.create.as_ref().is_some_and(|(_, set)| set.size == Some(0));
         if told.is_err() && !empties {
-            // What cannot be closed is known of no more.
+            // If this close fails, nothing is left to close.
             let _ = self.close(caller, opened.id).await;
             return told;
         }
         Ok(())
     }
 
-    /// Where an object was last seen, from the root: its components. `None` if that is not known.
+    /// The last known path of an object, from the root, as components. `None` if it is not known.
     pub fn path_of(&self, handle: &Handle) -> Option<Vec<Name>> {
         let root = self.known_root()?;
         let mut names = Vec::new();

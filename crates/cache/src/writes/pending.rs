@@ -1,48 +1,51 @@
-//! Attributes that are to be set once what is delayed is at the origin.
+//! Attributes that are set once the delayed bytes are at the origin.
 //!
-//! The origin stamps a file when a WRITE arrives. Under a write lease that may be long after the program has closed the
-//! file, and after it looked at its times: they are what they were then, so they are set when everything is durable. That holds
-//! whether anybody here has looked or not: a source that somebody else has edited since must not look older than the object that was
-//! made of its predecessor, or `make` would not make it again, and of what others edit nobody tells us. A
-//! program that sets times itself while something is delayed under a write lease need not wait for either.
+//! **Time of modification.** The origin stamps a file when a WRITE arrives. Under a write lease that may be
+//! long after the program has closed the file and looked at its times. The times must stay as the program
+//! saw them, so the cache sets them when everything is durable. It does so whether or not a program here
+//! has looked. Suppose another client edits a source file after our compiler wrote the object file. The
+//! source must not look older than that object file, or `make` would not rebuild it, and nothing tells us
+//! of edits to files without a lease.
 //!
-//! Nor need one that unpacks an archive, which makes a file, writes it, and then says whose it is and who may use it,
-//! where that is what the file has already. A change of who may use it does not wait: nobody elsewhere recalls the lease
-//! to ask for that.
+//! **Requests that may wait.** If a program sets times while bytes are delayed under a write lease, its
+//! SETATTR waits with them. The same holds for a program that unpacks an archive: it makes a file, writes
+//! it, and then sets owner and mode. That SETATTR waits if the file has this owner and mode already. A real
+//! change of owner or mode does not wait, because a client that checks rights elsewhere causes no recall of
+//! the lease.
 //!
-//! Newer writes make a time of modification void.
+//! A newer write makes a pending time of modification void.
 
 use tokio::time::Instant;
 use vfs::{Attributes, Caller, SetAttributes, SetTime, Timestamp};
 
-/// The bits of a mode that do not change what a program may do that is run.
+/// The permission bits of a mode: all but set-user-ID, set-group-ID and sticky.
 const PERMISSIONS: u32 = 0o777;
 
-/// What is to be set.
+/// Attributes to set.
 #[derive(Clone, Debug)]
 pub struct Pending {
-    /// In whose name.
+    /// The caller in whose name they are set.
     pub caller: Caller,
-    /// Last access, if it is to be set.
+    /// The atime to set, if any.
     pub atime: Option<Timestamp>,
-    /// Last change of the data, if it is to be set.
+    /// The mtime to set, if any.
     pub mtime: Option<Timestamp>,
-    /// Permission bits, if they are to be set: to what they are.
+    /// The mode to set, if any. It equals the mode that the file has.
     pub mode: Option<u32>,
-    /// The owner, if it is to be set: to who it is.
+    /// The owner to set, if any. It equals the owner that the file has.
     pub uid: Option<u32>,
-    /// The group, if it is to be set: to what it is.
+    /// The group to set, if any. It equals the group that the file has.
     pub gid: Option<u32>,
-    /// A program has asked for it, and is told if it fails.
+    /// A program requested it, and gets the error if it fails.
     pub asked: bool,
-    /// The number of the asking.
+    /// The number of the request, in the order of the file's writes.
     pub first: u64,
-    /// When that was.
+    /// The time of the request.
     pub since: Instant,
 }
 
 impl Pending {
-    /// Nothing yet, on behalf of this caller.
+    /// Nothing to set yet, in this caller's name.
     pub fn of(caller: &Caller) -> Pending {
         Pending {
             caller: caller.clone(),
@@ -57,8 +60,8 @@ impl Pending {
         }
     }
 
-    /// What a program asks for, with the origin's time for "now"; none if it may not wait, for a file that looks like
-    /// this.
+    /// The attributes that a program's SETATTR sets, with `now` for the server's time. None if the SETATTR
+    /// must not wait, given that the file's attributes are `shown`.
     pub fn asked(
         caller: &Caller,
         set: &SetAttributes,
@@ -71,7 +74,7 @@ impl Pending {
             return None;
         }
         let rights = mode.is_some() || uid.is_some() || gid.is_some();
-        // Set-id bits go at a change of owner or of data, as the origin sees fit.
+        // The origin clears set-ID bits at a change of owner or data, as it sees fit.
         if rights && shown.mode & !PERMISSIONS != 0 {
             return None;
         }
@@ -89,7 +92,7 @@ impl Pending {
         Some(Pending { atime, mtime, mode, uid, gid, asked: true, ..Pending::of(caller) })
     }
 
-    /// These, asked for after `before`.
+    /// Merges these with those requested earlier. These count where both set something.
     #[must_use]
     pub fn after(self, before: Option<Pending>) -> Pending {
         let Some(before) = before else { return self };
@@ -104,22 +107,22 @@ impl Pending {
         }
     }
 
-    /// Is there nothing to be set any more?
+    /// Is nothing left to set?
     pub fn is_empty(&self) -> bool {
         !self.sets_times() && !self.sets_rights()
     }
 
-    /// Does it say when it was used or changed?
+    /// Does it set atime or mtime?
     pub fn sets_times(&self) -> bool {
         self.atime.is_some() || self.mtime.is_some()
     }
 
-    /// Does it say who may use it?
+    /// Does it set mode, owner or group?
     fn sets_rights(&self) -> bool {
         self.mode.is_some() || self.uid.is_some() || self.gid.is_some()
     }
 
-    /// The SETATTR for it.
+    /// The arguments of its SETATTR.
     pub fn set(&self) -> SetAttributes {
         let time = |time: Option<Timestamp>| time.map(SetTime::Client);
         SetAttributes {
@@ -132,15 +135,16 @@ impl Pending {
         }
     }
 
-    /// May this be set in one call with what waited? Not if it says who owns the file, or has set-id bits: a change of
-    /// owner takes those away, and which comes first is the origin's choice.
+    /// May one SETATTR set `now` together with pending attributes? Not if `now` sets an owner, a size, or
+    /// set-ID bits: a change of owner clears those, and the origin chooses the order.
     pub fn joins(now: &SetAttributes) -> bool {
         let SetAttributes { atime, mtime, mode, .. } = *now;
         let known = SetAttributes { atime, mtime, mode, ..SetAttributes::default() };
         *now == known && mode.is_none_or(|mode| mode & !PERMISSIONS == 0)
     }
 
-    /// The SETATTR for it and for what is asked for now, which counts where both say something.
+    /// The arguments of a SETATTR that sets the pending attributes and `now`. `now` counts where both set
+    /// something.
     pub fn joined(&self, now: &SetAttributes) -> SetAttributes {
         let before = self.set();
         SetAttributes {
@@ -153,7 +157,7 @@ impl Pending {
         }
     }
 
-    /// What the file looks like with it.
+    /// Shows the attributes as they will be.
     pub fn show(&self, attributes: &mut Attributes) {
         attributes.atime = self.atime.unwrap_or(attributes.atime);
         attributes.mtime = self.mtime.unwrap_or(attributes.mtime);

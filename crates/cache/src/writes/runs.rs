@@ -1,6 +1,8 @@
-//! Bytes of a file that are not at the origin for good: disjoint runs, each with a tag that says whose it is.
+//! Bytes of a file that are not durable at the origin: disjoint runs, each with a tag that names the
+//! writer.
 //!
-//! A run never crosses a multiple of the chunk size, which is what one WRITE takes at most, so that a run is a WRITE.
+//! A run never crosses a multiple of the chunk size. One WRITE takes at most a chunk, so a run is one
+//! WRITE.
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};
@@ -9,7 +11,7 @@ use bytes::{Bytes, BytesMut};
 
 /// Bytes that can be cut in two without being copied.
 pub trait Payload: Deref<Target = [u8]> {
-    /// Cuts off what begins at `at`.
+    /// Splits at `at`: keeps what is before, returns the rest.
     fn split_off(&mut self, at: usize) -> Self;
 }
 
@@ -25,16 +27,16 @@ impl Payload for BytesMut {
     }
 }
 
-/// Some bytes in a row, and what is to be known of them.
+/// Consecutive bytes with their tag.
 #[derive(Clone, Debug)]
 pub struct Run<B, T> {
-    /// At least one.
+    /// Never empty.
     pub bytes: B,
-    /// Whose they are, and since when.
+    /// The writer of the bytes, and the time of the earliest write.
     pub tag: T,
 }
 
-/// Disjoint runs, by where they begin.
+/// Disjoint runs, by the offset of their first byte.
 #[derive(Clone, Debug)]
 pub struct Runs<B, T> {
     runs: BTreeMap<u64, Run<B, T>>,
@@ -48,7 +50,7 @@ impl<B, T> Default for Runs<B, T> {
 }
 
 impl<B: Payload, T: Clone> Runs<B, T> {
-    /// Adds a run where there is none.
+    /// Adds a run. No other run may overlap it.
     pub fn insert(&mut self, at: u64, bytes: B, tag: T) {
         if bytes.is_empty() {
             return;
@@ -57,14 +59,14 @@ impl<B: Payload, T: Clone> Runs<B, T> {
         self.runs.insert(at, Run { bytes, tag });
     }
 
-    /// Takes the run that begins here.
+    /// Removes and returns the run that begins at this offset.
     pub fn take(&mut self, at: u64) -> Option<Run<B, T>> {
         let run = self.runs.remove(&at)?;
         self.bytes -= run.bytes.len() as u64;
         Some(run)
     }
 
-    /// Drops the bytes of a range. Runs at its edges are cut.
+    /// Drops the bytes of a range. Runs that cross its edges are split.
     pub fn remove(&mut self, range: &Range<u64>) {
         if range.is_empty() {
             return;
@@ -77,7 +79,7 @@ impl<B: Payload, T: Clone> Runs<B, T> {
         }
     }
 
-    /// Takes everything from `end` on.
+    /// Removes and returns everything from `end` on.
     pub fn take_from(&mut self, end: u64) -> Runs<B, T> {
         self.split_at(end);
         let runs = self.runs.split_off(&end);
@@ -118,17 +120,18 @@ impl<B: Payload, T: Clone> Runs<B, T> {
         self.runs.iter().map(|(at, run)| (*at, run))
     }
 
-    /// All runs, to be kept elsewhere.
+    /// Consumes this set and returns its runs, in order.
     pub fn into_runs(self) -> impl Iterator<Item = (u64, Run<B, T>)> {
         self.runs.into_iter()
     }
 
-    /// The byte behind the last.
+    /// The offset behind the last byte.
     pub fn end(&self) -> Option<u64> {
         self.runs.last_key_value().map(|(at, run)| at + run.bytes.len() as u64)
     }
 
-    /// The parts between neighbours of the same chunk whose bytes may be one run, and whose they would be.
+    /// The gaps between neighbouring runs in the same chunk that could be one run, each with the tag of its
+    /// left neighbour.
     pub fn gaps(&self, chunk: u64) -> Vec<(Range<u64>, T)>
     where
         T: Joins,
@@ -146,22 +149,22 @@ impl<B: Payload, T: Clone> Runs<B, T> {
         gaps
     }
 
-    /// How many runs.
+    /// The number of runs.
     pub fn len(&self) -> usize {
         self.runs.len()
     }
 
-    /// None?
+    /// Is there no run?
     pub fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// How many bytes.
+    /// The number of bytes in all runs.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The runs that share a byte with a range.
+    /// The runs that overlap a range.
     fn over(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, &Run<B, T>)> {
         let before = self.runs.range(..range.start).next_back();
         let before = before.filter(|(at, run)| *at + run.bytes.len() as u64 > range.start);
@@ -181,25 +184,25 @@ impl<B: Payload, T: Clone> Runs<B, T> {
     }
 }
 
-/// What became of written bytes.
+/// The outcome of a write into the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wrote {
-    /// All of them went to runs that were there already.
+    /// All bytes went into runs that existed before.
     pub merged: bool,
-    /// A run that some of them are in is as long as it may be.
+    /// At least one run that took bytes is as long as a chunk.
     pub filled: bool,
 }
 
-/// Tags of runs that may grow together.
+/// Tags of runs that may merge.
 pub trait Joins {
     /// May the bytes of both be one run?
     fn joins(&self, other: &Self) -> bool;
-    /// Takes in what the other says.
+    /// Combines the other tag into this one.
     fn join(&mut self, other: &Self);
 }
 
 impl<T: Clone + Joins> Runs<BytesMut, T> {
-    /// Writes bytes over whatever is there.
+    /// Writes bytes, replacing those that are there. `chunk` is in bytes.
     pub fn write(&mut self, offset: u64, data: &[u8], tag: &T, chunk: u64) -> Wrote {
         let mut wrote = Wrote { merged: true, filled: false };
         let mut at = offset;
@@ -217,7 +220,7 @@ impl<T: Clone + Joins> Runs<BytesMut, T> {
         wrote
     }
 
-    /// The same within one chunk.
+    /// The same, within one chunk. Returns true if a run that existed before took the bytes.
     fn write_piece(&mut self, at: u64, data: &[u8], tag: &T, chunk: u64) -> bool {
         let end = at + data.len() as u64;
         let reaches = |(start, run): &(&u64, &mut Run<BytesMut, T>)| {
@@ -229,12 +232,12 @@ impl<T: Clone + Joins> Runs<BytesMut, T> {
             self.remove(&(at..end));
             self.insert(at, BytesMut::from(data), tag.clone());
             let joined = self.join_next(at, chunk);
-            // One that others had cut off from these bytes.
+            // A run of the same writer that other writers had cut off from these bytes may merge now.
             let before = self.runs.range(..at).next_back().map(|(start, _)| *start);
             return before.is_some_and(|start| self.ends_at(start, at) && self.join_next(start, chunk))
                 || joined;
         };
-        // What others have behind the end of the run that grows is overwritten.
+        // The run grows over bytes of other writers: replace those.
         let grown_from = self.runs.get(&start).map_or(at, |run| start + run.bytes.len() as u64);
         self.remove(&(grown_from..end));
         if let Some(run) = self.runs.get_mut(&start) {
@@ -256,7 +259,7 @@ impl<T: Clone + Joins> Runs<BytesMut, T> {
         self.runs.get(&start).is_some_and(|run| start + run.bytes.len() as u64 == end)
     }
 
-    /// Lets a run take in the one that begins where it ends. True if there was one.
+    /// Merges the run that follows this one directly. Returns true if there was one that may merge.
     fn join_next(&mut self, start: u64, chunk: u64) -> bool {
         let Some(run) = self.runs.get(&start) else { return false };
         let end = start + run.bytes.len() as u64;
@@ -281,7 +284,7 @@ mod tests {
     const SPAN: usize = 96;
     const CHUNK: u64 = 16;
 
-    /// Who wrote, and the earliest of the writes in a run.
+    /// The writer, and the earliest write in a run.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     struct Tag(u8, u64);
 
@@ -295,7 +298,7 @@ mod tests {
         }
     }
 
-    /// What a byte is, and who wrote it last.
+    /// The value of each byte, and its last writer.
     type Model = [Option<(u8, u8)>; SPAN];
 
     fn check(runs: &Runs<BytesMut, Tag>, model: &Model) {
@@ -325,7 +328,8 @@ mod tests {
     }
 
     proptest! {
-        /// Writes in any order by any of three writers leave what they leave in an array, in as few runs as may be.
+        /// Writes of three writers in any order leave the same bytes as in an array, in as few runs as
+        /// possible.
         #[test]
         fn equals_an_array(steps in prop::collection::vec((0..4u8, 0..3u8, 0..SPAN, 1..40usize), 1..60)) {
             let mut runs = Runs::<BytesMut, Tag>::default();
@@ -343,7 +347,7 @@ mod tests {
                         let there: usize = runs.present(&range).iter().map(|(_, bytes)| bytes.len()).sum();
                         let missing: u64 = runs.missing(&range).iter().map(|part| part.end - part.start).sum();
                         prop_assert_eq!(there as u64 + missing, range.end - range.start);
-                        // Leaves holes in the middle of runs.
+                        // This leaves holes in the middle of runs.
                         runs.remove(&range);
                         model[at..end].fill(None);
                     }

@@ -1,64 +1,67 @@
-//! The account of one file system of the origin: how much may stay unsent after a close has been answered.
+//! The account of one file system of the origin: how many bytes may stay unsent after a close has been
+//! answered.
 //!
-//! Under a write lease a close sends nothing, so nobody is left to tell if the origin has no space in the end. Bytes that
-//! stay unsent at a close are **kept**; each kept file has a [`Claim`] on the account until its bytes are at the origin.
+//! Under a write lease a close sends nothing. If the origin then turns out to have no space, no caller is
+//! left to receive the error. Bytes that stay unsent at a close are **kept**. Each kept file has a
+//! [`Claim`] on the account until its bytes are at the origin.
 //!
 //! | state | how it begins | what a close does |
 //! |---|---|---|
 //! | unknown | nothing is known of the space | asks (FSSTAT), then decides |
 //! | open | space was seen, and the claim fits | keeps its bytes |
-//! | short | the claim does not fit | sends, commits, and tells the error; asks again once a second at most |
-//! | refused | a WRITE or COMMIT failed: NOSPC, DQUOT, ROFS or IO | sends, commits, and tells the error |
+//! | short | the claim does not fit | sends, commits, returns the error; asks again once a second at most |
+//! | refused | a WRITE or COMMIT failed: NOSPC, DQUOT, ROFS or IO | sends, commits, returns the error |
 //!
-//! **What fits.** A claim is covered by a promise if the file ends below the `space_limit` of its lease, and if the promise
-//! is believable: no more than the space that was seen. Promised and other claims together take at most half of the space
-//! last seen, less what we have sent since. Claims without a promise take at most an eighth of it, because other clients
-//! count on the same space. For these the space also shrinks with time, as if somebody else wrote [`OTHERS_BYTES`] each
-//! second.
+//! **What fits.** A promise covers a claim if the file ends below the `space_limit` of its lease, and the
+//! promise is believable: no more than the space that was seen. Promised and other claims together take
+//! at most half of the space last seen, less what we have sent since. Claims without a promise take at most
+//! an eighth of it, because other clients count on the same space. For these the space also shrinks with
+//! time, as if other clients wrote [`OTHERS_BYTES`] each second.
 //!
-//! **Own writes do not take what is kept.** A WRITE of a file that is not kept waits while it would leave less than twice
-//! the claims ([`Space::is_in_the_way`]): the kept files go first. They also go when the space that is left gets short
-//! ([`Space::must_drain`]).
+//! **Own writes do not take the space of kept files.** Suppose a WRITE of a file that is not kept would
+//! leave less than twice the claims ([`Space::is_in_the_way`]). Then it waits, and the kept files go first.
+//! They also go when the space that is left gets short ([`Space::must_drain`]).
 //!
-//! **A refusal is over** when the origin has taken a WRITE since, a time has passed that doubles with each refusal, and
-//! space was seen after that WRITE. A promise that was broken is not believed again.
+//! **End of a refusal.** A refusal ends when the origin has taken a WRITE since, a hold time has passed,
+//! and space was seen after that WRITE. The hold time doubles with each refusal. After a broken promise, no
+//! promise of the origin counts.
 //!
-//! This is pure bookkeeping: it is told of closes, WRITEs, replies and time.
+//! This is pure bookkeeping: its input is closes, WRITEs, replies and time.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use vfs::Status;
 
-/// What file systems allocate at a time.
+/// The allocation unit of file systems.
 const BLOCK_BYTES: u64 = crate::data::BLOCK_BYTES;
-/// All claims take at most this part of the space.
+/// All claims take at most one part in this many of the space.
 const KEPT_DIVISOR: u64 = 2;
-/// Claims without a promise take at most this part of it.
+/// Claims without a promise take at most one part in this many of it.
 const UNPROMISED_DIVISOR: u64 = 8;
-/// What all other clients are assumed to write in a second.
+/// Bytes that all other clients are assumed to write in a second.
 const OTHERS_BYTES: u64 = 64 << 20;
-/// Space is not asked for more often than this.
+/// The shortest interval between two requests for the space.
 const ASK_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a refusal lasts at least: the first, and one after others.
+/// How long a refusal holds: the minimum for the first one, and the maximum to which repeated ones double.
 const HOLD_MIN: Duration = Duration::from_secs(1);
 const HOLD_MAX: Duration = Duration::from_secs(3600);
-/// A quota does not show in the space of the file system.
+/// The minimum for a quota, which does not show in the space of the file system.
 const QUOTA_HOLD_MIN: Duration = Duration::from_secs(600);
-/// A refusal that came so long after the last one is a first one.
+/// A refusal that comes this long after the end of the last one counts as a first one.
 const CALM: Duration = Duration::from_secs(600);
 
 /// Bytes that kept files need at the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Claim {
-    /// Of files for which the origin has set space aside.
+    /// For files for which the origin has set space aside.
     pub promised: u64,
-    /// Of others.
+    /// For other files.
     pub unpromised: u64,
 }
 
 impl Claim {
-    /// What so many bytes of one file need, with what a file costs besides.
+    /// The claim for so many bytes of one file: full blocks, and one more for the file's overhead.
     pub fn of(bytes: u64, promised: bool) -> Claim {
         let needed = if bytes == 0 { 0 } else { bytes.next_multiple_of(BLOCK_BYTES) + BLOCK_BYTES };
         if promised {
@@ -68,7 +71,7 @@ impl Claim {
         }
     }
 
-    /// Both.
+    /// The sum of both.
     pub fn total(self) -> u64 {
         self.promised + self.unpromised
     }
@@ -85,18 +88,18 @@ impl Claim {
     }
 }
 
-/// What a close is to do with bytes that are not at the origin.
+/// The decision about a close with bytes that are not at the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// They may stay here; they are on the account.
+    /// The bytes may stay here. The account holds a claim for them.
     Keep,
-    /// They go to the origin before the close is answered.
+    /// The bytes must go to the origin before the close is answered.
     Send,
-    /// The origin is asked for its space, and then this is decided again.
+    /// Ask the origin for its space, then decide again.
     Ask,
 }
 
-/// What had been sent when space was asked for.
+/// What had been sent when the request for the space was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Asked {
     sent: u64,
@@ -107,34 +110,34 @@ pub struct Asked {
 struct Refusal {
     at: Instant,
     hold: Duration,
-    /// The origin has taken something since.
+    /// When the origin last took something since the refusal.
     taken: Option<Instant>,
 }
 
 /// The account of one file system.
 #[derive(Debug, Default)]
 pub struct Space {
-    /// Bytes that were free for us, and when.
+    /// The free bytes that the origin reported, and when.
     seen: Option<(u64, Instant)>,
-    /// When the origin was last asked, with or without an answer.
+    /// When the last request for the space ended, with or without an answer.
     asked: Option<Instant>,
-    /// Bytes that we have sent and that `seen` does not show.
+    /// Bytes sent that `seen` does not show.
     sent: u64,
     /// Bytes in flight.
     in_flight: u64,
     kept: Claim,
     refusal: Option<Refusal>,
-    /// The last refusal, over or not: when, and how long it held.
+    /// The last refusal, in force or over: when it came, and its hold time.
     last_refusal: Option<(Instant, Duration)>,
-    /// A promise was broken.
+    /// The origin has broken a promise.
     broken: bool,
-    /// Kept files are being sent.
+    /// A task is sending the kept files.
     pub draining: bool,
 }
 
 impl Space {
-    /// A file is closed of which so many bytes are not at the origin. `promise` is what the origin has set aside for them,
-    /// if they are within that.
+    /// Decides about a close with `bytes` bytes that are not at the origin. `promise` is the space that the
+    /// origin has set aside for them, if they are within it.
     pub fn decide(&mut self, bytes: u64, promise: Option<u64>, now: Instant) -> (Verdict, Claim) {
         let available = self.available();
         let believed =
@@ -178,7 +181,7 @@ impl Space {
             && (claim.unpromised == 0 || all.unpromised <= lately / UNPROMISED_DIVISOR)
     }
 
-    /// What there should be, as far as we know.
+    /// The free bytes by estimate: those seen, less those sent since.
     fn available(&self) -> Option<u64> {
         self.seen.map(|(available, _)| available.saturating_sub(self.sent))
     }
@@ -188,51 +191,53 @@ impl Space {
         self.kept = self.kept.minus(before).plus(after);
     }
 
-    /// May the origin be asked now? Not if it has just answered somebody else.
+    /// May the origin be asked now? Not within `ASK_INTERVAL` of the last answer.
     pub fn may_ask(&self, now: Instant) -> bool {
         self.asked.is_none_or(|asked| now >= asked + ASK_INTERVAL)
     }
 
-    /// It is asked.
+    /// A request for the space is about to be sent.
     pub fn begin_ask(&self) -> Asked {
         Asked { sent: self.sent, in_flight: self.in_flight }
     }
 
-    /// It has answered: so many bytes are free for us. `None` if it would not say.
+    /// The request has been answered: so many bytes are free for us. `None` if the origin did not report
+    /// it.
     pub fn end_ask(&mut self, asked: Asked, available: Option<u64>, now: Instant) {
         self.asked = Some(now);
         if let Some(available) = available {
             self.seen = Some((available, now));
-            // What was in flight then may or may not be in the answer.
+            // The answer may or may not count what was in flight then: assume that it does not.
             self.sent = self.sent.saturating_sub(asked.sent) + asked.in_flight;
         }
     }
 
-    /// Something was seen without being asked for.
+    /// The origin reported its free bytes without a request.
     pub fn saw(&mut self, available: u64, at: Instant) {
         self.seen.get_or_insert((available, at));
     }
 
-    /// A WRITE of so many bytes is sent. It may allocate a block more than it fills.
+    /// A WRITE of so many bytes is sent. It may allocate one block more than it fills.
     pub fn sending(&mut self, bytes: u64) {
         let needed = Claim::of(bytes, false).total();
         self.sent = self.sent.saturating_add(needed);
         self.in_flight += needed;
     }
 
-    /// It has been answered.
+    /// The WRITE has been answered.
     pub fn answered(&mut self, bytes: u64) {
         self.in_flight = self.in_flight.saturating_sub(Claim::of(bytes, false).total());
     }
 
-    /// The origin has taken something.
+    /// The origin has taken a WRITE or COMMIT.
     pub fn taken(&mut self, now: Instant) {
         if let Some(refusal) = &mut self.refusal {
             refusal.taken = Some(now);
         }
     }
 
-    /// The origin has refused bytes, which it had promised to take or not. True if that was not known.
+    /// The origin has refused bytes; `promised` says whether it had promised space for them. Returns true
+    /// if no refusal was in force.
     pub fn refused(&mut self, status: Status, promised: bool, now: Instant) -> bool {
         let first = self.refusal.is_none();
         self.broken |= promised;
@@ -247,12 +252,12 @@ impl Space {
         first
     }
 
-    /// Does the origin refuse what is sent?
+    /// Is a refusal in force?
     pub fn is_refused(&self) -> bool {
         self.refusal.is_some()
     }
 
-    /// Is too little left for what is kept, so that it has to be sent now?
+    /// Is too little space left for the kept files, so that they must be sent now?
     pub fn must_drain(&self) -> bool {
         let Some(available) = self.available() else { return self.kept.total() > 0 };
         let short = self.kept.total() > available / KEPT_DIVISOR;
@@ -260,13 +265,13 @@ impl Space {
         self.kept.total() > 0 && (short || crowded || self.is_refused())
     }
 
-    /// Would a WRITE of another file take what is kept? It waits for that to be sent.
+    /// Would a WRITE of another file take the space of kept files? Then it waits until they are sent.
     pub fn is_in_the_way(&self, bytes: u64) -> bool {
         let left = self.available().map(|available| available.saturating_sub(bytes));
         self.kept.total() > 0 && left.is_some_and(|left| left < KEPT_DIVISOR * self.kept.total())
     }
 
-    /// What is kept.
+    /// The claims of all kept files.
     #[cfg(test)]
     pub fn kept(&self) -> Claim {
         self.kept

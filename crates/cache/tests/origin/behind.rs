@@ -1,4 +1,4 @@
-//! A cache that delays writes, and one file.
+//! A cache with delayed writes, and one file.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::{Bench, open_request, root, v4, v4_opener};
 pub const BOTH: Share = Share::all();
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A cache that delays writes.
+/// A cache with delayed writes.
 pub async fn delaying(bench: &Bench, change: impl FnOnce(&mut WriteBehind)) -> Arc<Cache> {
     let mut behind = WriteBehind::default();
     change(&mut behind);
@@ -21,12 +21,12 @@ pub async fn delaying(bench: &Bench, change: impl FnOnce(&mut WriteBehind)) -> A
     bench.open_with(options).await
 }
 
-/// The same over an origin that keeps unstable writes in memory, with one file.
+/// A cache with delayed writes over a new origin that keeps unstable writes in memory, with one file.
 pub async fn setup(data: &[u8]) -> (Bench, Arc<Cache>, Handle) {
     over(Bench::new(), data).await
 }
 
-/// The same over this one.
+/// The same over the origin of this bench.
 pub async fn over(bench: Bench, data: &[u8]) -> (Bench, Arc<Cache>, Handle) {
     bench.origin.be_volatile();
     let file = bench.origin.put(&root(), "f", data);
@@ -35,24 +35,24 @@ pub async fn over(bench: Bench, data: &[u8]) -> (Bench, Arc<Cache>, Handle) {
     (bench, cache, file)
 }
 
-/// OPEN by a client of version 4.
+/// OPEN by a client of v4.
 pub async fn open(cache: &Cache, request: &OpenRequest) -> OpenId {
     cache.open(&v4_opener(0, 1), request).await.unwrap().id
 }
 
-/// Opens the file for reading and writing, and forgets what that cost.
+/// Opens the file for reading and writing, and resets the counts of calls.
 pub async fn open_file(bench: &Bench, cache: &Cache) -> OpenId {
     let id = open(cache, &open_request(&root(), "f", 1, BOTH)).await;
     bench.origin.calls();
     id
 }
 
-/// Who writes.
+/// The writer.
 pub fn user() -> Caller {
     v4(0, 1)
 }
 
-/// A WRITE that waits.
+/// A WRITE whose bytes are delayed.
 pub async fn put(cache: &Cache, by: OpenId, file: &Handle, offset: usize, data: &[u8]) {
     let data = Bytes::copy_from_slice(data);
     let length = data.len() as u32;

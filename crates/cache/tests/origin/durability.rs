@@ -1,4 +1,5 @@
-//! What the origin has on its disk, and what it loses when it goes down; calls that it refuses; who wrote what.
+//! The origin's disk, and the bytes that it loses in a crash; calls that it refuses; the WRITEs that it
+//! received.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -11,7 +12,7 @@ use vfs::{Caller, Handle, Principal, Result, Stability, Status, Verifier, Writte
 use super::Origin;
 use super::tree::{Tree, id};
 
-/// A WRITE that came.
+/// A WRITE that the origin received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Came {
     pub uid: u32,
@@ -22,20 +23,20 @@ pub struct Came {
 
 #[derive(Default)]
 pub struct Durability {
-    /// It keeps unstable writes in memory. Else everything is durable at once.
+    /// The origin keeps unstable writes in memory. Otherwise every write is durable at once.
     pub volatile: AtomicBool,
     incarnation: AtomicU8,
-    /// What files have on disk of which something is in memory only.
+    /// Contents on disk of files that have bytes only in memory.
     disk: Mutex<BTreeMap<u64, Vec<u8>>>,
-    /// How the next WRITEs, the next COMMITs and the next SETATTRs are refused.
+    /// Errors for the next WRITEs, COMMITs and SETATTRs.
     pub refuse_writes: Mutex<VecDeque<Status>>,
     pub refuse_commits: Mutex<VecDeque<Status>>,
     pub refuse_setattrs: Mutex<VecDeque<Status>>,
-    /// WRITEs of these files are put off.
+    /// The origin answers WRITEs of these files with DELAY.
     pub puts_off: Mutex<Vec<Handle>>,
-    /// Bytes of data that it has space for in all, in blocks of 4 KiB.
+    /// Space for data in all files, in bytes. Files take blocks of 4 KiB.
     pub capacity: Mutex<Option<u64>>,
-    /// All WRITEs.
+    /// All WRITEs received.
     pub came: Mutex<Vec<Came>>,
 }
 
@@ -88,7 +89,7 @@ impl Durability {
         Ok(Written { count: data.len() as u32, stability, verifier: self.verifier(), wcc })
     }
 
-    /// Bytes that are free.
+    /// The free space, in bytes.
     pub fn free_bytes(&self, tree: &Tree) -> u64 {
         let used: u64 = tree.inodes.values().map(|inode| blocks(inode.data.len() as u64)).sum();
         self.capacity.lock().map_or(1 << 50, |capacity| capacity.saturating_sub(used))
@@ -114,7 +115,7 @@ fn blocks(bytes: u64) -> u64 {
 }
 
 impl Origin {
-    /// Has space for so many bytes of data in all from now on.
+    /// Limits the space for data in all files to so many bytes from now on.
     pub fn hold(&self, capacity: u64) {
         *self.durability.capacity.lock() = Some(capacity);
     }
@@ -124,7 +125,7 @@ impl Origin {
         self.durability.volatile.store(true, Ordering::SeqCst);
     }
 
-    /// Goes down and comes up again.
+    /// Crashes and comes up again.
     pub fn crash(&self) {
         let mut tree = self.tree();
         self.durability.incarnation.fetch_add(1, Ordering::SeqCst);
@@ -137,12 +138,12 @@ impl Origin {
         }
     }
 
-    /// The WRITEs since this was last asked.
+    /// The WRITEs received since the last call of this.
     pub fn came(&self) -> Vec<Came> {
         std::mem::take(&mut *self.durability.came.lock())
     }
 
-    /// What a file holds.
+    /// The contents of a file.
     pub fn contents(&self, file: &Handle) -> Vec<u8> {
         self.tree().get(file).unwrap().data.clone()
     }

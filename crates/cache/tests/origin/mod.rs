@@ -1,5 +1,5 @@
-//! An origin in memory: it counts its calls, can be slow, can leave out what the protocol lets it leave out, and can be
-//! changed behind the cache's back.
+//! An origin in memory. It counts its calls, can be slow, can omit what the protocol allows it to omit, and
+//! can be changed without the cache.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -33,10 +33,10 @@ pub use scratch::{Scratch, SmallDisk, copy, scratch};
 #[allow(unused_imports, reason = "each test program uses a part of it")]
 pub use tree::{ROOT, Tree, handle, id, name};
 
-/// Where time stamps of the tests begin.
+/// The origin's clock at the start of a test.
 const START_SECONDS: i64 = 1_700_000_000;
 
-/// The origin's clock, and that of the cache, unless a test sets them apart.
+/// The clock of the cache: that of the origin, unless a test sets them apart.
 pub struct TestClock {
     pub origin: Arc<Origin>,
     pub ahead_seconds: i64,
@@ -49,7 +49,7 @@ impl Clock for TestClock {
     }
 }
 
-/// Holds calls of one kind: before they take effect, or between that and the reply.
+/// Holds calls of one kind: before they take effect, and between the effect and the reply.
 pub struct Gate {
     before: Semaphore,
     after: Semaphore,
@@ -73,7 +73,7 @@ impl Gate {
         self.reply(1 << 20);
     }
 
-    /// Waits until so many calls have come to the gate.
+    /// Waits until so many calls have reached the gate.
     pub async fn wait_for(&self, calls: u64) {
         until(|| self.arrived.load(Ordering::SeqCst) >= calls).await;
     }
@@ -92,34 +92,36 @@ pub async fn until(condition: impl Fn() -> bool) {
 
 pub struct Origin {
     tree: Mutex<Tree>,
-    /// When the origin's clock showed `START_SECONDS`, less what has been passed over since.
+    /// The moment when the origin's clock showed `START_SECONDS`. `passed` is added to the time since then.
     epoch: tokio::time::Instant,
     passed: Mutex<Duration>,
     calls: Mutex<BTreeMap<&'static str, u64>>,
     gates: Mutex<BTreeMap<&'static str, Arc<Gate>>>,
-    /// Replies carry no state from before the operation, as some servers do.
+    /// Replies have no state from before the operation, as with some servers.
     pub without_before: AtomicBool,
-    /// Of changes of names replies tell `change_info4`, of other changes nothing, as those of version 4 do.
+    /// As in v4, replies to changes of names have `change_info4`, and replies to other changes have nothing
+    /// of the kind.
     pub change_info_alone: AtomicBool,
     pub read_max: AtomicU64,
-    /// A READ under an open or a lease is carried out whoever sends it.
+    /// The origin carries out a READ under an open or a lease for any caller.
     pub trusting: AtomicBool,
-    /// A READ behind an OPEN fails.
+    /// A READ piggybacked on an OPEN fails.
     pub fails_piggybacked: AtomicBool,
-    /// What those have brought.
+    /// Bytes that piggybacked READs have returned.
     pub piggyback_bytes: AtomicU64,
     /// Microseconds per call.
     pub delay: AtomicU64,
-    /// At most so many microseconds more, before and after a call takes effect; which ones, the seed decides.
+    /// The upper bound of an additional delay in microseconds, before and after a call takes effect. The
+    /// seed decides.
     pub jitter: AtomicU64,
     pub seed: AtomicU64,
-    /// What happens after the next call, or the next of one kind, has taken effect, and before its reply.
+    /// Runs after the next call has taken effect, or the next one of a kind, and before its reply.
     pub after_effect: Mutex<Option<(Option<&'static str>, Hook)>>,
-    /// What it would lose if it went down.
+    /// The bytes that the origin would lose in a crash.
     pub durability: durability::Durability,
-    /// Opens, locks and leases, if it has state.
+    /// Opens, locks and leases, if the origin has state.
     pub state: Mutex<state::State>,
-    /// Since when it has been silent, as a client would tell.
+    /// Since when calls have gone unanswered, as a client would report.
     pub silence: tokio::sync::watch::Sender<vfs::UnansweredSince>,
 }
 
@@ -154,12 +156,12 @@ impl Origin {
         })
     }
 
-    /// Time goes by at the origin, on top of what passes anyway.
+    /// Moves the origin's clock forward.
     pub fn pass(&self, time: Duration) {
         *self.passed.lock() += time;
     }
 
-    /// What is there, at this moment of the origin's clock.
+    /// The file system, at this moment of the origin's clock.
     pub fn tree(&self) -> MutexGuard<'_, Tree> {
         let mut tree = self.tree.lock();
         let now = i128::from(START_SECONDS) * 1_000_000_000
@@ -176,12 +178,12 @@ impl Origin {
         gate
     }
 
-    /// The calls since this was last asked, but for FSINFO and the like.
+    /// The calls since the last call of this, except FSINFO and the like.
     pub fn calls(&self) -> Vec<(&'static str, u64)> {
         std::mem::take(&mut *self.calls.lock()).into_iter().collect()
     }
 
-    /// A file that somebody else made.
+    /// Makes a file as another client.
     pub fn put(&self, directory: &Handle, text: &str, data: &[u8]) -> Handle {
         let mut tree = self.tree();
         let (how, set) = (CreateHow::Unchecked, SetAttributes::default());
@@ -192,7 +194,7 @@ impl Origin {
         made.node.handle
     }
 
-    /// A directory that somebody else made.
+    /// Makes a directory as another client.
     pub fn put_dir(&self, directory: &Handle, text: &str) -> Handle {
         let (how, set) = (CreateHow::Guarded, SetAttributes::default());
         let made = self.tree().make(directory, &name(text), FileType::Directory, how, &set, b"");
@@ -243,7 +245,7 @@ impl Origin {
         }
     }
 
-    /// The next of a series of numbers that the seed begins.
+    /// The next number of the series that begins with the seed.
     pub fn random(&self) -> u64 {
         let step = |seed: u64| {
             Some(seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407))
@@ -260,7 +262,7 @@ impl Origin {
         if self.without_before.load(Ordering::Relaxed) { Wcc { before: None, ..wcc } } else { wcc }
     }
 
-    /// A lease on a directory, along with something else.
+    /// A lease on a directory, for the reply to another call.
     fn piggyback(&self, tree: &mut Tree, directory: &Handle) -> Option<DirectoryLease> {
         let attributes = tree.get(directory).ok()?.attributes;
         let mut state = self.state.lock();
@@ -268,7 +270,7 @@ impl Origin {
         lease.map(|lease| DirectoryLease { lease, attributes })
     }
 
-    /// An OPEN with a READ behind it. Other clients come between the two.
+    /// An OPEN with a READ behind it. Other clients may act between the two.
     async fn open_and_read(
         &self,
         caller: &Caller,
@@ -609,7 +611,7 @@ vfs::lacks!(Origin: Extended, LocalView);
 pub struct Bench {
     pub origin: Arc<Origin>,
     pub directory: Scratch,
-    /// Whether and how the caches delay writes.
+    /// The options for delayed writes, if the caches delay them.
     pub behind: Option<WriteBehind>,
 }
 
@@ -622,19 +624,19 @@ impl Bench {
         Bench { origin, directory: scratch(), behind: None }
     }
 
-    /// What a process leaves behind that is killed at this moment.
+    /// The state that a process leaves behind if it is killed now.
     pub fn killed(&self) -> Bench {
         let directory = scratch();
         copy(self.directory.path(), directory.path());
         Bench { origin: self.origin.clone(), directory, behind: self.behind }
     }
 
-    /// What a process leaves behind that is killed after the next call has taken effect.
+    /// The state that a process leaves behind if it is killed after the next call has taken effect.
     pub fn killed_at_next_call(&self) -> Bench {
         self.killed_at_next(None)
     }
 
-    /// The same, of one kind of call.
+    /// The same, for the next call of one kind.
     pub fn killed_at_next(&self, call: Option<&'static str>) -> Bench {
         let directory = scratch();
         let (from, to) = (self.directory.path().to_owned(), directory.path().to_owned());
@@ -647,7 +649,7 @@ impl Bench {
         options.clock = Arc::new(TestClock { origin: self.origin.clone(), ahead_seconds: 0 });
         options.min_free_bytes = 0;
         options.write_behind = self.behind;
-        // Tests say when knowledge goes to the index.
+        // The tests decide when to write to the index.
         options.flush_interval = Duration::from_secs(3600);
         options
     }
@@ -656,7 +658,7 @@ impl Bench {
         self.open_with(self.options()).await
     }
 
-    /// Opens the cache; if an earlier one is still being torn down, waits for that.
+    /// Opens the cache. If an earlier one is still being dropped, waits for that.
     pub async fn open_with(&self, options: Options) -> Arc<Cache> {
         for _ in 0..4000 {
             match Cache::open(self.origin.clone(), options.clone()).await {
@@ -687,7 +689,7 @@ pub async fn write(cache: &Cache, caller: &Caller, handle: &Handle, offset: u64,
     cache.write(caller, handle, StateidBasis::Anonymous, offset, data, Stability::Unstable).await.unwrap()
 }
 
-/// A v4 client's OPEN: the front makes no difference between it and its other requests.
+/// A v4 client's OPEN. The front gives it the same freshness as other requests.
 pub fn v4_opener(uid: u32, client: u64) -> Caller {
     v4(uid, client)
 }
@@ -718,7 +720,7 @@ pub fn open_request(directory: &Handle, text: &str, client: u64, access: Share) 
     }
 }
 
-/// The same by handle.
+/// An OPEN by handle.
 pub fn open_handle(handle: &Handle, client: u64, access: Share) -> OpenRequest {
     OpenRequest { name: None, ..open_request(handle, "x", client, access) }
 }

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-/// A directory that is removed in the end, even if the last task of a cache is still writing there for a moment.
+/// A directory that is removed at the end, even if a task of a cache still writes there for a moment.
 pub struct Scratch(std::path::PathBuf);
 
 impl Scratch {
@@ -26,12 +26,12 @@ impl Drop for Scratch {
     }
 }
 
-/// A directory in memory where the machine has one: the tests wait for no disk.
+/// A directory in memory if the machine has one, so that the tests wait for no disk.
 pub fn scratch() -> Scratch {
     Scratch(tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap().keep())
 }
 
-/// A small disk of its own, mounted on a directory; where none can be made, the test says so.
+/// A small file system mounted on a directory. If it cannot be mounted, the test says so.
 pub struct SmallDisk(std::path::PathBuf);
 
 impl SmallDisk {
@@ -50,7 +50,7 @@ impl SmallDisk {
         self.0.join("ballast")
     }
 
-    /// Somebody else takes all that is free, byte by byte at the end.
+    /// Takes all free space, in the end byte by byte.
     pub fn fill(&self) {
         use std::io::Write;
         let mut file = std::fs::File::options().create(true).append(true).open(self.ballast()).unwrap();
@@ -59,7 +59,7 @@ impl SmallDisk {
         }
     }
 
-    /// And gives it back.
+    /// Frees it again.
     pub fn free(&self) {
         std::fs::remove_file(self.ballast()).unwrap();
     }
@@ -71,7 +71,7 @@ impl Drop for SmallDisk {
     }
 }
 
-/// A directory and all that is in it.
+/// Copies a directory with its contents.
 pub fn copy(from: &std::path::Path, to: &std::path::Path) {
     for entry in std::fs::read_dir(from).unwrap() {
         let entry = entry.unwrap();
@@ -80,7 +80,7 @@ pub fn copy(from: &std::path::Path, to: &std::path::Path) {
             std::fs::create_dir(&to).unwrap();
             copy(&entry.path(), &to);
         } else {
-            // What the cleaner has just taken away is gone in the copy, too.
+            // A file that the cleaner has just removed is missing in the copy too.
             match std::fs::copy(entry.path(), to) {
                 Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
                 other => drop(other.unwrap()),

@@ -1,5 +1,5 @@
-//! Opens, locks and leases of the origin. The cache is one of its clients; the others are the tests themselves, who
-//! have to wait for leases to be returned.
+//! Opens, locks and leases of the origin. The cache is one of its clients. The tests act as the others, and
+//! wait for leases to be returned.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -17,12 +17,12 @@ use vfs::{
 use super::tree::{Tree, handle, name};
 use super::{Bench, Origin, until};
 
-/// What leases it grants.
+/// The leases that the origin grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
     Never,
     Always(LeaseKind),
-    /// Whichever the seed says.
+    /// The origin's clock decides.
     Random,
 }
 
@@ -49,13 +49,13 @@ pub struct State {
     pub opens: Vec<Open>,
     pub leases: Vec<Granted>,
     pub locks: Vec<(Handle, Lock)>,
-    /// How long until a recalled lease is revoked.
+    /// The time until a recalled lease is revoked.
     pub patience: Option<Duration>,
-    /// It gives leases on directories.
+    /// The origin grants leases on directories.
     pub directories: bool,
-    /// The next process of the cache goes on with what this one holds.
+    /// The next process of the cache keeps everything that this one holds.
     pub resumes: bool,
-    /// Up to which size of a file it promises space, if it does.
+    /// The origin promises space up to this file size, in bytes.
     pub promises: Option<u64>,
     next: u64,
     listener: Option<mpsc::Sender<Callback>>,
@@ -69,7 +69,7 @@ impl State {
         Some(receiver)
     }
 
-    /// What the next process goes on with.
+    /// Everything that the next process keeps.
     pub fn adopted(&self) -> Adopted {
         if !self.resumes {
             return Adopted::default();
@@ -103,7 +103,7 @@ impl State {
         self.next
     }
 
-    /// A READ or WRITE must come under an open that is there and has the share.
+    /// Checks that the open of a READ or WRITE exists and has the share.
     pub fn check(&self, by: StateidBasis, handle: &Handle, share: Share) -> Result<()> {
         let StateidBasis::Open(id) = by else { return Ok(()) };
         let open = self.opens.iter().find(|open| open.id == id).ok_or(Status::BadStateId)?;
@@ -128,7 +128,7 @@ impl State {
         }
         let (access, deny) = (request.access, request.deny);
         let at = self.opens.iter().position(|open| open.handle == handle);
-        // What an owner has counts against its own next OPEN too.
+        // The shares that an owner has also count against its own next OPEN.
         let in_the_way = |open: &Open| open.access.intersects(deny) || open.deny.intersects(access);
         if at.is_some_and(|at| in_the_way(&self.opens[at])) {
             return Err(Status::ShareDenied.into());
@@ -171,13 +171,13 @@ impl State {
             Policy::Random if tree.now_nanos / 1000 % 3 == 1 => LeaseKind::Read,
             _ => return None,
         };
-        // Nobody gets to keep locks to itself where others hold some.
+        // A client must not keep locks alone while other clients hold some.
         let foreign = |(file, lock): &(Handle, Lock)| file == handle && lock.owner.0.starts_with(b"other");
         if want == Want::None || (kind == LeaseKind::Write && self.locks.iter().any(foreign)) {
             return None;
         }
         if let Some(lease) = self.leases.iter().find(|lease| lease.handle == *handle) {
-            // A lease that is there may be told again.
+            // The reply may name a lease again that the client has.
             let told =
                 Lease { id: lease.id, kind: lease.kind, until: None, change, space_limit: self.promised() };
             return (!lease.recalled).then_some(told);
@@ -191,7 +191,7 @@ impl State {
         self.promises.unwrap_or(Lease::NO_SPACE_LIMIT)
     }
 
-    /// A lease on a directory, for reading.
+    /// A read lease on a directory.
     pub fn delegate(&mut self, directory: &Handle, change: u64) -> Option<Lease> {
         if !self.directories || self.leases.iter().any(|lease| lease.handle == *directory) {
             return None;
@@ -215,7 +215,7 @@ impl State {
     pub fn close(&mut self, id: OpenId) -> Result<()> {
         let at = self.opens.iter().position(|open| open.id == id).ok_or(Status::BadStateId)?;
         let open = self.opens.remove(at);
-        // Those of other clients stay.
+        // Locks of other clients stay.
         self.locks.retain(|(handle, lock)| *handle != open.handle || lock.owner.0.starts_with(b"other"));
         Ok(())
     }
@@ -235,7 +235,7 @@ impl State {
         Ok(Locked::Granted)
     }
 
-    /// Whole locks only: the tests ask for nothing else.
+    /// Releases entire locks only. The tests need no more.
     pub fn unlock(&mut self, id: OpenId, owner: &Owner, (offset, length): (u64, u64)) -> Result<()> {
         let handle = self.opens.iter().find(|open| open.id == id).ok_or(Status::BadStateId)?.handle;
         let end = offset.saturating_add(length);
@@ -244,7 +244,7 @@ impl State {
         Ok(())
     }
 
-    /// Recalls the lease on a file, if there is one that was not recalled yet.
+    /// Recalls the lease on a file, unless that has been done.
     fn recall(&mut self, handle: &Handle) {
         let patience = self.patience.unwrap_or(Duration::from_secs(30));
         let Some(lease) = self.leases.iter_mut().find(|lease| lease.handle == *handle) else { return };
@@ -283,12 +283,12 @@ impl Origin {
         origin
     }
 
-    /// Another client changes a file: leases on it are recalled first.
+    /// Another client changes a file. Its leases are recalled first.
     pub async fn others(&self, file: &Handle, change: impl FnOnce(&mut Tree)) {
         self.others_all(|_| vec![*file], change).await;
     }
 
-    /// The same, for a change that concerns several files.
+    /// The same for a change that concerns several files.
     pub async fn others_all(&self, files: impl Fn(&Tree) -> Vec<Handle>, change: impl FnOnce(&mut Tree)) {
         loop {
             {
@@ -304,7 +304,7 @@ impl Origin {
         }
     }
 
-    /// The same, for a name in a directory and whatever it leads to.
+    /// The same for a change of a name, which concerns the directory and the file.
     pub async fn others_name(&self, directory: &Handle, text: &str, change: impl FnOnce(&mut Tree)) {
         let concerned = |tree: &Tree| {
             let leads = tree.get(directory).ok().and_then(|inode| inode.names.get(&name(text)).copied());
@@ -313,12 +313,12 @@ impl Origin {
         self.others_all(concerned, change).await;
     }
 
-    /// The same, for a write.
+    /// The same for a WRITE.
     pub async fn others_write(&self, file: &Handle, offset: u64, data: &[u8]) {
         self.others(file, |tree| assert!(tree.write(file, offset, data).is_ok())).await;
     }
 
-    /// Another client takes a lock, if nobody has one that is in the way.
+    /// Another client takes a lock, unless there is a conflicting one.
     pub async fn others_lock(&self, file: &Handle, lock: &Lock) -> bool {
         loop {
             {
@@ -336,22 +336,22 @@ impl Origin {
         }
     }
 
-    /// And gives it up.
+    /// The other client releases the lock.
     pub fn others_unlock(&self, file: &Handle, lock: &Lock) {
         self.state.lock().locks.retain(|(other, held)| other != file || held != lock);
     }
 
-    /// The process of the cache ended, and somebody else wants a file of which it had a lease.
+    /// The cache's process has ended, and another client wants a file on which it had a lease.
     pub fn revoke_unheard(&self, file: &Handle) {
         self.state.lock().leases.retain(|lease| lease.handle != *file);
     }
 
-    /// Asks for a lease back without wanting anything.
+    /// Recalls a lease, although no client wants the file.
     pub fn recall(&self, file: &Handle) {
         self.state.lock().recall(file);
     }
 
-    /// Takes a lease away.
+    /// Revokes a lease.
     pub fn revoke(&self, file: &Handle) {
         let mut state = self.state.lock();
         let at = state.leases.iter().position(|lease| lease.handle == *file).unwrap();
@@ -369,7 +369,7 @@ impl Origin {
 }
 
 impl Bench {
-    /// Over an origin with state.
+    /// A bench over an origin with state.
     pub fn with_state(policy: Policy) -> Bench {
         Bench::over(Origin::with_state(policy))
     }
@@ -380,7 +380,7 @@ impl Bench {
     }
 }
 
-/// Creation of a file that may be there.
+/// The arguments for an OPEN that creates the file unless it exists.
 pub fn unchecked(size: Option<u64>) -> (CreateHow, vfs::SetAttributes) {
     (CreateHow::Unchecked, vfs::SetAttributes { size, ..vfs::SetAttributes::default() })
 }

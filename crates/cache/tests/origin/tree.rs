@@ -1,4 +1,4 @@
-//! A file system in memory, with time stamps of any granule.
+//! A file system in memory, with timestamps of any granularity.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -28,17 +28,17 @@ pub struct Tree {
     next: u64,
     pub now_nanos: i128,
     pub granularity_nanos: i128,
-    /// Every change moves the clock by a granule, so that no two share their time stamps.
+    /// Every change moves the clock by the granularity, so that no two changes have the same timestamp.
     pub ticks: bool,
-    /// What files have held is not remembered: there is a lot of it.
+    /// Keeps no history of contents, because there would be too much of it.
     pub forgetful: bool,
-    /// What each file has held, one after the other.
+    /// The successive versions of each file.
     pub history: BTreeMap<u64, Vec<Version>>,
-    /// What the names in the root have led to, one after the other.
+    /// The successive states of the names in the root.
     pub names_history: Vec<BTreeMap<Name, u64>>,
 }
 
-/// What a file held at one time.
+/// The contents of a file at one time.
 #[derive(Clone, Debug)]
 pub struct Version {
     pub data: Vec<u8>,

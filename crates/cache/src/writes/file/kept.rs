@@ -1,4 +1,4 @@
-//! What a close has left unsent of a file, and what became of it.
+//! What a close has left unsent of a file, and the claim that covers it.
 
 use tokio::time::Instant;
 use vfs::{Fsid, Status};
@@ -6,13 +6,13 @@ use vfs::{Fsid, Status};
 use super::Writes;
 use crate::writes::space::{Claim, Space, Verdict};
 
-/// A close was answered while something of the file was not at the origin.
+/// The cache answered a close while some bytes of the file were not at the origin.
 #[derive(Clone, Copy, Debug)]
 pub struct Kept {
     fsid: Fsid,
-    /// Up to which size of the file the origin has promised space.
+    /// The origin has promised space up to this file size, in bytes.
     limit: Option<u64>,
-    /// What is on the account of the file system for it.
+    /// The claim that the account of the file system holds for this file.
     claim: Claim,
 }
 
@@ -22,8 +22,8 @@ impl Writes {
         self.unsent() + self.in_flight.iter().map(|write| write.bytes.len() as u64).sum::<u64>()
     }
 
-    /// A close asks whether these bytes may stay here. The origin's file has `size` bytes, and space is set aside for it up
-    /// to `limit`.
+    /// Decides at a close whether the unsent bytes may stay here. `size` is the file's size at the origin;
+    /// the origin has set space aside up to the size `limit`. All in bytes.
     pub fn keep(
         &mut self,
         space: &mut Space,
@@ -46,7 +46,8 @@ impl Writes {
         verdict
     }
 
-    /// The claim has changed with what is not at the origin: what it was and is, on which account. Ends with the last byte.
+    /// Recomputes the claim from the bytes that are not at the origin. If it changed, returns the file
+    /// system with the claim before and after. When the file is clean, it is no longer kept.
     pub fn settle_claim(&mut self) -> Option<(Fsid, Claim, Claim)> {
         let kept = self.kept?;
         let promised = kept.limit.is_some_and(|limit| self.end().is_none_or(|end| end <= limit));
@@ -55,27 +56,27 @@ impl Writes {
         (claim != kept.claim).then_some((kept.fsid, kept.claim, claim))
     }
 
-    /// Has a close said that all is safe, although it is not at the origin yet? On which account.
+    /// The file system whose account holds a claim of this file. None if no close left bytes unsent.
     pub fn kept_on(&self) -> Option<Fsid> {
         self.kept.map(|kept| kept.fsid)
     }
 
-    /// Has the origin promised to take it?
+    /// Has the origin promised space for the kept bytes?
     pub fn is_promised(&self) -> bool {
         self.kept.is_some_and(|kept| kept.limit.is_some())
     }
 
-    /// Was something lost that a close has said to be safe, and has nobody been told?
+    /// Were bytes lost that a close reported as safe, without an error to any caller since?
     pub fn is_lost(&self) -> bool {
         self.lost
     }
 
-    /// Somebody is told now.
+    /// Takes the error of such a loss, to report it.
     pub fn take_lost(&mut self) -> Option<Status> {
         if self.lost { self.take_error() } else { None }
     }
 
-    /// The error that nobody has been told of yet; it is still to be told.
+    /// The error that no caller has received yet. It stays, to be reported later.
     pub fn untold(&self) -> Option<Status> {
         self.error
     }

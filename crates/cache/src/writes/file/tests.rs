@@ -1,4 +1,4 @@
-//! Delayed writes of one file against a byte array, before an origin that goes down whenever it likes.
+//! Delayed writes of one file against a byte array, before an origin that crashes at any time.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const SPAN: usize = 64;
 struct Origin {
     durable: Vec<u8>,
     file: Vec<u8>,
-    /// If it was set since the last change.
+    /// Set only if no change has come since.
     mtime: Option<Timestamp>,
     incarnation: u8,
 }
@@ -55,19 +55,19 @@ enum Step {
         length: usize,
     },
     Demand,
-    /// Small gaps are filled, if it is known where the origin's file ends.
+    /// Fills small gaps, if the end of the origin's file is known.
     Fill,
     Pending {
         seconds: i64,
     },
     Set,
-    /// The origin does it.
+    /// The origin carries out the SETATTR.
     SetDone,
     SetAnswered,
-    /// The origin wants to be left alone.
+    /// The origin answers the SETATTR with DELAY.
     SetPutOff,
     Send,
-    /// The origin does one of those on their way, as far as it likes.
+    /// The origin carries out a WRITE in flight, or a part of it.
     Do {
         which: usize,
         short: bool,
@@ -113,19 +113,19 @@ fn step() -> impl Strategy<Value = Step> {
 struct World {
     writes: Writes,
     origin: Origin,
-    /// What the file is to those who write it.
+    /// The file as its writers see it.
     ours: Vec<u8>,
-    /// The time of modification that was set since the last change.
+    /// The mtime that was set since the last change.
     mtime: Option<Timestamp>,
     in_flight: Vec<(WriteInFlight, Option<WriteAnswer>)>,
-    /// A SETATTR under way, and whether the origin has done it.
+    /// A SETATTR in flight, and whether the origin has carried it out.
     setting: Option<(Pending, bool)>,
-    /// One that the origin has put off.
+    /// The origin has put off a SETATTR.
     resting: bool,
-    /// A COMMIT is under way, and the verifier once the origin has done it.
+    /// A COMMIT is in flight. `commit` has the verifier once the origin has carried it out.
     committing: bool,
     commit: Option<Verifier>,
-    /// A truncation under way: where, and what the file will be if it is done.
+    /// A truncation in flight: the new size, and the file's contents if it is carried out.
     cut: Option<(usize, Vec<u8>)>,
     byte: u8,
 }
@@ -221,7 +221,8 @@ impl World {
         self.check();
     }
 
-    /// What the origin has done and not answered is not known here; nor is what it has lost.
+    /// The cache does not know the end of the origin's file while a WRITE is carried out but not answered,
+    /// or after a crash.
     fn fill(&mut self) {
         if self.in_flight.iter().all(|(_, answered)| answered.is_none()) && !self.writes.is_doubtful() {
             self.writes.fill_gaps(self.origin.file.len() as u64);
@@ -239,7 +240,7 @@ impl World {
         }
     }
 
-    /// As the task does that has begun, or would.
+    /// Does what the task does that sets the attributes.
     fn set(&mut self) {
         if self.setting.is_none() && self.writes.pending().is_some() {
             let resumed = std::mem::take(&mut self.resting);
@@ -276,14 +277,14 @@ impl World {
             self.ours.clone_from(cut);
             (self.mtime, self.origin.mtime) = (None, None);
             self.origin.file.resize(size, 0);
-            // A truncation is durable when it is answered; what is unstable below it need not be.
+            // A truncation is durable when it is answered. Unstable bytes below the new end need not be.
             self.origin.durable.resize(size, 0);
         }
         self.writes.end_cut(size as u64, done);
         self.cut = None;
     }
 
-    /// What is read here is what was written here, whatever the origin has lost.
+    /// A read here returns what was written here, whatever the origin has lost.
     fn check(&self) {
         if self.cut.is_some() {
             return;
@@ -295,7 +296,7 @@ impl World {
         assert!(self.writes.end().unwrap_or(0) <= self.ours.len() as u64);
     }
 
-    /// Brings everything to an end, as fsync does.
+    /// Finishes everything, as fsync does.
     fn finish(&mut self) {
         self.end_writes();
         self.end_setting();
@@ -349,7 +350,8 @@ impl World {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever the origin does and when, what was written is read here at once, and is durable there after fsync.
+    /// A read here returns written bytes at once, and after fsync they are durable at the origin, whatever
+    /// it does and when.
     #[test]
     fn nothing_written_is_lost(steps in prop::collection::vec(step(), 1..120)) {
         let mut world = World::new();
@@ -410,7 +412,7 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
     assert!(writes.next(8).is_none() && writes.is_clean() && writes.is_idle());
 }
 
-/// What `as` and `ld` write: sections in any order, each where it is aligned to.
+/// What `as` and `ld` write: sections in any order, each at its alignment.
 fn with_gaps(pieces: impl IntoIterator<Item = std::ops::Range<usize>>) -> Writes {
     let mut writes = Writes::new(1 << 20, 0);
     for piece in pieces {
@@ -485,7 +487,7 @@ fn what_lands_while_a_truncation_is_refused_is_older_than_what_waited() {
     writes.begin_commit();
     let newer = writes.next(8).unwrap();
     assert_eq!((newer.offset, &newer.bytes[..]), (0, &b"N"[..]));
-    // The origin has lost what it took: only that is sent again of which nothing newer is on its way.
+    // The origin has lost what it took. Only bytes without newer bytes in flight are sent again.
     writes.end_commit(Ok([1; 8]));
     let mut sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).map(|write| write.offset).collect();
     sent.sort_unstable();
@@ -558,7 +560,7 @@ fn narrow_gaps_of_zeros_are_sent_along_and_others_are_not() {
         from.into_iter().for_each(|end| writes.fill_gaps(end));
         let mut sent = Vec::new();
         while let Some(write) = writes.next(8) {
-            // With one on its way nothing is filled any more.
+            // While a WRITE is in flight, this fills nothing more.
             from.into_iter().for_each(|end| writes.fill_gaps(end));
             sent.push((write.offset, write.bytes));
         }
@@ -568,7 +570,7 @@ fn narrow_gaps_of_zeros_are_sent_along_and_others_are_not() {
     let (header, symbols, far) = (text(0, b"header"), text(15, b"symbols"), text(100_000, b"far"));
     assert_eq!(sent(None), [header.clone(), text(8, b"text"), symbols, far.clone()]);
     assert_eq!(sent(Some(0)), [text(0, b"header\0\0text\0\0\0symbols"), far.clone()]);
-    // The origin has something before the tenth byte, of which nothing is known here.
+    // The origin has bytes before offset 10 that are unknown here.
     assert_eq!(sent(Some(10)), [header, text(8, b"text\0\0\0symbols"), far]);
 }
 

@@ -1,4 +1,4 @@
-//! The account against a model of an origin with so much space.
+//! The account against a model of an origin with limited space.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -50,7 +50,7 @@ fn an_eighth_is_kept_without_a_promise_and_half_with_one() {
     }
     assert_eq!(verdict(&mut space, file, Some(MIB), now), Verdict::Send);
     assert_eq!(verdict(&mut space, 0, None, now), Verdict::Keep, "nothing needs nothing");
-    // What we have sent is gone, and what is kept goes before it is too late.
+    // The space that we used is gone. The kept files go before it is too late.
     assert!(!space.must_drain());
     space.sending(MIB);
     assert!(space.must_drain());
@@ -98,7 +98,7 @@ fn a_refusal_is_over_when_something_was_taken_and_space_is_seen() {
     space.end_ask(asked, Some(1 << 40), now + 13 * second);
     assert_eq!(verdict(&mut space, 1, None, now + 13 * second), Verdict::Keep);
     assert!(!space.is_refused());
-    // The next one soon after holds for longer, and a quota for very long.
+    // A second refusal soon after holds longer, and one by a quota holds very long.
     let again = now + 14 * second;
     space.refused(Status::NoSpc, false, again);
     space.taken(again);
@@ -110,18 +110,18 @@ fn a_refusal_is_over_when_something_was_taken_and_space_is_seen() {
     assert_eq!(verdict(&mut space, 1, None, now + QUOTA_HOLD_MIN), Verdict::Ask);
 }
 
-/// What a program or the origin does.
+/// An action of a program or of the origin.
 #[derive(Clone, Debug)]
 enum Step {
-    /// A file of so many bytes is closed; the origin promises space for it, or does not.
+    /// A file with so many unsent bytes is closed; the origin promises space for it, or does not.
     Close { bytes: u64, promised: bool },
-    /// The kept file of this number is sent.
+    /// The kept file with this number is sent.
     SendKept(usize),
-    /// A WRITE of a file that is open.
+    /// A WRITE of an open file, in bytes.
     Write(u64),
-    /// So much is removed at the origin.
+    /// So many bytes are freed at the origin.
     Free(u64),
-    /// Time passes.
+    /// Seconds pass.
     Wait(u64),
 }
 
@@ -135,7 +135,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// An origin with so much space, and one client.
+/// An origin with limited space, and one client.
 struct Model {
     free: u64,
     space: Space,
@@ -149,7 +149,7 @@ impl Model {
         self.space.end_ask(asked, Some(self.free), self.now);
     }
 
-    /// Does the origin take it?
+    /// Sends bytes. Does the origin take them?
     fn send(&mut self, bytes: u64) -> bool {
         self.space.sending(bytes);
         self.space.answered(bytes);
@@ -190,7 +190,7 @@ impl Model {
         }
     }
 
-    /// It is told if it is refused.
+    /// The account learns of it if the origin refuses.
     fn write(&mut self, bytes: u64) {
         self.drain(|space| space.is_in_the_way(bytes));
         self.send(bytes);
