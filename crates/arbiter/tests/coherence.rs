@@ -1,5 +1,8 @@
 //! Clients that do all kinds of things at once, in many orders: nothing changes under a lease of another, and what an
 //! open's lease vouches for is what there is.
+//!
+//! Promise: exclusion-under-a-lease
+//! Promise: directory-leases
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

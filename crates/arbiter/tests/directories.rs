@@ -1,4 +1,6 @@
 //! Leases on directories: what recalls them, what does not, and what a creation costs the layer below.
+//!
+//! Promise: directory-leases
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

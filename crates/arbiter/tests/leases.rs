@@ -1,4 +1,6 @@
 //! Leases between clients: what is recalled by what, who waits for how long, and what is granted to begin with.
+//!
+//! Promise: exclusion-under-a-lease
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -104,6 +106,7 @@ async fn an_asker_whose_patience_ends_is_told_to_come_again_while_the_recall_goe
 
 /// After a restart of a server that gave out leases with a term: what was written under them comes first, whoever else has
 /// what open.
+// Promise: leases-with-a-term
 #[tokio::test(start_paused = true)]
 async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else() {
     let seconds = Duration::from_secs;

@@ -8,6 +8,8 @@
 //!
 //! Assumed of the network, as section 5 of the paper does: what is sent arrives within `delay` or never; a write that is
 //! sent again as long as it is not answered arrives within `delay` of when it was first sent, and so does its answer.
+//!
+//! Promise: leases-with-a-term
 
 #[path = "nqnfs/model.rs"]
 mod model;

@@ -1,4 +1,8 @@
 //! Upstream calls per operation over an origin with state: the v4 columns of the design's table, row by row.
+//!
+//! Promise: exclusion-under-a-lease
+//! Promise: delegations-of-the-origin
+//! Promise: shared-opens
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -246,6 +250,7 @@ async fn a_share_is_widened_narrowed_and_closed_with_the_last() {
     assert_eq!(bench.origin.calls(), [("CLOSE", 1)]);
 }
 
+// Promise: own-changes-under-a-lease
 #[tokio::test(start_paused = true)]
 async fn own_writes_under_a_lease_keep_data_and_attributes() {
     for kind in [LeaseKind::Read, LeaseKind::Write] {

@@ -1,6 +1,8 @@
 //! Negative entries: how long "no such name" is believed, and what ends it before.
 //!
 //! A stat decides here, not an open: it is the caller that attribute timeouts serve. The directory's own timeout is 30 s.
+//!
+//! Promise: negative-entries
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -76,6 +78,7 @@ async fn a_negative_entry_is_believed_for_a_second_and_then_costs_one_getattr() 
     }
 }
 
+// Promise: nocto
 #[tokio::test(start_paused = true)]
 async fn with_nocto_attribute_timeouts_alone_decide() {
     let bench = Bench::new();
@@ -185,6 +188,7 @@ async fn an_open_in_the_directory_confirms_its_negative_entries() {
     }
 }
 
+// Promise: locks-as-points-of-coherence
 #[tokio::test(start_paused = true)]
 async fn a_lock_shows_what_its_last_holder_made() {
     let (bench, cache, directory) = setup(without_leases()).await;
@@ -199,6 +203,7 @@ async fn a_lock_shows_what_its_last_holder_made() {
 }
 
 /// The journal of a database: its last user has removed it before it gave up the lock.
+// Promise: locks-as-points-of-coherence
 #[tokio::test(start_paused = true)]
 async fn a_lock_shows_what_its_last_holder_removed() {
     for removed in [true, false] {
@@ -223,6 +228,7 @@ async fn a_lock_shows_what_its_last_holder_removed() {
     }
 }
 
+// Promise: positive-entries
 #[tokio::test(start_paused = true)]
 async fn a_name_is_confirmed_after_a_stranger_has_changed_its_directory() {
     let (bench, cache, directory) = setup(without_leases()).await;

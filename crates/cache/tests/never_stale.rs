@@ -2,6 +2,10 @@
 //!
 //! Others' changes are a granule away from everything else, as the promise demands; ours are not. The cache is killed
 //! and reopened at any point, with whatever has reached its index by then.
+//!
+//! Promise: close-to-open
+//! Promise: timestamp-granularity
+//! Promise: cache-after-a-kill
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -457,6 +461,7 @@ proptest! {
     }
 
     /// The same of a cache that delays writes, if each is followed by fsync.
+    // Promise: order-at-the-origin
     #[test]
     fn an_open_shows_what_is_there_behind_delayed_writes(steps in prop::collection::vec(step(), 1..150)) {
         run(&steps, Some(WriteBehind { wsize: 4096, ..WriteBehind::default() }));

@@ -1,5 +1,7 @@
 //! `offline=read`: what is answered while the origin is away, what is not, and that the first call afterwards is judged
 //! as if there had been no outage.
+//!
+//! Promise: reads-without-the-origin
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -17,6 +17,7 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// Four files are made in one directory at once. If a stranger makes one between them, he is noticed; if not, what was
 /// known of the directory stays.
+// Promise: own-changes
 #[tokio::test]
 async fn overlapping_creations_leave_what_is_known_of_the_directory_unless_a_stranger_was_there() {
     for stranger in [false, true] {
@@ -86,6 +87,8 @@ async fn walkers_of_the_same_way_share_a_lookup_and_openers_do_not() {
 
 /// Two write one file at once under its lease. Whose WRITE has been answered is told its state without a question, although
 /// the other one is under way; and so is everybody, when both have been.
+// Promise: own-changes
+// Promise: own-changes-under-a-lease
 #[tokio::test]
 async fn a_write_that_was_answered_tells_the_state_while_another_is_under_way() {
     for effects in [1, 2] {

@@ -1,4 +1,6 @@
 //! READs that ride on an OPEN: what they cost, when they are asked for, and what their bytes are worth.
+//!
+//! Promise: first-bytes-with-the-open
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,6 @@
 //! What is kept and what is not: pins, limits, thresholds, files that are completed, data that has rotted.
+//!
+//! Promise: limits-and-pins
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -311,6 +313,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     );
 }
 
+// Promise: checksums
 #[tokio::test]
 async fn rot_on_the_disk_is_found_and_dropped() {
     let bench = Bench::new();

@@ -1,5 +1,7 @@
 //! A cache that is killed and started again over an origin where everything it held is held still: what is reclaimed,
 //! what is believed without a call, and what is given up.
+//!
+//! Promise: held-state
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,7 @@
 //! Rights that are taken away at an origin which lets every READ under an open or a delegation pass, as RFC 8881 allows:
 //! whoever lost the right gets nothing that is newer than the last proof of it.
+//!
+//! Promise: lost-rights
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -159,6 +161,7 @@ async fn a_success_that_is_told_late_proves_nothing_of_the_state_since() {
     assert_eq!(error.status, Status::Access);
 }
 
+// Promise: remembered-rights
 #[tokio::test]
 async fn owners_and_those_who_opened_the_file_go_on_as_the_origin_lets_them() {
     for policy in POLICIES {

@@ -1,5 +1,7 @@
 //! Share reservations over an origin that is strict about them: what the cache keeps there without need is in nobody's
 //! way, neither of our own clients nor of the origin's others.
+//!
+//! Promise: shared-opens
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

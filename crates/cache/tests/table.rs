@@ -12,6 +12,7 @@ use vfs::{AccessMask, Caller, CreateHow, FileSystem, ReadDir, SetAttributes, Sta
 const SECOND: Duration = Duration::from_secs(1);
 const PART: ReadDir = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true };
 
+// Promise: close-to-open
 #[tokio::test]
 async fn getattr_of_a_v3_client_is_one_getattr_each_time() {
     let bench = Bench::new();
@@ -38,6 +39,7 @@ async fn stat_within_the_timeout_is_free() {
     assert_eq!(cache.stats().attributes.hits, 3);
 }
 
+// Promise: positive-entries
 #[tokio::test]
 async fn lookup_is_one_lookup_cold_and_one_getattr_of_the_child_warm() {
     let bench = Bench::new();
@@ -62,6 +64,7 @@ async fn lookup_is_one_lookup_cold_and_one_getattr_of_the_child_warm() {
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
 }
 
+// Promise: positive-entries
 #[tokio::test]
 async fn a_name_of_a_removed_file_costs_one_getattr_and_one_lookup() {
     let bench = Bench::new();
@@ -75,6 +78,7 @@ async fn a_name_of_a_removed_file_costs_one_getattr_and_one_lookup() {
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
 }
 
+// Promise: negative-entries
 #[tokio::test]
 async fn absence_is_one_lookup_cold_and_one_getattr_of_the_directory_warm() {
     let bench = Bench::new();
@@ -96,6 +100,7 @@ async fn absence_is_one_lookup_cold_and_one_getattr_of_the_directory_warm() {
     cache.lookup(&opener(0), &root(), &name("none")).await.unwrap();
 }
 
+// Promise: remembered-rights
 #[tokio::test]
 async fn access_is_one_access_for_each_credential_and_then_one_getattr() {
     let bench = Bench::new();
@@ -162,6 +167,7 @@ async fn a_client_that_opens_and_reads_costs_one_getattr_when_warm() {
     }
 }
 
+// Promise: close-to-open
 #[tokio::test]
 async fn a_change_by_somebody_else_is_read_after_the_next_open() {
     let bench = Bench::new();
@@ -195,6 +201,7 @@ async fn what_is_no_file_has_no_data_and_a_read_of_nothing_no_end() {
     }
 }
 
+// Promise: remembered-rights
 #[tokio::test]
 async fn read_that_is_not_allowed_is_left_to_the_origin() {
     let bench = Bench::new();
@@ -221,6 +228,7 @@ async fn read_that_is_not_allowed_is_left_to_the_origin() {
     assert_eq!(bench.origin.calls(), []);
 }
 
+// Promise: own-changes
 #[tokio::test]
 async fn own_writes_stay_in_the_cache() {
     let bench = Bench::new();
@@ -248,6 +256,7 @@ async fn own_writes_stay_in_the_cache() {
     assert_eq!(cache.stats().distrusted, 0);
 }
 
+// Promise: own-changes
 #[tokio::test]
 async fn own_truncation_keeps_what_is_left() {
     let bench = Bench::new();
@@ -268,6 +277,7 @@ async fn own_truncation_keeps_what_is_left() {
     assert_eq!(bench.origin.calls(), [("READ", 1)]);
 }
 
+// Promise: own-changes
 #[tokio::test]
 async fn own_changes_of_names_edit_what_is_known() {
     let bench = Bench::new();
@@ -374,6 +384,7 @@ async fn symbolic_links_are_read_once() {
     assert_eq!(bench.origin.calls(), []);
 }
 
+// Promise: nocto
 #[tokio::test]
 async fn nocto_believes_the_timeouts_even_of_a_v3_client() {
     let bench = Bench::new();

@@ -4,6 +4,12 @@
 //! Each file has one writer, which does everything in order, so that it knows what the file has to be. They share the
 //! cache, its limits and the origin, which is slow in a random way, goes down, asks for patience, leaves out what was
 //! before, and recalls leases.
+//!
+//! Promise: local-visibility
+//! Promise: order-at-the-origin
+//! Promise: fsync-and-close
+//! Promise: gaps-of-new-files
+//! Promise: restart-of-the-origin-before-commit
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -3,6 +3,8 @@
 //! A server is silent since the moment from which on a call has waited and nothing at all has come from it, neither to
 //! this call nor to another one. A single call that takes long is no silence, as long as others are answered. What a
 //! mount does about it (`hard`, `soft`) is not decided here.
+//!
+//! Promise: reads-without-the-origin
 
 use std::future::Future;
 use std::pin::pin;

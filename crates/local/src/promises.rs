@@ -14,6 +14,8 @@
 //!
 //! **Not promised**: what processes of this machine take, quotas that statvfs(3) does not show, and on file systems that
 //! copy on write the space for writing over what is there.
+//!
+//! Promise: space-set-aside-by-serve
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

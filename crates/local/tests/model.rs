@@ -1,5 +1,7 @@
 //! Random operations against a model of a file system in memory, with restarts in between: results, contents and
 //! errors agree, and every handle ever given out names its file as long as that has a name, and nothing afterwards.
+//!
+//! Promise: stable-handles
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;

@@ -11,6 +11,8 @@
 //!
 //! Our own writes go through the page cache, which has them; they keep the rest if it is proven that nothing came
 //! between.
+//!
+//! Promise: opens-through-a-mount
 
 use std::time::Duration;
 

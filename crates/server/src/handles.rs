@@ -13,6 +13,8 @@
 //! The check is a keyed hash, so that nobody can make a handle that leads where no LOOKUP led. A long handle names an
 //! entry of a table that is durable before the handle is given out; see [`table`]. With the same key, another proxy of
 //! the same origin reads the first two kinds as its own.
+//!
+//! Promise: stable-handles
 
 mod key;
 mod table;

@@ -1,5 +1,7 @@
 //! NQNFS over sockets: our client and our server, TCP and UDP, with a layer above the client that returns what it is
 //! asked for.
+//!
+//! Promise: leases-with-a-term
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -1,6 +1,8 @@
 //! Bytes of a file that are not at the origin for good: disjoint runs, each with a tag that says whose it is.
 //!
 //! A run never crosses a multiple of the chunk size, which is what one WRITE takes at most, so that a run is a WRITE.
+//!
+//! Promise: local-visibility
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};

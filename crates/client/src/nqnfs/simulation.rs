@@ -3,6 +3,8 @@
 //!
 //! Each run is made of a seed alone. `NQNFS_SEED=17 cargo test -p client simulation -- --nocapture` plays one again and
 //! tells what happened. A bound of the server that is too small is found by the same seeds.
+//!
+//! Promise: leases-with-a-term
 
 mod checker;
 mod faults;

@@ -1,4 +1,6 @@
 //! Delegations of directories, of a scripted origin of version 4.1: asked for with ACCESS, recalled, returned, lost.
+//!
+//! Promise: directory-leases
 
 use std::sync::Arc;
 

@@ -138,6 +138,7 @@ async fn everything_once() {
 /// Ganesha 4.3 makes the file of an exclusive create with one system call (`openat`) and keeps the verifier with the next
 /// (`utimensat`). Killed between the two it leaves a file that nothing tells from another client's, and says EXIST when the
 /// same request comes again. Killed before or after them it does what it should.
+// Promise: exclusive-creations
 #[tokio::test]
 async fn ganesha_takes_the_file_of_an_exclusive_create_for_anothers_if_it_was_killed_before_it_kept_the_verifier()
  {

@@ -1,5 +1,7 @@
 //! READs that ride on an OPEN of a scripted origin of version 4.1: in which order and under which state id, that the OPEN
 //! stands whatever becomes of them, and what a lost answer leaves behind.
+//!
+//! Promise: first-bytes-with-the-open
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

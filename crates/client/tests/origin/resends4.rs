@@ -1,4 +1,6 @@
 //! Requests that come again while the origin carries them out: each keeps its slot, and nobody is given its results.
+//!
+//! Promise: calls-that-take-effect-once
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

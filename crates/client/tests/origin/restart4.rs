@@ -1,4 +1,6 @@
 //! A client that is killed goes on with what it held, as far as the origin still has it.
+//!
+//! Promise: held-state
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! What is held at an origin of version 4.1: through lost replies, lost sessions and restarts.
+//!
+//! Promise: exclusion-under-a-lease
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

@@ -3,6 +3,8 @@
 //! A file handle of ours in the hands of a program is a node number, and outlives the kernel's node (name_to_handle_at(2)).
 //! The kernel then asks for `.` in that number and wants the same number back. What is not remembered any more is ESTALE to
 //! such a program, as a file that was removed is.
+//!
+//! Promise: opens-by-file-handle
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -10,6 +10,7 @@ use crate::setting::{Setting, may_mount};
 /// Attribute timeouts that no test outlasts.
 const LONG: &str = "actimeo=3600";
 
+// Promise: opens-through-a-mount
 #[test]
 fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     if !may_mount() {
@@ -43,6 +44,7 @@ fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     super::files::wait_until(|| known() && known());
 }
 
+// Promise: opens-through-a-mount
 #[test]
 fn an_open_under_a_delegation_is_nothing() {
     if !may_mount() {
@@ -93,6 +95,7 @@ fn a_list_of_a_directory_brings_the_attributes() {
 }
 
 /// What the kernel keeps of a directory is one for all users: who may not read the directory must not be shown it.
+// Promise: opens-through-a-mount
 #[test]
 fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
     if !may_mount() {
@@ -126,6 +129,7 @@ fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
     assert_eq!(list(), 20, "and others see it still");
 }
 
+// Promise: opens-through-a-mount
 #[test]
 fn close_to_open_holds_for_changes_on_the_server() {
     if !may_mount() {
@@ -175,6 +179,7 @@ fn content(file: &File) -> Vec<u8> {
     }
 }
 
+// Promise: passthrough
 #[test]
 fn a_whole_file_is_read_by_the_kernel_itself() {
     if !may_mount() {
@@ -205,6 +210,7 @@ fn a_whole_file_is_read_by_the_kernel_itself() {
 
 /// A node that has left passthrough lives on with who has it open. A lease that it kept would be recalled of its successor, and
 /// believed in by whoever got it from it later.
+// Promise: passthrough
 #[test]
 fn what_a_file_left_passthrough_with_is_not_believed_after_the_recall() {
     if !may_mount() {

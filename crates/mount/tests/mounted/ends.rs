@@ -1,4 +1,6 @@
 //! How it ends: a server that is away, an unmount while files are open, names that a crash has left.
+//!
+//! Promise: no-program-hangs
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -66,6 +68,7 @@ fn a_server_that_comes_back_is_gone_on_with() {
     }
 }
 
+// Promise: removed-open-files
 #[test]
 fn open_files_do_not_keep_it_mounted_and_a_new_mount_starts_clean() {
     if !may_mount() {

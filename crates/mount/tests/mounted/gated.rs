@@ -5,6 +5,8 @@
 //! before and is answered after. And **no notification closes a cycle**: while the kernel keeps a lock for a process that
 //! waits for the origin, the origin may itself wait for us to give back a lease, whose return tells the kernel of what
 //! that lock guards (see the table in `notify`).
+//!
+//! Promise: no-program-hangs
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -346,6 +348,7 @@ fn is_anybody_in(function: &str) -> bool {
 
 /// An origin without opens keeps no file for who has it open. So this machine does, also for an open that is under way: its last
 /// call has taken effect, and the program does not have the file yet.
+// Promise: opens-beside-renames
 #[test]
 fn a_file_that_is_replaced_while_it_is_being_opened_is_read_until_its_close() {
     if !may_mount() {
@@ -372,6 +375,7 @@ fn a_file_that_is_replaced_while_it_is_being_opened_is_read_until_its_close() {
 }
 
 /// The other order: the removal is under way when the open begins, and has found the file closed.
+// Promise: opens-beside-renames
 #[test]
 fn a_file_is_not_opened_by_a_name_that_is_being_given_to_another() {
     if !may_mount() {

@@ -1,4 +1,7 @@
 //! What somebody else does to a file that the kernel believes to know: its attributes, its name, an open of it.
+//!
+//! Promise: opens-beside-renames
+//! Promise: appends
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -223,6 +226,8 @@ fn a_name_whose_file_somebody_else_has_replaced_is_linked() {
 
 /// A program that looks at the size and then reads, as `tail -f` does, through an open that it keeps. The kernel's page of the
 /// old end must not show zeros, and a file that the kernel reads by itself must grow.
+// Promise: passthrough
+// Promise: growing-files
 #[test]
 fn who_watches_a_file_that_others_append_to_reads_what_they_wrote() {
     if !may_mount() {

@@ -1,4 +1,6 @@
 //! What Sun called the hard issues, and what Unix has added since.
+//!
+//! Promise: unix-semantics
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -204,6 +206,7 @@ fn extended_attributes_are_the_origins() {
     });
 }
 
+// Promise: rights-at-the-open
 #[test]
 fn rights_are_those_of_the_opener_with_all_its_groups() {
     each(|setting, _| {

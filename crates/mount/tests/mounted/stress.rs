@@ -1,5 +1,7 @@
 //! The kernel never hangs on us: many processes' worth of everything at once, with recalls, changes on the server, a
 //! server that stops and comes back, and unmounts in the middle, under a watchdog.
+//!
+//! Promise: no-program-hangs
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,6 @@
 //! The reply cache, over one life and several.
+//!
+//! Promise: calls-that-take-effect-once
 
 use super::*;
 use crate::auth::Credential;

@@ -1,6 +1,8 @@
 //! Clients that do not do as they should when a delegation is recalled: they say nothing, refuse, talk nonsense, keep
 //! what they were asked for. Nobody else waits beyond the deadline, nothing grows beyond its bound, nothing old is read,
 //! and who lost a delegation is told.
+//!
+//! Promise: exclusion-under-a-lease
 
 mod strangers;
 mod thieves;

@@ -1,5 +1,8 @@
 //! Whose state goes when there is no room for more: that of clients who are silent, the longest silent first and no more
 //! than is needed; and of who is not, delegations that are not used.
+//!
+//! Promise: courtesy-clients
+//! Promise: capacity-for-opens
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,6 @@
 //! Client ids: EXCHANGE_ID and SETCLIENTID, and what is left of a client that is silent.
+//!
+//! Promise: courtesy-clients
 
 use std::time::Duration;
 

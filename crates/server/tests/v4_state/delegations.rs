@@ -1,4 +1,6 @@
 //! Delegations: granted to who can be called back, recalled, returned and revoked.
+//!
+//! Promise: exclusion-under-a-lease
 
 use std::time::Duration;
 
@@ -86,6 +88,7 @@ async fn a_delegation_that_is_not_returned_is_revoked_and_the_client_learns_it()
     assert_eq!(holder.status_flags, 0);
 }
 
+// Promise: times-seen-elsewhere
 #[tokio::test]
 async fn the_holder_of_a_write_delegation_is_asked_for_attributes() {
     let home = Home::new();

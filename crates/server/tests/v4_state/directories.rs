@@ -1,5 +1,7 @@
 //! Delegations of directories: asked for along with a GETATTR, recalled before somebody else changes a name, returned,
 //! revoked, and not to be had by who cannot be called back.
+//!
+//! Promise: directory-leases
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! Clients of versions 2 and 3 and of NQNFS: in the period of grace nothing is changed that somebody may believe in still, and
 //! what silent clients of version 4 deny is nothing.
+//!
+//! Promise: courtesy-clients
+//! Promise: grace-period
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

@@ -1,4 +1,6 @@
 //! Leases with a term against the rules of sections 4 and 5: who may believe what is kept by a model of the holders.
+//!
+//! Promise: leases-with-a-term
 
 use proptest::prelude::*;
 use vfs::{Share, Want};

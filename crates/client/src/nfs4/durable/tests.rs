@@ -1,4 +1,6 @@
 //! What is recorded against what is held, and records that are not gone on with.
+//!
+//! Promise: held-state
 
 use proptest::prelude::*;
 use protocol::nfs4::Stateid;

@@ -3,6 +3,8 @@
 //!
 //! A pure state machine. It knows by name the clients of which an earlier life left a durable record; without any,
 //! there is no grace period.
+//!
+//! Promise: grace-period
 
 use std::collections::HashMap;
 use std::time::Duration;
