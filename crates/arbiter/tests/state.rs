@@ -201,6 +201,7 @@ async fn a_waiter_is_told_when_a_lock_is_released() {
     assert_eq!(stage.arbiter.held().lock_waiters, 0);
 }
 
+// Promise: lock-queries
 #[tokio::test(start_paused = true)]
 async fn the_first_conflict_by_offset_is_named_here_or_below() {
     let stage = Stage::new(quiet());
@@ -359,6 +360,7 @@ fn made(size: u64, times: Option<Times>) -> DelayedAttributes {
     DelayedAttributes { modified: size != 10, size, times }
 }
 
+// Promise: times-seen-elsewhere
 #[tokio::test(start_paused = true)]
 async fn times_that_only_the_writer_knows_are_told() {
     let mut stage = Stage::new(options());

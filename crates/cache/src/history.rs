@@ -9,6 +9,8 @@
 //! Version 3 tells the states at both ends of an edge. Version 4 tells their change attributes (`change_info4`), and
 //! attributes of some later moment: of changes that overlap, the last one's are those of its end. The known state goes
 //! as far along the chain as there are attributes.
+//!
+//! Promise: own-changes
 
 mod edge;
 #[cfg(test)]
@@ -300,6 +302,7 @@ mod tests {
     }
 
     /// WRITEs over version 4 tell no state before.
+    // Promise: own-changes-under-a-lease
     #[test]
     fn of_blind_changes_the_one_that_is_older_in_nothing_came_last() {
         let run = |states: &[Attributes]| {

@@ -6,6 +6,8 @@
 //! do: attributes come with it, and a change of the file or a write of ours makes it void.
 //!
 //! A fetch that ends in data is followed by no question. One that ends in a block of zeros is: a hole may begin there.
+//!
+//! Promise: holes
 
 use std::ops::Range;
 

@@ -6,6 +6,8 @@
 //! which files are cached at all: the smallest, the largest, and those that have not changed for a while.
 //!
 //! [`Pressure`] is what has to go: pure bookkeeping, filled from the limits and emptied by what is evicted.
+//!
+//! Promise: limits-and-pins
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -243,6 +243,7 @@ mod tests {
         assert!(locks.is_empty());
     }
 
+    // Promise: lock-queries
     #[test]
     fn the_first_conflict_by_offset_is_named_and_not_the_oldest() {
         let mut locks = Locks::default();
@@ -256,6 +257,7 @@ mod tests {
         assert_eq!(locks.conflict(&lock(3, true, 0, u64::MAX)), Some(lock(1, false, 1, 5)));
     }
 
+    // Promise: lock-queries
     #[test]
     fn neighbours_of_one_owner_and_kind_are_named_as_one_lock() {
         let mut locks = Locks::default();

@@ -10,6 +10,8 @@
 //! confirmed. No clock is compared: all these ctimes are the origin's. A cold walk through an old tree is therefore no
 //! news. A byte-range lock that the origin grants is news as well: its last holder may have done anything. A lock ends
 //! what is believed of present names, too: the last holder may have removed them.
+//!
+//! Promise: negative-entries
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

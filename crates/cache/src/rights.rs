@@ -5,6 +5,8 @@
 //! of the right can have. All of them are forgotten when the object's attributes change by another hand than ours,
 //! when we change its mode or owner, and when they are older than `acregmax` or `acdirmax`: groups and exports may
 //! change at the origin without a trace on the file.
+//!
+//! Promise: remembered-rights
 
 use std::time::Duration;
 

@@ -4,6 +4,8 @@
 //! together up to a granule, which doubles when there are many, so that a record stays small. A range that is written
 //! over loses its sum and gets that of the new bytes; a range of which a part is no longer valid cannot be checked any
 //! more, since the file is never cut and its bytes were never summed alone.
+//!
+//! Promise: checksums
 
 use std::collections::BTreeMap;
 use std::ops::Range;

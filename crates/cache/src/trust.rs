@@ -10,6 +10,8 @@
 //! - if the call was sent at least a granule after we first saw that very state: no clock is compared; or
 //! - if the state's time stamps are older than our wall clock by more than the skew allowed, after taking off what
 //!   the time stamps of our own operations taught us about the origin's clock.
+//!
+//! Promise: timestamp-granularity
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;

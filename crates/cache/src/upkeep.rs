@@ -376,6 +376,7 @@ mod tests {
         object
     }
 
+    // Promise: held-state
     #[tokio::test]
     async fn what_the_index_vouches_for_is_not_overtaken_by_what_was_known_before() {
         let directory = tempfile::tempdir().unwrap();

@@ -1,5 +1,8 @@
 //! What the origin is told of a file under a write lease when others ask for its attributes (CB_GETATTR): size and times
 //! as they are here, or nothing where the origin would show other times. Then it takes the lease back.
+//!
+//! Promise: close-under-a-write-lease
+//! Promise: times-seen-elsewhere
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -37,6 +37,7 @@ fn mtime(bench: &Bench, file: &Handle) -> Timestamp {
     bench.origin.tree().get(file).unwrap().attributes.mtime
 }
 
+// Promise: times-of-closed-files
 #[tokio::test(start_paused = true)]
 async fn a_time_that_is_on_its_way_does_not_come_after_newer_writes() {
     for cuts in [false, true] {
@@ -66,6 +67,7 @@ async fn a_time_that_is_on_its_way_does_not_come_after_newer_writes() {
     }
 }
 
+// Promise: times-of-closed-files
 #[tokio::test(start_paused = true)]
 async fn a_time_that_the_origin_puts_off_is_not_set_after_newer_writes_or_times() {
     for touches in [false, true] {
@@ -94,6 +96,7 @@ async fn a_time_that_the_origin_puts_off_is_not_set_after_newer_writes_or_times(
     }
 }
 
+// Promise: refused-writes
 #[tokio::test(start_paused = true)]
 async fn a_file_that_the_origin_puts_off_holds_up_no_other() {
     let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
@@ -124,6 +127,7 @@ async fn a_file_that_the_origin_puts_off_holds_up_no_other() {
     assert_eq!(bench.origin.contents(&files[0]), [1; 8192]);
 }
 
+// Promise: refused-writes
 #[tokio::test(start_paused = true)]
 async fn many_files_that_the_origin_puts_off_do_not_keep_others_from_being_sent_by_age() {
     let bench = Bench::new();

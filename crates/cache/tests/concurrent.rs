@@ -30,6 +30,7 @@ fn pattern(length: usize) -> Vec<u8> {
     (0..length).map(|at| (at / 512 % 251) as u8).collect()
 }
 
+// Promise: close-to-open
 #[tokio::test]
 async fn opens_share_a_getattr_that_is_not_yet_sent_and_no_other() {
     let (bench, cache, file) = opened(b"data").await;
@@ -230,6 +231,7 @@ async fn parallel_writes_keep_the_data_in_whatever_order_replies_come() {
     }
 }
 
+// Promise: own-changes
 #[tokio::test]
 async fn a_foreign_write_among_parallel_ones_of_ours_drops_the_data() {
     let (bench, cache, file) = opened(&vec![0; 20_000]).await;
@@ -288,6 +290,7 @@ async fn a_fetch_that_a_write_overtakes_is_not_kept() {
     assert_eq!(read(&cache, &opener(0), &file, 0, 4096).await, vec![5; 4096]);
 }
 
+// Promise: own-changes
 #[tokio::test]
 async fn a_write_without_a_state_before_it_proves_nothing() {
     let (bench, cache, file) = opened(b"0123456789").await;

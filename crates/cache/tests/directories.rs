@@ -1,5 +1,7 @@
 //! Leases on directories: what names cost under one, what ends it, and that no name is ever answered as it was before
 //! somebody else's change.
+//!
+//! Promise: directory-leases
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

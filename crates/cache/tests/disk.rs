@@ -37,6 +37,7 @@ async fn store(cache: &Cache, file: &Handle, length: usize) -> Data {
     panic!("never stored");
 }
 
+// Promise: cache-after-a-kill
 #[tokio::test]
 async fn a_restart_forgets_nothing() {
     let bench = Bench::new();
@@ -210,6 +211,7 @@ async fn the_directory_of_another_origin_is_refused() {
     assert_eq!(error.to_string().lines().count(), 1);
 }
 
+// Promise: cache-after-a-kill
 #[tokio::test]
 async fn a_damaged_index_costs_calls_and_nothing_else() {
     let bench = Bench::new();
@@ -249,6 +251,7 @@ fn damage(path: &Path, round: usize) {
     }
 }
 
+// Promise: cache-after-a-kill
 #[tokio::test]
 async fn data_files_that_somebody_removed_or_cut_are_fetched_again() {
     let bench = Bench::new();
@@ -355,6 +358,7 @@ async fn the_number_of_records_is_bounded() {
     }
 }
 
+// Promise: full-cache-disk
 #[tokio::test]
 async fn a_full_disk_is_no_reason_to_fail() {
     let bench = Bench::new();

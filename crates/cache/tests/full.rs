@@ -1,4 +1,6 @@
 //! Delayed writes under write leases, before an origin that runs full: what a close has said to be safe is, or it is told.
+//!
+//! Promise: closes-on-a-full-origin
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -175,6 +177,7 @@ async fn what_the_origin_promises_is_kept_and_no_more() {
     assert!(free(&bench) > 0);
 }
 
+// Promise: renames-of-unsent-files
 #[tokio::test(start_paused = true)]
 async fn what_the_origin_refuses_gets_no_other_name() {
     let (bench, cache) = setup(1 << 40).await;

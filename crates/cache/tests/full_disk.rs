@@ -1,5 +1,7 @@
 //! A disk of the cache that is full for a while, or before the cache is there: nothing fails, nothing is believed that was
 //! not written down, and caching begins, or begins again, when there is space.
+//!
+//! Promise: full-cache-disk
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,7 @@
 //! What assemblers and linkers leave between what they write: zeros where nobody else can have written, and nothing of
 //! ours elsewhere. Counted call by call.
+//!
+//! Promise: gaps-of-new-files
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,6 +1,8 @@
 //! The granule rule: changes that leave the same time stamps behind.
 //!
 //! Time stands still unless a test moves it, so that two changes fall into one granule for certain.
+//!
+//! Promise: timestamp-granularity
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

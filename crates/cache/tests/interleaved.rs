@@ -3,6 +3,8 @@
 //! The origin remembers everything it has ever been. What a client reads after an open must have been there at some
 //! moment between the beginning of its open and the end of its read; what a name leads to, between the beginning and
 //! the end of the request.
+//!
+//! Promise: close-to-open
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -246,6 +246,7 @@ async fn a_share_is_widened_narrowed_and_closed_with_the_last() {
     assert_eq!(bench.origin.calls(), [("CLOSE", 1)]);
 }
 
+// Promise: own-changes-under-a-lease
 #[tokio::test(start_paused = true)]
 async fn own_writes_under_a_lease_keep_data_and_attributes() {
     for kind in [LeaseKind::Read, LeaseKind::Write] {

@@ -78,6 +78,7 @@ async fn a_negative_entry_is_believed_for_a_second_and_then_costs_one_getattr() 
     }
 }
 
+// Promise: nocto
 #[tokio::test(start_paused = true)]
 async fn with_nocto_attribute_timeouts_alone_decide() {
     let bench = Bench::new();
@@ -192,6 +193,7 @@ async fn an_open_in_the_directory_confirms_its_negative_entries() {
     }
 }
 
+// Promise: locks-as-points-of-coherence
 #[tokio::test(start_paused = true)]
 async fn a_lock_shows_what_its_last_holder_made() {
     let (bench, cache, directory) = setup(without_leases()).await;
@@ -230,6 +232,7 @@ async fn a_lock_shows_what_its_last_holder_removed() {
     }
 }
 
+// Promise: positive-entries
 #[tokio::test(start_paused = true)]
 async fn a_name_is_confirmed_after_a_stranger_has_changed_its_directory() {
     let (bench, cache, directory) = setup(without_leases()).await;

@@ -314,6 +314,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     );
 }
 
+// Promise: checksums
 #[tokio::test]
 async fn rot_on_the_disk_is_found_and_dropped() {
     let bench = Bench::new();

@@ -184,6 +184,7 @@ async fn a_rename_of_ours_keeps_the_data_of_a_leased_file() {
     assert!(!bench.origin.calls().iter().any(|(call, _)| *call == "READ"));
 }
 
+// Promise: lock-queries
 #[tokio::test(start_paused = true)]
 async fn a_conflict_at_the_origin_that_begins_before_ours_is_named() {
     let bench = Bench::with_state(Policy::Never);

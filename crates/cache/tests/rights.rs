@@ -161,6 +161,7 @@ async fn a_success_that_is_told_late_proves_nothing_of_the_state_since() {
     assert_eq!(error.status, Status::Access);
 }
 
+// Promise: remembered-rights
 #[tokio::test]
 async fn owners_and_those_who_opened_the_file_go_on_as_the_origin_lets_them() {
     for policy in POLICIES {

@@ -13,6 +13,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const PART: ReadDir =
     ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true, want_directory_lease: false };
 
+// Promise: close-to-open
 #[tokio::test]
 async fn getattr_of_a_v3_client_is_one_getattr_each_time() {
     let bench = Bench::new();
@@ -39,6 +40,7 @@ async fn stat_within_the_timeout_is_free() {
     assert_eq!(cache.stats().attributes.hits, 3);
 }
 
+// Promise: positive-entries
 #[tokio::test]
 async fn lookup_is_one_lookup_cold_and_one_getattr_of_the_child_warm() {
     let bench = Bench::new();
@@ -63,6 +65,7 @@ async fn lookup_is_one_lookup_cold_and_one_getattr_of_the_child_warm() {
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
 }
 
+// Promise: positive-entries
 #[tokio::test]
 async fn a_name_of_a_removed_file_costs_one_getattr_and_one_lookup() {
     let bench = Bench::new();
@@ -79,6 +82,7 @@ async fn a_name_of_a_removed_file_costs_one_getattr_and_one_lookup() {
     assert_eq!(bench.origin.calls(), [("GETATTR", 1), ("LOOKUP", 1)]);
 }
 
+// Promise: negative-entries
 #[tokio::test]
 async fn absence_is_one_lookup_cold_and_one_getattr_of_the_directory_warm() {
     let bench = Bench::new();
@@ -100,6 +104,7 @@ async fn absence_is_one_lookup_cold_and_one_getattr_of_the_directory_warm() {
     cache.lookup(&opener(0), &root(), &name("none"), vfs::Want::None).await.unwrap();
 }
 
+// Promise: remembered-rights
 #[tokio::test]
 async fn access_is_one_access_for_each_credential_and_then_one_getattr() {
     let bench = Bench::new();
@@ -166,6 +171,7 @@ async fn a_client_that_opens_and_reads_costs_one_getattr_when_warm() {
     }
 }
 
+// Promise: close-to-open
 #[tokio::test]
 async fn a_change_by_somebody_else_is_read_after_the_next_open() {
     let bench = Bench::new();
@@ -199,6 +205,7 @@ async fn what_is_no_file_has_no_data_and_a_read_of_nothing_no_end() {
     }
 }
 
+// Promise: remembered-rights
 #[tokio::test]
 async fn read_that_is_not_allowed_is_left_to_the_origin() {
     let bench = Bench::new();
@@ -226,6 +233,7 @@ async fn read_that_is_not_allowed_is_left_to_the_origin() {
     assert_eq!(bench.origin.calls(), []);
 }
 
+// Promise: own-changes
 #[tokio::test]
 async fn own_writes_stay_in_the_cache() {
     let bench = Bench::new();
@@ -253,6 +261,7 @@ async fn own_writes_stay_in_the_cache() {
     assert_eq!(cache.stats().distrusted, 0);
 }
 
+// Promise: own-changes
 #[tokio::test]
 async fn own_truncation_keeps_what_is_left() {
     let bench = Bench::new();
@@ -273,6 +282,7 @@ async fn own_truncation_keeps_what_is_left() {
     assert_eq!(bench.origin.calls(), [("READ", 1)]);
 }
 
+// Promise: own-changes
 #[tokio::test]
 async fn own_changes_of_names_edit_what_is_known() {
     let bench = Bench::new();
@@ -390,6 +400,7 @@ async fn symbolic_links_are_read_once() {
     assert_eq!(bench.origin.calls(), []);
 }
 
+// Promise: nocto
 #[tokio::test]
 async fn nocto_believes_the_timeouts_even_of_a_v3_client() {
     let bench = Bench::new();

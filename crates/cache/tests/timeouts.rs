@@ -69,6 +69,7 @@ async fn actimeo_sets_them_all() {
     }
 }
 
+// Promise: close-to-open
 #[tokio::test(start_paused = true)]
 async fn a_file_held_open_is_not_read_as_it_was_for_ever() {
     let (bench, cache, file) = setup(Timeouts::default()).await;
@@ -82,6 +83,7 @@ async fn a_file_held_open_is_not_read_as_it_was_for_ever() {
     }
 }
 
+// Promise: remembered-rights
 #[tokio::test(start_paused = true)]
 async fn remembered_rights_expire() {
     let (bench, cache, file) = setup(Timeouts::default()).await;

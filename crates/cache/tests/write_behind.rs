@@ -83,6 +83,7 @@ async fn a_file_of_one_wsize_is_one_call_and_fsync_of_nothing_is_none() {
     assert_eq!(bench.origin.calls(), [("WRITE", 1)]);
 }
 
+// Promise: local-visibility
 #[tokio::test(start_paused = true)]
 async fn what_waits_is_what_everybody_here_sees() {
     let (bench, cache, file) = setup(&[1; 10_000]).await;
@@ -129,6 +130,7 @@ async fn what_waits_is_what_everybody_here_sees() {
     assert_eq!(bench.origin.calls(), []);
 }
 
+// Promise: close-under-a-write-lease
 #[tokio::test(start_paused = true)]
 async fn what_is_old_is_sent_and_committed_unasked() {
     let (bench, cache, file) = setup(b"").await;
@@ -148,6 +150,7 @@ async fn what_is_old_is_sent_and_committed_unasked() {
     assert_eq!(bench.origin.calls(), [("WRITE", 1)]);
 }
 
+// Promise: refused-writes
 #[tokio::test]
 async fn a_writer_waits_for_room_and_a_reader_does_not() {
     let bench = Bench::new();
@@ -188,6 +191,7 @@ async fn a_writer_waits_for_room_and_a_reader_does_not() {
     assert!(bench.origin.came().iter().all(|came| came.length <= 64 << 10));
 }
 
+// Promise: restart-of-the-origin-before-commit
 #[tokio::test(start_paused = true)]
 async fn an_origin_that_goes_down_before_the_commit_gets_it_all_again() {
     let (bench, cache, file) = setup(b"old").await;
@@ -204,6 +208,7 @@ async fn an_origin_that_goes_down_before_the_commit_gets_it_all_again() {
     assert_eq!(bench.origin.contents(&file), vec![1; 2 * MIB + 5]);
 }
 
+// Promise: refused-writes
 #[tokio::test(start_paused = true)]
 async fn an_error_is_told_once_at_fsync_or_close() {
     for status in [Status::NoSpc, Status::Dquot, Status::Io, Status::Access] {
@@ -245,6 +250,7 @@ async fn put_through(cache: &Cache, by: OpenId, file: &Handle, data: &'static [u
     assert_eq!(written.stability, Stability::FileSync);
 }
 
+// Promise: refused-writes
 #[tokio::test(start_paused = true)]
 async fn a_commit_that_fails_is_told_and_patience_is_had() {
     let (bench, cache, file) = setup(b"").await;
@@ -259,6 +265,7 @@ async fn a_commit_that_fails_is_told_and_patience_is_had() {
     assert_eq!(bench.origin.calls(), []);
 }
 
+// Promise: order-at-the-origin
 #[tokio::test(start_paused = true)]
 async fn what_is_cut_off_is_never_sent() {
     let (bench, cache, file) = setup(&[1; 100]).await;
@@ -321,6 +328,7 @@ async fn a_cut_that_is_refused_loses_nothing_and_one_waits_for_what_is_on_its_wa
     assert_eq!(bench.origin.contents(&file), [1; 3]);
 }
 
+// Promise: order-at-the-origin
 #[tokio::test(start_paused = true)]
 async fn times_that_are_set_stay_set() {
     let (bench, cache, file) = setup(b"").await;
@@ -337,6 +345,7 @@ async fn times_that_are_set_stay_set() {
     assert_eq!((of("WRITE"), of("SETATTR"), of("COMMIT")), (1, 1, 0), "{calls:?}");
 }
 
+// Promise: times-of-closed-files
 #[tokio::test(start_paused = true)]
 async fn under_a_write_lease_a_file_is_made_with_one_call_and_its_times_do_not_move() {
     let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
@@ -376,6 +385,7 @@ async fn under_a_write_lease_a_file_is_made_with_one_call_and_its_times_do_not_m
     assert!(cache.getattr(&opener(0), &files[0]).await.unwrap().mtime > then);
 }
 
+// Promise: times-of-closed-files
 #[tokio::test(start_paused = true)]
 async fn what_the_owner_sets_to_what_it_is_waits_with_the_data_and_a_change_does_not() {
     let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
@@ -437,6 +447,7 @@ async fn each_writer_is_sent_in_its_own_name_and_one_who_may_not_is_left_to_the_
     assert_eq!(bench.origin.came().len(), 1, "at once");
 }
 
+// Promise: close-under-a-write-lease
 #[tokio::test(start_paused = true)]
 async fn under_a_write_lease_close_is_free_and_a_recall_sends_all() {
     let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
@@ -463,6 +474,7 @@ async fn under_a_write_lease_close_is_free_and_a_recall_sends_all() {
     assert_eq!(bench.origin.contents(&file), b"newer");
 }
 
+// Promise: order-at-the-origin
 #[tokio::test(start_paused = true)]
 async fn a_file_that_is_removed_first_is_never_written() {
     let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
@@ -492,6 +504,7 @@ async fn a_file_that_is_removed_first_is_never_written() {
     assert_eq!(bench.origin.contents(&there), b"moved");
 }
 
+// Promise: renames-of-unsent-files
 #[tokio::test(start_paused = true)]
 async fn a_file_that_gets_another_name_is_sent_first_whoever_has_it_open() {
     for policy in [Policy::Never, Policy::Always(LeaseKind::Write)] {
@@ -524,6 +537,7 @@ async fn a_file_that_gets_another_name_is_sent_first_whoever_has_it_open() {
     }
 }
 
+// Promise: removed-unsent-files
 #[tokio::test(start_paused = true)]
 async fn what_is_delayed_of_a_file_that_is_gone_is_read_until_its_close_and_not_sent() {
     for policy in [Policy::Never, Policy::Always(LeaseKind::Write)] {
@@ -544,6 +558,7 @@ async fn what_is_delayed_of_a_file_that_is_gone_is_read_until_its_close_and_not_
     }
 }
 
+// Promise: removed-unsent-files
 #[tokio::test(start_paused = true)]
 async fn a_file_that_has_another_link_is_sent_although_nobody_here_knows_of_it() {
     for policy in [Policy::Never, Policy::Always(LeaseKind::Write)] {
@@ -559,6 +574,7 @@ async fn a_file_that_has_another_link_is_sent_although_nobody_here_knows_of_it()
     }
 }
 
+// Promise: close-under-a-write-lease
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_process_sends_all_and_waits_no_longer_than_it_may() {
     let (bench, cache, file) = setup(b"").await;

@@ -1,5 +1,8 @@
 //! Delayed writes through the real protocols: a cache that delays writes, over the client, before `serve` behind a long
 //! line. What arrives is looked at in the exported directory itself.
+//!
+//! Promise: fsync-and-close
+//! Promise: times-of-closed-files
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -225,6 +225,7 @@ async fn a_warming_that_was_killed_goes_on_where_it_was() {
     }
 }
 
+// Promise: reads-without-the-origin
 #[tokio::test(flavor = "multi_thread")]
 async fn whole_files_are_read_while_the_origin_is_away_and_it_is_told_how_old_they_are() {
     let tree = Tree::new();

@@ -385,6 +385,7 @@ async fn a_lease_on_a_directory_needs_no_access() {
     }
 }
 
+// Promise: directory-leases
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn names_cost_nothing_under_a_lease_on_their_directory() {
     for column in [Column::None, Column::Read] {
@@ -395,6 +396,8 @@ async fn names_cost_nothing_under_a_lease_on_their_directory() {
 
 /// What a client of the proxy asks to confirm what it knows, the proxy asks of the origin, whatever the proxy's attribute
 /// timeouts say: another client of the origin has changed it just now.
+// Promise: version-4-opens
+// Promise: chained-proxies
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
     let bench = Bench::new(Column::None).await;
@@ -454,6 +457,7 @@ async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
 
 /// Of a file of which nothing is here, the first bytes come with the OPEN: for a client without opens what it reads, for one
 /// that opens a file to read it all of it, if it is small.
+// Promise: first-bytes-with-the-open
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cold_read_costs_one_call() {
     for column in [Column::None, Column::Read, Column::Write] {
@@ -502,16 +506,19 @@ async fn column(column: Column) {
     bench.remote_write().await;
 }
 
+// Promise: version-4-opens
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn without_a_delegation_events_cost_what_the_table_says() {
     column(Column::None).await;
 }
 
+// Promise: delegations-of-the-origin
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_a_read_delegation_events_cost_what_the_table_says() {
     column(Column::Read).await;
 }
 
+// Promise: delegations-of-the-origin
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn under_a_write_delegation_events_cost_what_the_table_says() {
     column(Column::Write).await;

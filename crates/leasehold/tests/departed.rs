@@ -1,6 +1,8 @@
 //! Clients that are gone: what they held is no reason for others to wait.
 //!
 //! `serve` runs with so few descriptors that some dozens of open files are all that it can keep.
+//!
+//! Promise: courtesy-clients
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod program;

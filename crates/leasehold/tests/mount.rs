@@ -393,6 +393,7 @@ impl Drop for SmallDisk {
     }
 }
 
+// Promise: full-cache-disk
 #[test]
 fn a_mount_with_its_cache_on_a_full_disk_works_and_says_why_nothing_is_cached() {
     if !may_mount() {

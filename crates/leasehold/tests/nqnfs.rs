@@ -1,5 +1,7 @@
 //! The cache over an NQNFS origin, end to end: two clients, each a cache with delayed writes over our client, over sockets, to
 //! our server. What the server was asked is counted.
+//!
+//! Promise: leases-with-a-term
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;

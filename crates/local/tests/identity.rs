@@ -224,6 +224,7 @@ async fn attributes_are_the_owners_to_set() {
     assert_eq!(std::fs::metadata(served.path("file")).unwrap().uid(), 9);
 }
 
+// Promise: set-id-bits
 #[tokio::test]
 async fn a_write_takes_set_id_bits_away() {
     if !is_root() {

@@ -308,6 +308,7 @@ async fn a_process_that_moves_or_removes_a_leased_directory_is_noticed_too() {
     }
 }
 
+// Promise: space-set-aside-by-serve
 #[tokio::test]
 async fn whoever_is_to_write_is_promised_space_and_nobody_else() {
     let _alone = ALONE.lock().await;

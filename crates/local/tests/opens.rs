@@ -326,6 +326,7 @@ async fn a_name_whose_file_is_replaced_is_never_missing() {
     }
 }
 
+// Promise: capacity-for-opens
 #[tokio::test]
 async fn what_is_open_is_bounded_in_files_and_nothing_is_made_that_finds_no_room() {
     let served = serve_with(|options| options.opened_max = 2);

@@ -125,6 +125,7 @@ async fn sparse_files_and_64_bit_sizes() {
     assert_eq!(served.write(&machine(), &file, i64::MAX as u64, b"x").await, Err(Status::FBig));
 }
 
+// Promise: stable-data
 #[tokio::test]
 async fn stability_and_commit() {
     let served = serve();
@@ -212,6 +213,7 @@ async fn a_name_made_exclusively_has_its_verifier_from_the_first() {
     assert_eq!(seen_without.join().unwrap(), 0);
 }
 
+// Promise: exclusive-creations
 #[tokio::test]
 async fn a_resent_exclusive_create_is_not_given_anothers_file() {
     let served = serve();

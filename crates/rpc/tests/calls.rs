@@ -192,6 +192,7 @@ async fn count_by(stream: &mut tokio::net::TcpStream, xid: u32) -> u32 {
     u32::from_be_bytes(*reply.last_chunk().unwrap())
 }
 
+// Promise: calls-that-take-effect-once
 #[tokio::test]
 async fn a_client_whose_xids_start_over_is_not_told_of_before_and_one_whose_connection_broke_is() {
     let server = server(Echo::new()).await;

@@ -1,6 +1,8 @@
 //! The chain against a model of an origin: our changes are carried out in any order, their replies come in any order and
 //! may show what came later, and strangers change the object in between. What strangers do is always noticed, and nothing
 //! else is taken for it.
+//!
+//! Promise: own-changes
 
 use proptest::prelude::*;
 use vfs::{Attributes, ChangeInfo, Wcc};

@@ -7,6 +7,8 @@
 //! leasehold-pins 1
 //! HANDLE SECONDS PATH        the handle in hexadecimal, when it was pinned, and as what, for people to read
 //! ```
+//!
+//! Promise: limits-and-pins
 
 use std::collections::BTreeMap;
 use std::fs::File;

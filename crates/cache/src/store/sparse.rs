@@ -6,6 +6,8 @@
 //! Writers of one file may run at the same time in different ranges. Only the growth of the file beyond a trailing run of
 //! zeros concerns all of them: `set_len` with a size that another writer has passed meanwhile would cut the file. The
 //! caller's lock keeps such a growth apart from all writes.
+//!
+//! Promise: holes
 
 use std::fs::File;
 use std::io;

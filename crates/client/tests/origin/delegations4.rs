@@ -97,6 +97,7 @@ async fn reads_and_writes_without_an_open_are_done_by_the_delegation() {
     assert!(matches!(&origin.operations("WRITE")[..], [ArgOp::Write(args)] if args.stateid == expected));
 }
 
+// Promise: times-seen-elsewhere
 #[tokio::test]
 async fn the_origin_asks_what_was_made_of_a_file() {
     let origin = Origin4::start(granting(write_delegation)).await;

@@ -255,6 +255,7 @@ async fn extras(bench: &Bench) {
     fs.close(caller, opened.id).await.unwrap();
 }
 
+// Promise: exclusion-under-a-lease
 #[tokio::test]
 async fn opens_and_locks_outlive_the_server() {
     let Some(mut ganesha) = Ganesha::start() else { return };

@@ -82,6 +82,7 @@ async fn read(fs: &Arc<dyn FileSystem>, caller: &Caller, file: &Handle, offset: 
     Ok(read.data.to_bytes().unwrap()[0])
 }
 
+// Promise: lost-rights
 #[tokio::test]
 async fn a_user_who_lost_the_right_reads_nothing_new_through_a_proxy() {
     for (origin, client) in [("4.2", "3"), ("4.2", "4.2"), ("3", "3"), ("3", "4.2")] {

@@ -5,6 +5,8 @@
 //!
 //! The clients are kernels (4.1) in guests, and what builds is a shell loop around the C compiler over the lab's tree of 25
 //! modules and 217 headers.
+//!
+//! Promise: directory-leases
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! The promise of docs/semantics.md, and two who try to break it: every open sees what was there when the last writer
 //! closed, for changes one granule of the origin's time stamps apart, however small and however like the last one.
+//!
+//! Promise: close-to-open
 
 use lab::{CloseToOpen, Ganesha, Guest, Knfsd, Lab, Origin, Rng, Seat, V3};
 

@@ -1,5 +1,9 @@
 //! Kernel clients of all versions on one proxy, and one of its origin, at the same files at once: with delegations and
 //! without, through restarts, cuts and losses. `LAB_STEPS` has each play longer, `LAB_SEED` repeats what each player does.
+//!
+//! Promise: close-to-open
+//! Promise: version-4-opens
+//! Promise: locks-as-points-of-coherence
 
 use std::time::Duration;
 
@@ -192,6 +196,7 @@ fn clients_are_coherent_after_one_was_cut_off_and_came_back() {
 
 /// Under a write delegation with space for it, Linux begins to write at a close and does not wait, and it returns the
 /// delegation without waiting either.
+// Promise: close-of-a-linux-client
 #[test]
 fn a_close_of_a_kernel_under_a_write_delegation_is_seen_by_the_next_open() {
     let Some(lab) = Lab::enter("coherence-close") else { return };

@@ -27,6 +27,7 @@ fn other_than_getattr(calls: &[(String, u64)]) -> Vec<(String, u64)> {
     calls.iter().filter(|(name, _)| name != "GETATTR" && name != "FSSTAT").cloned().collect()
 }
 
+// Promise: cache-after-a-kill
 #[test]
 fn a_warm_read_costs_the_origin_what_close_to_open_demands() {
     let Some(lab) = Lab::enter("counts") else { return };
@@ -70,6 +71,7 @@ fn a_warm_read_costs_the_origin_what_close_to_open_demands() {
     assert!(others.is_empty(), "and after kill -9 neither: {others:?}");
 }
 
+// Promise: remembered-rights
 #[test]
 fn a_second_credential_costs_access_calls_and_no_data() {
     let Some(lab) = Lab::enter("counts-credential") else { return };

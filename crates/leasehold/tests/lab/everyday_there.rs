@@ -165,6 +165,7 @@ fn play_copy(name: &str, start: Start) {
     play(name, start, Some(copy::FILE_SYSTEM), |_| true, copy::play);
 }
 
+// Promise: chained-proxies
 #[test]
 fn git_loses_nothing_before_serve() {
     play_git("git-serve", start_serve);
@@ -180,6 +181,7 @@ fn git_loses_nothing_before_knfsd() {
     play_git("git-knfsd", start_knfsd);
 }
 
+// Promise: locks-as-points-of-coherence
 #[test]
 fn sqlite_loses_nothing_before_serve() {
     play_sqlite("sqlite-serve", start_serve);
@@ -195,16 +197,19 @@ fn sqlite_loses_nothing_before_knfsd() {
     play_sqlite("sqlite-knfsd", start_knfsd);
 }
 
+// Promise: closes-on-a-full-origin
 #[test]
 fn copies_onto_a_full_serve_are_told_of() {
     play_copy("copy-serve", start_serve);
 }
 
+// Promise: closes-on-a-full-origin
 #[test]
 fn copies_onto_a_full_ganesha_are_told_of() {
     play_copy("copy-ganesha", start_ganesha);
 }
 
+// Promise: closes-on-a-full-origin
 #[test]
 fn copies_onto_a_full_knfsd_are_told_of() {
     play_copy("copy-knfsd", start_knfsd);

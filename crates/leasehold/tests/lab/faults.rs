@@ -1,4 +1,6 @@
 //! Origins that go away in the middle of a copy, and come back.
+//!
+//! Promise: stable-data
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -70,6 +72,7 @@ fn a_copy_survives_kills_of_serve() {
 }
 
 /// Killed in the middle of a WRITE, and then in the middle of exclusive creates.
+// Promise: exclusive-creations
 #[test]
 fn a_copy_survives_restarts_of_ganesha() {
     let Some(lab) = Lab::enter("restart-ganesha") else { return };

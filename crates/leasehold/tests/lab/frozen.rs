@@ -4,6 +4,8 @@
 //! A server cannot reach it. What it reads then from its own page cache, before it has spoken with the server, is its
 //! kernel's doing; it speaks within a lease time, to renew its lease, and hears that it has lost its state. So much can be
 //! promised, and is held here: from then on it reads what was written, and never again what was there before.
+//!
+//! Promise: frozen-clients
 
 use std::time::{Duration, Instant};
 

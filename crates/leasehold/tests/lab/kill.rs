@@ -1,4 +1,8 @@
 //! `kill -9` of the proxy, again and again, while a client works: the client carries on and notices nothing.
+//!
+//! Promise: calls-that-take-effect-once
+//! Promise: cache-after-a-kill
+//! Promise: stable-data
 
 use std::time::Duration;
 

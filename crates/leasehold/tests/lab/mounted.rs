@@ -1,5 +1,7 @@
 //! `leasehold mount` on the host beside a kernel's own client in a guest: two mounts and that client keep close-to-open,
 //! whatever is in whose caches, before all three origins.
+//!
+//! Promise: opens-through-a-mount
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

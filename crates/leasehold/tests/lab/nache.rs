@@ -1,4 +1,7 @@
 //! Nache's Table 2 (2007, section 6), repeated with kernel clients and held to the aims of this project.
+//!
+//! Promise: exclusion-under-a-lease
+//! Promise: delegations-of-the-origin
 
 use lab::{Knfsd, Lab, Origin, V4_1};
 

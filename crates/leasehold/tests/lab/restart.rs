@@ -1,5 +1,7 @@
 //! `kill -9` of a proxy whose client holds opens, a byte-range lock and a delegation: all of it is held at the origin all
 //! the time, and had again without an OPEN.
+//!
+//! Promise: held-state
 
 use std::time::Duration;
 

@@ -3,6 +3,8 @@
 //! whatever it has mapped.
 //!
 //! The players and the checker are the lab's; each mount is a seat, and the third seat is a client that caches nothing.
+//!
+//! Promise: opens-through-a-mount
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -58,6 +60,7 @@ impl Drop for Mapper {
     }
 }
 
+// Promise: fsync-and-close
 #[test]
 fn two_mounts_and_a_client_keep_close_to_open() {
     if !may_mount() {
@@ -107,6 +110,7 @@ fn who_maps_a_file_after_the_open_sees_what_the_last_writer_left() {
 }
 
 /// The kernel has both names, and believes them for as long as the timeouts, or a lease, say.
+// Promise: opens-beside-renames
 #[test]
 fn of_a_file_with_two_names_each_is_opened_for_itself_under_leases_too() {
     if !may_mount() {

@@ -52,6 +52,8 @@ fn work(setting: &mut Setting, round: &str) -> Vec<File> {
     open
 }
 
+// Promise: courtesy-clients
+// Promise: unmount
 #[test]
 fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
     if !may_mount() {
@@ -74,6 +76,7 @@ fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
 }
 
 /// The terminal is closed, or somebody presses Ctrl-\\.
+// Promise: unmount
 #[test]
 fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
     if !may_mount() {
@@ -93,6 +96,7 @@ fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
 
 /// umount(8) of a `hard` mount, as an administrator calls it: in a process that knows nothing of us. Without `--force` it
 /// asks for the attributes of an absolute path and its file system first, which only the server knows.
+// Promise: no-program-hangs
 #[test]
 fn umount_returns_while_the_server_is_frozen_and_what_was_written_gets_there() {
     if !may_mount() {
@@ -144,6 +148,7 @@ fn line(words: &mut BufReader<ChildStderr>) -> String {
     line
 }
 
+// Promise: unmount
 #[test]
 fn umount_returns_when_all_is_stored_and_given_back() {
     if !may_mount() {
@@ -164,6 +169,7 @@ fn umount_returns_when_all_is_stored_and_given_back() {
 }
 
 /// In a mount namespace of its own, where umount(8) finds the helpers; it looks for them in /sbin alone.
+// Promise: unmount
 #[test]
 fn umount8_waits_through_the_helper() {
     if !may_mount() {
@@ -207,6 +213,7 @@ fn umount8_waits_through_the_helper() {
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
 }
 
+// Promise: unmount
 #[test]
 fn umount_tells_what_is_left_while_it_waits_and_lazily_does_not_wait() {
     if !may_mount() {
@@ -249,6 +256,7 @@ fn umount_tells_what_is_left_while_it_waits_and_lazily_does_not_wait() {
     }
 }
 
+// Promise: unmount
 #[test]
 fn the_next_mount_waits_for_the_one_before_and_can_be_interrupted() {
     if !may_mount() {

@@ -1,5 +1,7 @@
 //! A program that opens files until it may not. What the server has no room for is told to it after a bounded wait, and other
 //! clients go on meanwhile. LTP's `open04` is such a program.
+//!
+//! Promise: capacity-for-opens
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;

@@ -1,4 +1,6 @@
 //! An export that runs full: what a program was told to be written is there, and what is not was told.
+//!
+//! Promise: closes-on-a-full-origin
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -158,6 +160,7 @@ fn what_is_lost_after_a_close_is_told_by_path() {
     setting.unmount("a");
 }
 
+// Promise: unmount
 #[test]
 fn umount_fails_if_the_server_refuses_the_last_of_it() {
     if !may_mount() {
@@ -179,6 +182,7 @@ fn umount_fails_if_the_server_refuses_the_last_of_it() {
     assert!(!setting.ended("a").success());
 }
 
+// Promise: space-set-aside-by-serve
 #[test]
 fn what_the_server_has_promised_to_one_mount_another_does_not_take() {
     if !may_mount() {

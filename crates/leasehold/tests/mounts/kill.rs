@@ -5,6 +5,8 @@
 //! mount has been killed and is there again: nothing that was synced is missing or wrong, what was not is nothing else
 //! than what somebody wrote, what was renamed is whole, files that were warm are warm still, and the cache holds what was
 //! stored in it. `LAB_SEED` makes a failure again, `LAB_ROUNDS` kills more often.
+//!
+//! Promise: killed-mounts
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

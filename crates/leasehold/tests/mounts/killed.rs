@@ -1,5 +1,7 @@
 //! A mount that is killed while a thread of it waits in the kernel: it tells the kernel of a name, for which it needs the lock
 //! of the directory, which a program holds that waits for the mount's reply. Nobody can answer any more, and nobody hangs.
+//!
+//! Promise: no-program-hangs
 
 use std::fs;
 use std::io::{Read, Write};

@@ -80,6 +80,7 @@ fn may_hold() -> bool {
     may
 }
 
+// Promise: lock-exclusion
 #[test]
 fn processes_of_one_mount_exclude_each_other_and_who_is_killed_gives_up() {
     if !may_hold() {
@@ -116,6 +117,7 @@ fn processes_of_one_mount_exclude_each_other_and_who_is_killed_gives_up() {
     }
 }
 
+// Promise: deadlock-detection
 #[test]
 fn who_would_wait_for_itself_through_others_is_refused() {
     if !may_hold() {
@@ -175,6 +177,8 @@ fn try_flock(path: &Path) -> bool {
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
+// Promise: lock-exclusion
+// Promise: locks-as-points-of-coherence
 #[test]
 fn two_mounts_exclude_each_other_and_see_what_was_written_under_the_lock() {
     if !may_hold() {
@@ -210,6 +214,7 @@ fn two_mounts_exclude_each_other_and_see_what_was_written_under_the_lock() {
     wait_until(|| try_flock(&setting.at("a", "other")));
 }
 
+// Promise: locks-as-points-of-coherence
 #[test]
 fn a_counter_under_a_lock_counts_each_time() {
     if !may_hold() {
@@ -230,6 +235,7 @@ fn a_counter_under_a_lock_counts_each_time() {
 }
 
 /// All have it open all the time, and nobody looks how long it is: the lock alone says where its end is.
+// Promise: appends
 #[test]
 fn what_two_mounts_append_under_a_lock_is_there_in_order() {
     if !may_hold() {
@@ -262,6 +268,7 @@ fn what_two_mounts_append_under_a_lock_is_there_in_order() {
 }
 
 /// A reader that keeps a file open, which the kernel reads by itself, and locks it before each look: a database.
+// Promise: passthrough
 #[test]
 fn who_gets_a_lock_on_a_file_that_the_kernel_reads_by_itself_sees_what_the_last_holder_wrote() {
     if !may_hold() {
@@ -304,6 +311,7 @@ fn flock(file: &File, how: rustix::fs::FlockOperation) {
 }
 
 /// flock(2) locks end with the RELEASE of the open, which Linux sends after close(2) has returned.
+// Promise: locks-of-closed-files
 #[test]
 fn a_lock_of_an_open_file_is_free_when_its_close_has_returned() {
     if !may_hold() {

@@ -1,5 +1,7 @@
 //! Names by two mounts: an absent name is not believed absent for longer than promised, and the holder of a lock file
 //! sees every name that was made before it took the lock. Git relies on both.
+//!
+//! Promise: negative-entries
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -50,6 +52,7 @@ fn an_absent_name_is_believed_for_a_second_at_most() {
     }
 }
 
+// Promise: lock-files
 #[test]
 fn the_holder_of_a_lock_file_sees_what_was_there_before_it() {
     if !may_mount() {
@@ -91,6 +94,7 @@ const TAKERS: [fn(&Path); 4] = [
 ];
 
 /// The kernel of the holder believes what it has seen for longer than this test lasts.
+// Promise: lock-files
 #[test]
 fn the_holder_of_a_lock_file_sees_what_was_replaced_or_removed_before_it() {
     if !may_mount() {
@@ -131,6 +135,7 @@ fn the_holder_of_a_lock_file_sees_what_was_replaced_or_removed_before_it() {
 }
 
 /// The kernel believes in what another client has removed. Whatever makes something there asks the server.
+// Promise: lock-files
 #[test]
 fn where_another_client_has_removed_something_it_is_made_anew() {
     if !may_mount() {
@@ -173,6 +178,7 @@ fn where_another_client_has_removed_something_it_is_made_anew() {
 }
 
 /// sqlite looks for the journal of another client's transaction when it has got a lock on the database.
+// Promise: locks-as-points-of-coherence
 #[test]
 fn the_holder_of_a_lock_does_not_see_what_was_removed_before_it() {
     if !may_mount() {
@@ -231,6 +237,7 @@ fn is_contention(complaint: &str) -> bool {
     complaint.contains("cannot lock ref") || complaint.contains("File exists")
 }
 
+// Promise: lock-files
 #[test]
 fn two_clients_of_one_git_repository_lose_no_commit() {
     if !may_mount() {

@@ -1,5 +1,7 @@
 //! Sparse files: a hole at the server is a hole in the cache, costs no READ where the server tells of holes, and stays a
 //! hole when the file is copied.
+//!
+//! Promise: holes
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -5,6 +5,8 @@
 //!
 //! A watchdog holds each operation to a bound for which the server answers, and looks at the kernel's stacks if one is
 //! overdue. `LAB_SEED` makes a failure again (as far as a seed can), `LAB_SECONDS` plays for longer.
+//!
+//! Promise: no-program-hangs
 
 mod player;
 pub mod watch;

@@ -1,4 +1,6 @@
 //! Times by two mounts: what one has set or written, the other one sees at once, wherever a proxy stands between.
+//!
+//! Promise: times-seen-elsewhere
 
 use std::fs::{self, File, FileTimes};
 use std::io::Write;

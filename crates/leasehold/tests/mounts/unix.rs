@@ -1,6 +1,8 @@
 //! Unix, where delayed writes and caches could show through: files that are cut, renamed, linked, copied, punched and
 //! removed while something of them is still in memory, and rights that change under an open file. Everything is held
 //! against what the server has afterwards.
+//!
+//! Promise: unix-semantics
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -63,6 +65,7 @@ fn an_open_that_cuts_cuts_what_others_have_in_memory() {
     });
 }
 
+// Promise: rights-at-the-open
 #[test]
 fn who_made_or_opened_a_file_may_write_it_whatever_its_mode_becomes() {
     each(|setting, _| {
@@ -88,6 +91,7 @@ fn who_made_or_opened_a_file_may_write_it_whatever_its_mode_becomes() {
     });
 }
 
+// Promise: set-id-bits
 #[test]
 fn who_writes_to_or_cuts_a_set_id_file_of_another_takes_the_bits_away() {
     each(|setting, version| {
@@ -117,6 +121,7 @@ fn who_writes_to_or_cuts_a_set_id_file_of_another_takes_the_bits_away() {
     });
 }
 
+// Promise: renames-of-unsent-files
 #[test]
 fn what_is_renamed_or_linked_is_at_the_server_before_its_name_is() {
     each(|setting, version| {
@@ -155,6 +160,7 @@ fn size_there(setting: &Setting, name: &str) -> u64 {
     setting.there(name).metadata().unwrap().len()
 }
 
+// Promise: removed-unsent-files
 #[test]
 fn what_is_removed_is_read_while_it_is_open_and_not_sent() {
     each(|setting, _| {
@@ -265,6 +271,7 @@ fn times_and_modes_that_are_set_stay_whatever_is_in_memory() {
     });
 }
 
+// Promise: rights-at-the-open
 #[test]
 fn lists_of_rights_are_those_of_nfs() {
     each(|setting, version| {

@@ -2,6 +2,8 @@
 //!
 //! A kernel believes names and attributes for as long as it is told to when it mounts. With `noac` and `lookupcache=none` that
 //! is not at all, and it is held to what the server shows. `LEASEHOLD_LAB_KERNEL` has another kernel play.
+//!
+//! Promise: unix-semantics
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

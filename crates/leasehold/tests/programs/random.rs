@@ -1,4 +1,8 @@
 //! Random programs. A failure prints the shortest program that was found for it, and the seed.
+//!
+//! Promise: lock-files
+//! Promise: opens-through-a-mount
+//! Promise: unix-semantics
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -197,6 +201,7 @@ fn mounts_of_versions_3_and_4_2_do_what_is_promised() {
     play(&[mount("a", OPTIONS_3, 3), mount("b", OPTIONS_4, 4)], &[0, 1], 0);
 }
 
+// Promise: chained-proxies
 #[test]
 fn a_mount_of_a_proxy_and_one_of_its_origin_do_what_is_promised() {
     let near = mount("near", OPTIONS_4, 4).behind_a_proxy();

@@ -53,6 +53,7 @@ fn each(program: &[Step]) {
     }
 }
 
+// Promise: negative-entries
 #[test]
 fn an_absent_name_is_believed_for_a_second_at_most() {
     let mut program = Vec::new();
@@ -69,6 +70,7 @@ fn an_absent_name_is_believed_for_a_second_at_most() {
     each(&program);
 }
 
+// Promise: lock-files
 #[test]
 fn the_holder_of_a_lock_file_sees_what_was_there_before_it() {
     let mut program = Vec::new();
@@ -87,6 +89,7 @@ fn the_holder_of_a_lock_file_sees_what_was_there_before_it() {
     each(&program);
 }
 
+// Promise: negative-entries
 #[test]
 fn every_point_of_coherence_confirms_what_is_absent() {
     let mut program = Vec::new();
@@ -108,6 +111,7 @@ fn every_point_of_coherence_confirms_what_is_absent() {
     each(&program);
 }
 
+// Promise: opens-beside-renames
 #[test]
 fn a_file_that_is_replaced_elsewhere_is_opened() {
     let mut program = Vec::new();
@@ -126,6 +130,7 @@ fn a_file_that_is_replaced_elsewhere_is_opened() {
 }
 
 /// The same size, and not a tick of the server's clock later: what a map left under a lease is what the proxy tells.
+// Promise: chained-proxies
 #[test]
 fn what_is_written_beside_a_proxy_is_read_through_it() {
     if !may_mount() {
@@ -160,6 +165,7 @@ fn what_is_written_beside_a_proxy_is_read_through_it() {
 const BIG: usize = 640 << 10;
 
 /// One process reads a file, another writes it over, and no other client is there: neither is told of a stale handle.
+// Promise: opens-beside-renames
 #[test]
 fn an_open_is_not_told_of_a_handle_that_a_lookup_would_mend() {
     if !may_mount() {
@@ -213,6 +219,7 @@ fn stamp(writer: usize, round: u32) -> Vec<u8> {
 }
 
 /// Asynchronous writes past the kernel's cache, beside readers that fill it: a read after a write shows it.
+// Promise: direct-writes
 #[test]
 fn what_was_written_asynchronously_and_directly_is_read() {
     if !may_mount() {

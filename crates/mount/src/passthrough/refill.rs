@@ -314,6 +314,7 @@ async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poke
 mod tests {
     use super::*;
 
+    // Promise: passthrough
     #[tokio::test(start_paused = true)]
     async fn looks_are_further_apart_each_time_but_none_is_later_than_the_end_of_the_attribute_timeout() {
         let seconds = Duration::from_secs;

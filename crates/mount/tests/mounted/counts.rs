@@ -11,6 +11,7 @@ use crate::setting::{Setting, may_mount};
 /// Attribute timeouts longer than any test.
 const LONG: &str = "actimeo=3600";
 
+// Promise: opens-through-a-mount
 #[test]
 fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     if !may_mount() {
@@ -45,6 +46,7 @@ fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     super::files::wait_until(|| known() && known());
 }
 
+// Promise: opens-through-a-mount
 #[test]
 fn an_open_under_a_delegation_is_nothing() {
     if !may_mount() {
@@ -129,6 +131,7 @@ fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
     assert_eq!(list(), 20, "and others see it still");
 }
 
+// Promise: opens-through-a-mount
 #[test]
 fn close_to_open_holds_for_changes_on_the_server() {
     if !may_mount() {
@@ -180,6 +183,7 @@ fn content(file: &File) -> Vec<u8> {
     }
 }
 
+// Promise: passthrough
 #[test]
 fn a_whole_file_is_read_by_the_kernel_itself() {
     if !may_mount() {

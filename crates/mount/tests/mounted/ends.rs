@@ -66,6 +66,7 @@ fn a_server_that_comes_back_is_gone_on_with() {
     }
 }
 
+// Promise: removed-open-files
 #[test]
 fn open_files_do_not_keep_it_mounted_and_a_new_mount_starts_clean() {
     if !may_mount() {

@@ -1,4 +1,6 @@
 //! Files as programs use them.
+//!
+//! Promise: unix-semantics
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -38,6 +40,7 @@ fn what_is_written_is_there_and_is_read_back() {
     });
 }
 
+// Promise: appends
 #[test]
 fn two_appenders_do_not_overwrite_each_other() {
     each(|setting| {
@@ -85,6 +88,7 @@ fn truncation_and_holes_are_zeros() {
     });
 }
 
+// Promise: removed-open-files
 #[test]
 fn a_removed_file_lives_until_it_is_closed_and_leaves_nothing() {
     each(|setting| {
@@ -112,6 +116,7 @@ fn a_removed_file_lives_until_it_is_closed_and_leaves_nothing() {
     });
 }
 
+// Promise: removed-open-files
 #[test]
 fn a_file_that_is_replaced_while_it_is_open_lives_until_it_is_closed() {
     each(|setting| {

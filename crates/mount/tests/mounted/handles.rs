@@ -1,4 +1,6 @@
 //! File handles of programs: name_to_handle_at(2) and open_by_handle_at(2).
+//!
+//! Promise: opens-by-file-handle
 
 use std::fs::{self, File};
 use std::io::Read;

@@ -177,6 +177,7 @@ fn of_two_names_one_of_which_others_rename_over_each_opens_each_time() {
     }
 }
 
+// Promise: removed-open-files
 #[test]
 fn a_directory_that_is_removed_or_replaced_while_it_is_open_is_empty_and_has_no_link() {
     if !may_mount() {

@@ -204,6 +204,7 @@ fn extended_attributes_are_the_origins() {
     });
 }
 
+// Promise: rights-at-the-open
 #[test]
 fn rights_are_those_of_the_opener_with_all_its_groups() {
     each(|setting, _| {

@@ -86,6 +86,7 @@ async fn a_delegation_that_is_not_returned_is_revoked_and_the_client_learns_it()
     assert_eq!(holder.status_flags, 0);
 }
 
+// Promise: times-seen-elsewhere
 #[tokio::test]
 async fn the_holder_of_a_write_delegation_is_asked_for_attributes() {
     let home = Home::new();

@@ -1,4 +1,6 @@
 //! Byte-range locks between clients with sessions.
+//!
+//! Promise: lock-exclusion
 
 use std::time::Duration;
 

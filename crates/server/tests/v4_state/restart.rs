@@ -1,4 +1,6 @@
 //! What clients reclaim after a restart, and when.
+//!
+//! Promise: grace-period
 
 use std::time::Duration;
 
