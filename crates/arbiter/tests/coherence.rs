@@ -1,5 +1,8 @@
 //! Clients with random concurrent operations, in many orders. Nothing changes under a lease of another
 //! client, and the change attribute of a lease is that of the file.
+//!
+//! Promise: exclusion-under-a-lease
+//! Promise: directory-leases
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

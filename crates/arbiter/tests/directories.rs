@@ -1,5 +1,7 @@
 //! Leases on directories: which changes recall them, which do not, and the calls that a creation costs
 //! below.
+//!
+//! Promise: directory-leases
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

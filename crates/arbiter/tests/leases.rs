@@ -1,5 +1,7 @@
 //! Leases between clients: which use recalls which lease, how long requesters wait, and which leases are
 //! granted.
+//!
+//! Promise: exclusion-under-a-lease
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -105,6 +107,7 @@ async fn an_asker_whose_patience_ends_is_told_to_come_again_while_the_recall_goe
 
 /// After a restart of a server that granted leases with a term: writes under these leases come first,
 /// whatever other clients have open.
+// Promise: leases-with-a-term
 #[tokio::test(start_paused = true)]
 async fn while_leases_of_before_may_be_out_their_holders_write_and_nobody_else() {
     let seconds = Duration::from_secs;

@@ -10,6 +10,8 @@
 //! The assumptions about the network are those of section 5 of the paper. A message arrives within `delay`
 //! or never. A write is repeated until it is answered. It arrives within `delay` of its first transmission,
 //! and its reply takes no longer.
+//!
+//! Promise: leases-with-a-term
 
 #[path = "nqnfs/model.rs"]
 mod model;

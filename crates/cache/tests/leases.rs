@@ -1,4 +1,8 @@
 //! Upstream calls per operation over an origin with state: the v4 columns of docs/reference/costs.md, row by row.
+//!
+//! Promise: exclusion-under-a-lease
+//! Promise: delegations-of-the-origin
+//! Promise: shared-opens
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -2,6 +2,8 @@
 //!
 //! The tests look names up with a `stat`, not with an open, because attribute timeouts serve that kind of
 //! request. The directory's own timeout is 30 s.
+//!
+//! Promise: negative-entries
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -208,6 +210,7 @@ async fn a_lock_shows_what_its_last_holder_made() {
 }
 
 /// The journal of a database: its last user removed it before releasing the lock.
+// Promise: locks-as-points-of-coherence
 #[tokio::test(start_paused = true)]
 async fn a_lock_shows_what_its_last_holder_removed() {
     for removed in [true, false] {

@@ -4,6 +4,10 @@
 //! Changes by other clients are at least the timestamp granularity apart from everything else, as the
 //! promise demands. Changes by this client are not. The cache is killed and reopened at any point, with the
 //! index as it is on disk then.
+//!
+//! Promise: close-to-open
+//! Promise: timestamp-granularity
+//! Promise: cache-after-a-kill
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -461,6 +465,7 @@ proptest! {
     }
 
     /// The same with delayed writes, if each is followed by fsync.
+    // Promise: order-at-the-origin
     #[test]
     fn an_open_shows_what_is_there_behind_delayed_writes(steps in prop::collection::vec(step(), 1..150)) {
         run(&steps, Some(WriteBehind { wsize: 4096, ..WriteBehind::default() }));

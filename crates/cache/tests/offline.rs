@@ -1,5 +1,7 @@
 //! `offline=read`: which requests are answered while the origin does not answer, and which wait. The first
 //! call afterwards is judged as if there had been no outage.
+//!
+//! Promise: reads-without-the-origin
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

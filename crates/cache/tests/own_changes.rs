@@ -18,6 +18,7 @@ const LONG: Duration = Duration::from_secs(10);
 
 /// Four files are made in one directory at once. If another client makes one between them, the cache
 /// notices. If not, its knowledge of the directory stays.
+// Promise: own-changes
 #[tokio::test]
 async fn overlapping_creations_leave_what_is_known_of_the_directory_unless_a_stranger_was_there() {
     for stranger in [false, true] {
@@ -91,6 +92,8 @@ async fn walkers_of_the_same_way_share_a_lookup_and_openers_do_not() {
 /// Two clients write one file at once under its lease. When the first WRITE is answered, its client sees
 /// the file's state without a call, although the other is in flight. When both are answered, every client
 /// does.
+// Promise: own-changes
+// Promise: own-changes-under-a-lease
 #[tokio::test]
 async fn a_write_that_was_answered_tells_the_state_while_another_is_under_way() {
     for effects in [1, 2] {

@@ -1,4 +1,6 @@
 //! READs piggybacked on an OPEN: their cost, when they are sent, and when their bytes are used.
+//!
+//! Promise: first-bytes-with-the-open
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

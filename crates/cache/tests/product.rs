@@ -1,4 +1,6 @@
 //! Files that the cache keeps: pins, limits, thresholds, completed files, and damaged data.
+//!
+//! Promise: limits-and-pins
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,7 @@
 //! Leases that end: recalled, revoked, or crossed by calls in flight.
+//!
+//! Promise: delegations-of-the-origin
+//! Promise: shared-opens
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,7 @@
 //! A cache that is killed and restarted over an origin that still holds all of its state. The tests check
 //! which state is reclaimed, which knowledge is believed without a call, and which state is given up.
+//!
+//! Promise: held-state
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,7 @@
 //! Rights that are withdrawn at an origin that lets every READ under an open or a delegation pass, as RFC
 //! 8881 allows. A caller that lost the right gets nothing newer than the last proof of it.
+//!
+//! Promise: lost-rights
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,7 @@
 //! Share reservations over an origin that enforces them. A share that the cache keeps there without need
 //! conflicts neither with our own clients nor with other clients of the origin.
+//!
+//! Promise: shared-opens
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -591,6 +591,7 @@ async fn the_end_of_the_process_sends_all_and_waits_no_longer_than_it_may() {
 }
 
 /// One origin takes a WRITE of a MiB every 45 s, and another stops taking anything.
+// Promise: unmount
 #[tokio::test(start_paused = true)]
 async fn the_end_of_the_process_waits_for_an_origin_that_is_slow_as_long_as_it_takes_something() {
     for (takes, left) in [(6, 0), (2, 4 * MIB as u64)] {

@@ -5,6 +5,12 @@
 //! Each file has one writer, which does everything in order, so that it knows what the file must contain.
 //! The writers share the cache, its limits and the origin. The origin is slow at random, crashes, answers
 //! DELAY, omits the state before a change, and recalls leases.
+//!
+//! Promise: local-visibility
+//! Promise: order-at-the-origin
+//! Promise: fsync-and-close
+//! Promise: gaps-of-new-files
+//! Promise: restart-of-the-origin-before-commit
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

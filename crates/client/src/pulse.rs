@@ -3,6 +3,8 @@
 //! A server is silent from the moment at which a call is waiting and nothing more comes from it, to this call
 //! or any other. One slow call is no silence as long as others are answered. The reaction of a mount (`hard`,
 //! `soft`) is not decided here.
+//!
+//! Promise: reads-without-the-origin
 
 use std::future::Future;
 use std::pin::pin;

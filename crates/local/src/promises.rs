@@ -16,6 +16,8 @@
 //!
 //! **Not covered** are: space taken by processes of this machine, quotas that statvfs(3) does not show, and
 //! the space for overwriting on file systems with copy-on-write.
+//!
+//! Promise: space-set-aside-by-serve
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};

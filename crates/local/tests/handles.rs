@@ -1,4 +1,6 @@
 //! Handles survive renames and restarts, and never name another file.
+//!
+//! Promise: stable-handles
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;

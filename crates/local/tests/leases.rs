@@ -1,4 +1,6 @@
 //! Leases: a process of this machine that uses a leased file waits until the lease is returned.
+//!
+//! Promise: local-processes-at-the-server
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;

@@ -1,6 +1,8 @@
 //! Random operations, compared with a model of a file system in memory, with restarts in between. Results,
 //! contents and errors agree. Every handle ever given out names its file as long as the file has a name,
 //! and is stale afterwards.
+//!
+//! Promise: stable-handles
 #![allow(clippy::unwrap_used)] // helpers of tests are tests
 
 mod common;

@@ -183,6 +183,7 @@ async fn the_three_ways_to_create() {
 
 /// A kill could leave only a state that another client could see: there is never a name without the
 /// verifier.
+// Promise: exclusive-creations
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_name_made_exclusively_has_its_verifier_from_the_first() {
     const FILES: usize = 200;

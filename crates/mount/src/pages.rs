@@ -13,6 +13,8 @@
 //!
 //! The mount's own writes go through the page cache, which has their data. They keep the other pages if it
 //! is proven that no other change came between.
+//!
+//! Promise: opens-through-a-mount
 
 use std::time::Duration;
 

@@ -15,6 +15,8 @@
 //! A long handle names an entry of a table. The entry is durable before the handle is given out; see
 //! [`table`]. With the same key, another proxy of the same origin accepts every handle that contains the
 //! back end's handle.
+//!
+//! Promise: stable-handles
 
 mod key;
 mod table;

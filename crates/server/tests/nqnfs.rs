@@ -1,5 +1,7 @@
 //! NQNFS over sockets: the project's client and server over TCP and UDP. A layer above the client returns
 //! recalled leases.
+//!
+//! Promise: leases-with-a-term
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::net::{Ipv4Addr, SocketAddr};

@@ -3,6 +3,8 @@
 //!
 //! A run never crosses a multiple of the chunk size. One WRITE takes at most a chunk, so a run is one
 //! WRITE.
+//!
+//! Promise: local-visibility
 
 use std::collections::BTreeMap;
 use std::ops::{Deref, Range};

@@ -4,6 +4,8 @@
 //!
 //! A seed determines a run completely. `NQNFS_SEED=17 cargo test -p client simulation -- --nocapture` replays
 //! one run and prints its events. The same seeds also find a server limit that is too small.
+//!
+//! Promise: leases-with-a-term
 
 mod checker;
 mod faults;

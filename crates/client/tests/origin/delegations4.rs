@@ -1,4 +1,6 @@
 //! Tests of delegations of an origin of version 4.1: its callbacks, and how delegations end.
+//!
+//! Promise: exclusion-under-a-lease
 
 use std::sync::Arc;
 

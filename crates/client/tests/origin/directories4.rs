@@ -1,5 +1,7 @@
 //! Tests of directory delegations of a scripted origin of version 4.1: asked for with ACCESS, recalled,
 //! returned, lost.
+//!
+//! Promise: directory-leases
 
 use std::sync::Arc;
 

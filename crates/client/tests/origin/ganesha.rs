@@ -139,6 +139,7 @@ async fn everything_once() {
 /// verifier with the next (`utimensat`). If it is killed between the two, the file looks like that of another
 /// client. Then it answers EXIST when the same request comes again. If it is killed before or after both, it
 /// behaves correctly.
+// Promise: exclusive-creations
 #[tokio::test]
 async fn ganesha_takes_the_file_of_an_exclusive_create_for_anothers_if_it_was_killed_before_it_kept_the_verifier()
  {

@@ -1,6 +1,8 @@
 //! Tests of READs that piggyback on an OPEN of a scripted origin of version 4.1. They check the order of
 //! operations, the state id, that the OPEN stands whatever becomes of the READ, and the effects of a lost
 //! answer.
+//!
+//! Promise: first-bytes-with-the-open
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

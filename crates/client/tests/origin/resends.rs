@@ -1,4 +1,6 @@
 //! Tests of lost connections, lost replies, and servers that are away or busy.
+//!
+//! Promise: calls-that-take-effect-once
 
 use std::time::Duration;
 
@@ -75,6 +77,7 @@ async fn a_creation_whose_reply_was_lost_is_told_from_anothers() {
 }
 
 /// An exclusive create must be the only creator. An empty new file proves nothing.
+// Promise: exclusive-creations
 #[tokio::test]
 async fn an_exclusive_creation_is_the_origins_to_tell() {
     let origin = Origin::start(move |seen| match seen.nth {

@@ -1,5 +1,7 @@
 //! Tests of requests that are sent again while the origin executes them. Each keeps its slot, and no other
 //! request gets its results.
+//!
+//! Promise: calls-that-take-effect-once
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

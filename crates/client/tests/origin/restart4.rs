@@ -1,4 +1,6 @@
 //! Tests that a killed client resumes what it held, as far as the origin still has it.
+//!
+//! Promise: held-state
 
 use std::path::Path;
 use std::sync::Arc;

@@ -1,4 +1,6 @@
 //! Tests of state at an origin of version 4.1, across lost replies, lost sessions and restarts.
+//!
+//! Promise: exclusion-under-a-lease
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};

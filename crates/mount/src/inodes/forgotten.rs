@@ -3,6 +3,8 @@
 //! A file handle that a program holds contains a node number and outlives the kernel's node
 //! (name_to_handle_at(2)). To use it, the kernel looks up `.` in that number and expects the same number
 //! back. If the number is no longer remembered, the program gets ESTALE, as for a removed file.
+//!
+//! Promise: opens-by-file-handle
 
 use std::collections::{BTreeMap, HashMap};
 

@@ -98,6 +98,7 @@ fn a_list_of_a_directory_brings_the_attributes() {
 }
 
 /// The kernel keeps one listing for all users. A user who may not read the directory must not see it.
+// Promise: opens-through-a-mount
 #[test]
 fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
     if !may_mount() {
@@ -216,6 +217,7 @@ fn a_whole_file_is_read_by_the_kernel_itself() {
 
 /// A node that has left passthrough stays as long as it is open. If it kept its lease, a recall would go to
 /// its successor. Then a later user of the old node would trust outdated attributes.
+// Promise: passthrough
 #[test]
 fn what_a_file_left_passthrough_with_is_not_believed_after_the_recall() {
     if !may_mount() {

@@ -1,4 +1,6 @@
 //! Asynchronous direct writes (io_submit(2)) beside readers that go through the page cache.
+//!
+//! Promise: direct-writes
 
 use std::fs;
 use std::process::Command;

@@ -1,4 +1,6 @@
 //! The end of a mount: a server that is away, an unmount while files are open, silly names after a crash.
+//!
+//! Promise: no-program-hangs
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

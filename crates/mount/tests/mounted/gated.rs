@@ -6,6 +6,8 @@
 //! hold a lock for a process that waits for the origin, while the origin waits for this mount to return a
 //! lease. That return sends a notification about an object that the same lock guards (see the table in
 //! `notify`).
+//!
+//! Promise: no-program-hangs
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -356,6 +358,7 @@ fn is_anybody_in(function: &str) -> bool {
 
 /// An origin without opens does not keep a removed file for its opens, so the mount does. This includes an
 /// open in flight: its last call has taken effect, but the program does not have the file yet.
+// Promise: opens-beside-renames
 #[test]
 fn a_file_that_is_replaced_while_it_is_being_opened_is_read_until_its_close() {
     if !may_mount() {
@@ -382,6 +385,7 @@ fn a_file_that_is_replaced_while_it_is_being_opened_is_read_until_its_close() {
 }
 
 /// The other order: the removal is in flight when the open begins, and has found the file closed.
+// Promise: opens-beside-renames
 #[test]
 fn a_file_is_not_opened_by_a_name_that_is_being_given_to_another() {
     if !may_mount() {

@@ -1,4 +1,7 @@
 //! Changes by other clients to a file that the kernel has cached: its attributes, its name, an open of it.
+//!
+//! Promise: opens-beside-renames
+//! Promise: appends
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
@@ -224,6 +227,8 @@ fn a_name_whose_file_somebody_else_has_replaced_is_linked() {
 
 /// A program reads the size and then the data through one open, as `tail -f` does. The kernel's page at the
 /// old end must not show zeros, and a file in passthrough must grow.
+// Promise: passthrough
+// Promise: growing-files
 #[test]
 fn who_watches_a_file_that_others_append_to_reads_what_they_wrote() {
     if !may_mount() {

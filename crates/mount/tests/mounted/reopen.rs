@@ -1,5 +1,7 @@
 //! Opens while a file enters or leaves passthrough, or while its name leads to another file: no program
 //! gets ESTALE.
+//!
+//! Promise: opens-beside-renames
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};

@@ -1,4 +1,6 @@
 //! The issues that Sun's paper called hard, and those that Unix has added since.
+//!
+//! Promise: unix-semantics
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};

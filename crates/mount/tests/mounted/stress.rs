@@ -1,5 +1,7 @@
 //! The mount never makes the kernel hang. Many threads use it at once, with recalls, changes on the server,
 //! a server that stops and comes back, and unmounts in the middle. A watchdog checks for progress.
+//!
+//! Promise: no-program-hangs
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -1,4 +1,6 @@
 //! Tests of the reply cache, over one incarnation and several.
+//!
+//! Promise: calls-that-take-effect-once
 
 use super::*;
 use crate::auth::Credential;

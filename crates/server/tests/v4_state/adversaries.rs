@@ -1,6 +1,8 @@
 //! Clients that misbehave when a delegation is recalled: they do not answer, refuse, send garbage, or keep
 //! the delegation. No other client waits beyond the deadline, no resource exceeds its limit, and no client
 //! reads old data. A client that lost a delegation is told so.
+//!
+//! Promise: exclusion-under-a-lease
 
 mod strangers;
 mod thieves;

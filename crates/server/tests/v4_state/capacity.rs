@@ -1,5 +1,8 @@
 //! Which state goes when a limit is reached. Courtesy clients go first, the oldest renewal first, and no
 //! more than needed. Clients with a valid lease lose only unused delegations.
+//!
+//! Promise: courtesy-clients
+//! Promise: capacity-for-opens
 
 use std::time::{Duration, Instant};
 

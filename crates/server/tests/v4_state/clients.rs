@@ -1,4 +1,6 @@
 //! Client ids: EXCHANGE_ID and SETCLIENTID, and the state of a courtesy client.
+//!
+//! Promise: courtesy-clients
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Delegations: granted to clients that can be called back, recalled, returned and revoked.
+//!
+//! Promise: exclusion-under-a-lease
 
 use std::time::Duration;
 

@@ -1,5 +1,7 @@
 //! Directory delegations. Clients piggyback the request on a GETATTR. The delegations are recalled before
 //! another client changes a name, returned, and revoked. A client that cannot be called back gets none.
+//!
+//! Promise: directory-leases
 
 use std::time::Duration;
 

@@ -1,5 +1,8 @@
 //! Clients of versions 2 and 3 and of NQNFS. During grace they change nothing that an earlier holder may
 //! still rely on. The deny modes of courtesy clients do not block them.
+//!
+//! Promise: courtesy-clients
+//! Promise: grace-period
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};

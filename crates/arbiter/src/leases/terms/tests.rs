@@ -1,5 +1,7 @@
 //! Leases with a term against the rules of sections 4 and 5 of the paper. A model of the holders keeps what
 //! each may still trust.
+//!
+//! Promise: leases-with-a-term
 
 use proptest::prelude::*;
 use vfs::{Share, Want};

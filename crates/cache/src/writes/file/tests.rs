@@ -1,4 +1,7 @@
 //! Delayed writes of one file against a byte array, before an origin that crashes at any time.
+//!
+//! Promise: order-at-the-origin
+//! Promise: gaps-of-new-files
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! The account against a model of an origin with limited space.
+//!
+//! Promise: closes-on-a-full-origin
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,4 +1,6 @@
 //! Tests of the record against the state, and of records that are rejected.
+//!
+//! Promise: held-state
 
 use proptest::prelude::*;
 use protocol::nfs4::Stateid;

@@ -3,6 +3,8 @@
 //!
 //! A pure state machine. It knows the names of the clients in the durable record of earlier incarnations.
 //! If there are none, there is no grace period.
+//!
+//! Promise: grace-period
 
 use std::collections::HashMap;
 use std::time::Duration;

@@ -1,4 +1,6 @@
 //! Sharing: diagrams 1 and 3, and clients of other protocols.
+//!
+//! Promise: leases-with-a-term
 
 use protocol::nqnfs::Cachetype;
 use protocol::{Reply, nfs3};

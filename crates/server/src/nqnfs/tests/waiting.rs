@@ -1,4 +1,6 @@
 //! When a lease has really ended: diagram 2, section 5, and recovery.
+//!
+//! Promise: leases-with-a-term
 
 use std::time::Duration;
 
