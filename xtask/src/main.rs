@@ -10,6 +10,8 @@ mod guest;
 mod kernels;
 mod packages;
 mod programs;
+mod promises;
+mod prose;
 mod steps;
 mod test;
 mod tidy;
@@ -33,6 +35,8 @@ enum Task {
     Lint,
     /// Check the house rules that no compiler knows
     Tidy,
+    /// Write the table of promises and their tests into docs/semantics.md
+    Promises,
     /// Boot a guest, with a foreign origin mounted if asked, and run a script or lines from standard input in it.
     /// `--kernels` runs the lab's tests with guests of Linux 6.12 and 7.2
     Lab(guest::Options),
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
         Task::Test(options) => test::run(&options),
         Task::Lint => test::lint().passed(),
         Task::Tidy => tidy::run(),
+        Task::Promises => promises::write(),
         Task::Lab(options) => guest::run(&options),
         Task::Bench { arguments } => bench::run(&arguments),
         Task::Fuzz(options) => fuzz::run(&options),

@@ -14,8 +14,18 @@ const WORDS_MAX: usize = 30;
 const COLUMNS_MAX: usize = 110;
 /// Beginnings of sentences in which a clause stands where a noun should stand.
 const CLAUSES: [&str; 12] = [
-    "Who ", "Whoever ", "What is ", "What was ", "What has ", "What comes ", "What the ", "Whatever is ",
-    "That which ", "Of a ", "Of what ", "Of several ",
+    "Who ",
+    "Whoever ",
+    "What is ",
+    "What was ",
+    "What has ",
+    "What comes ",
+    "What the ",
+    "Whatever is ",
+    "That which ",
+    "Of a ",
+    "Of what ",
+    "Of several ",
 ];
 /// Words that do not name a concept, and the word that does.
 const INSTEAD: [(&str, &str); 13] = [
@@ -137,7 +147,8 @@ fn without_code(block: &str) -> String {
 /// Splits behind `.`, `?`, `!` or `:` where a space and the beginning of a sentence follow.
 fn sentences(block: &str) -> Vec<&str> {
     let (mut sentences, mut from) = (Vec::new(), 0);
-    let begins = |rest: &str| rest.starts_with(|first: char| first.is_uppercase() || "x*[(\"".contains(first));
+    let begins =
+        |rest: &str| rest.starts_with(|first: char| first.is_uppercase() || "x*[(\"".contains(first));
     for (at, _) in block.match_indices(['.', '?', '!', ':']) {
         let end = at + 1;
         if let Some(rest) = block[end..].strip_prefix(' ')

@@ -3,6 +3,8 @@
 //! Over every Rust file of the workspace: at most 700 lines; a header comment that says what the module is; `unsafe` in `sys.rs` alone;
 //! no `unwrap()` outside tests; no notes to self.
 
+use crate::promises;
+use crate::prose::{self, Kind};
 use crate::steps::root;
 use std::fs;
 use std::io;
@@ -32,18 +34,44 @@ pub fn run() -> bool {
     for file in &files {
         let name = file.strip_prefix(&root).unwrap_or(file);
         match fs::read_to_string(file) {
-            Ok(text) => faults.extend(faults_of(name, &text)),
+            Ok(text) => {
+                faults.extend(faults_of(name, &text));
+                faults.extend(prose::faults_of(name, &text, Kind::Rust));
+            }
             Err(error) => faults.push(format!("{}: {error}", name.display())),
         }
     }
+    let documents = documents(&root, &mut faults);
     for fault in &faults {
         eprintln!("{fault}");
     }
-    eprintln!("{} files, {} faults", files.len(), faults.len());
-    faults.is_empty()
+    eprintln!("{} files, {documents} documents, {} faults", files.len(), faults.len());
+    promises::check() && faults.is_empty()
 }
 
-fn rust_files(directory: &Path, to: &mut Vec<PathBuf>) -> io::Result<()> {
+/// Checks how the documents read. Returns their number.
+fn documents(root: &Path, faults: &mut Vec<String>) -> usize {
+    let mut files = vec![root.join("README.md"), root.join("CONTRIBUTING.md")];
+    if let Err(error) = files_below(&root.join("docs"), "md", &mut files) {
+        faults.push(format!("docs: {error}"));
+    }
+    files.sort();
+    for file in &files {
+        let name = file.strip_prefix(root).unwrap_or(file);
+        match fs::read_to_string(file) {
+            Ok(text) => faults.extend(prose::faults_of(name, &text, Kind::Markdown)),
+            Err(error) => faults.push(format!("{}: {error}", name.display())),
+        }
+    }
+    files.len()
+}
+
+/// All Rust files below a directory.
+pub fn rust_files(directory: &Path, to: &mut Vec<PathBuf>) -> io::Result<()> {
+    files_below(directory, "rs", to)
+}
+
+fn files_below(directory: &Path, wanted: &str, to: &mut Vec<PathBuf>) -> io::Result<()> {
     if !directory.exists() {
         return Ok(());
     }
@@ -51,9 +79,9 @@ fn rust_files(directory: &Path, to: &mut Vec<PathBuf>) -> io::Result<()> {
         let path = entry?.path();
         if path.is_dir() {
             if !path.ends_with("target") {
-                rust_files(&path, to)?;
+                files_below(&path, wanted, to)?;
             }
-        } else if path.extension().is_some_and(|extension| extension == "rs") {
+        } else if path.extension().is_some_and(|extension| extension == wanted) {
             to.push(path);
         }
     }
