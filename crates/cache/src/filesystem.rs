@@ -1,4 +1,4 @@
-//! The cache as a file system: one part per kind of operation.
+//! The cache as a file system: one module per kind of operation.
 
 mod atime;
 mod attributes;
@@ -34,8 +34,8 @@ use crate::object::Opening;
 use crate::writes::Hold;
 
 impl Cache {
-    /// Does something that changes a file, to its end even if nobody waits for it any more: under a lease, a change of
-    /// ours of which we do not know the end would not show anywhere.
+    /// Runs an operation that changes a file to completion, even if the requester has gone away. Under a
+    /// lease, a change of ours with an unknown outcome would not show anywhere.
     async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -131,7 +131,7 @@ impl FileSystem for Cache {
         } else {
             self.core.read_or_offline((caller, by), handle, offset, count).await?
         };
-        // Hits have none that are news, so no READ has any: see `vfs::Read::attributes`.
+        // A hit has no new attributes, so no READ reports any: see `vfs::Read::attributes`.
         Ok(Read { attributes: None, ..read })
     }
 

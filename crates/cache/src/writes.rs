@@ -1,32 +1,39 @@
-//! Delayed writes (Badros 3.1): a WRITE is answered when its bytes are in memory, and reaches the origin later.
+//! Delayed writes (Badros 3.1): a WRITE is answered when its bytes are in memory, and reaches the origin
+//! later.
 //!
-//! | part | what it is |
+//! | module | responsibility |
 //! |---|---|
 //! | `runs` | bytes of a file that are not at the origin, without overlaps |
-//! | `file` | what is delayed of one file, and what is to be sent next: pure bookkeeping |
-//! | `flush` | the calls: WRITEs in flight, COMMITs, and those who wait for them |
-//! | `limits` | how much may wait, how long, and who is made to |
+//! | `file` | the delayed writes of one file, and what to send next: pure bookkeeping |
+//! | `flush` | the calls: WRITEs in flight, COMMITs, and their waiters |
+//! | `limits` | how much may be delayed, for how long, and which writers must wait |
 //! | `pending` | attributes that are set once everything is at the origin |
 //! | `space` | how much of it may stay here after a close: pure bookkeeping |
 //! | `cover` | closes, WRITEs and refusals, against that account |
-//! | `losses` | what was lost after a close, and who is told |
-//! | `cut` | truncation and removal, in order with what is delayed |
+//! | `losses` | data that was lost after a close, and which clients are told |
+//! | `cut` | truncation and removal, in order with the delayed writes |
 //!
-//! A byte passes through three stages. It is **dirty** until a WRITE takes it; **in flight** until the reply; then
-//! **unstable**, if the origin took it without making it durable, until a COMMIT whose verifier is that of the WRITE.
-//! It is kept in memory through all three, so that an origin that goes down between WRITE and COMMIT loses nothing, and
-//! is the file's contents to every reader here. Dirty and flying bytes are that whatever the origin has. Unstable ones
-//! are as long as weak cache consistency data or a lease proves that nobody else has changed the file since. Where that
-//! proof is missing (somebody else changed it, the origin went down, or it does not give the data), they are **in
-//! doubt**: everything is committed before anything is said of the file, and then the origin is asked.
+//! A byte passes through three stages. It is **dirty** until a WRITE takes it, and then **in flight** until
+//! the reply. If the origin took it without making it durable, it is **unstable** until a COMMIT whose
+//! verifier is that of the WRITE.
 //!
-//! **What is promised**, and to whom: fsync (`commit`) and the close of a writer return when everything written before
-//! is at the origin and durable there, or with the error, once. Under a write lease a close sends nothing, as long as the
-//! origin has space for it ([`space`]): whoever wants the file elsewhere makes the origin recall the lease, and then
-//! everything is sent first.
+//! The byte is kept in memory through all three stages, so an origin that restarts between WRITE and COMMIT
+//! loses nothing. To every reader here, the byte is the contents of the file. For dirty bytes and bytes in
+//! flight this holds whatever the origin has. For unstable bytes it holds as long as weak cache consistency
+//! data or a lease proves that no other client has changed the file since.
 //!
-//! **Assumed**: who writes under an open may write, and the origin will agree; who writes without one is asked for by
-//! ACCESS first. If it does not agree in the end, the bytes are dropped, as Linux does, and the writer is told.
+//! Unstable bytes without that proof are **in doubt**: another client changed the file, the origin restarted,
+//! or the origin does not give the data. The cache then commits everything before it answers anything about
+//! the file, and asks the origin afterwards.
+//!
+//! **Promise**: fsync (`commit`) and the close of a writer return when everything written before is durable
+//! at the origin, or with the error, once. Under a write lease, a close sends nothing, as long as the origin
+//! has space for the data ([`space`]). If another client wants the file, the origin recalls the lease, and
+//! the cache sends everything first.
+//!
+//! **Assumption**: a writer with an open may write, and the origin will agree. For a writer without one, the
+//! cache asks by ACCESS first. If the origin refuses in the end, the cache drops the bytes, as Linux does,
+//! and tells the writer.
 
 mod cover;
 mod cut;
