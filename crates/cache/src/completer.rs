@@ -2,8 +2,8 @@
 //! background.
 //!
 //! The background task works while nothing else is asked of the origin. It sends one READ at a time, for the
-//! file with the fewest missing bytes, and of two for the smaller one. A call by anybody else stops it until
-//! the link has been idle for a while, so a miss waits for at most one of its READs. The task reads under the
+//! file with the fewest missing bytes, and of two for the smaller one. Any other call stops it until the link
+//! has been idle for a while. A miss therefore waits for at most one of its READs. The task reads under the
 //! credential of a caller that has read the file. It never makes the cleaner run, and never fetches bytes
 //! that the cache would not keep.
 //!

@@ -2,7 +2,7 @@
 //!
 //! Cookies and the verifier are the origin's. A client that began with a cached listing can therefore
 //! continue at the origin when the cache has lost the listing. A listing is kept once it has been gathered
-//! from cookie zero to the end, without a gap and without a change of the directory in between.
+//! from cookie zero to the end. It must have no gap, and the directory must not have changed in between.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -138,8 +138,8 @@ pub struct ObjectState {
     pub rights_touched: u64,
     /// File data.
     pub data: Data,
-    /// The object was made or emptied here, no change by another client has been seen since, and a file has
-    /// been open here all the time.
+    /// The object was made or emptied here, and no change by another client has been seen since. If it is a
+    /// file, it has also been open here all the time.
     pub fresh: bool,
     /// A name that was not known has been looked up in this directory.
     pub sought: bool,

@@ -161,8 +161,8 @@ pub struct Options {
     /// Complete files of which a part has been read, while nothing else is asked of the origin. `None`: do
     /// not.
     pub fill: Option<Fill>,
-    /// Tell the origin of reads that it has not seen (SETATTR of the access time), if the access time that it
-    /// knows is older than this. `None`, as with `noatime`: tell it of none.
+    /// Tell the origin of reads that it has not seen (SETATTR of the access time), if its own access time is
+    /// older than this. `None`, as with `noatime`: tell it of none.
     pub atime_after: Option<Duration>,
     /// The answers that are given while the origin does not answer.
     pub offline: Offline,

@@ -8,8 +8,8 @@
 //! | `flush` | the calls: WRITEs in flight, COMMITs, and their waiters |
 //! | `limits` | how much may be delayed, for how long, and which writers must wait |
 //! | `pending` | attributes that are set once everything is at the origin |
-//! | `space` | how much of it may stay here after a close: pure bookkeeping |
-//! | `cover` | closes, WRITEs and refusals, against that account |
+//! | `space` | how much delayed data may stay here after a close: pure bookkeeping |
+//! | `cover` | closes, WRITEs and refusals, against the account of `space` |
 //! | `losses` | data that was lost after a close, and which clients are told |
 //! | `cut` | truncation and removal, in order with the delayed writes |
 //!
@@ -23,8 +23,8 @@
 //! data or a lease proves that no other client has changed the file since.
 //!
 //! Unstable bytes without that proof are **in doubt**: another client changed the file, the origin restarted,
-//! or the origin does not give the data. The cache then commits everything before it answers anything about
-//! the file, and asks the origin afterwards.
+//! or the origin reports no weak cache consistency data. The cache then commits everything before it answers
+//! anything about the file, and asks the origin afterwards.
 //!
 //! **Promise**: fsync (`commit`) and the close of a writer return when everything written before is durable
 //! at the origin, or with the error, once. Under a write lease, a close sends nothing, as long as the origin

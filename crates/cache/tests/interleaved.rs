@@ -1,6 +1,6 @@
 //! Law 1 with many clients at once: requests of several clients and changes by others overlap at random.
 //!
-//! The origin remembers all its versions. The bytes that a client reads after an open must have been there at
+//! The origin remembers all its versions. A client opens a file and reads. The bytes must have been there at
 //! some moment between the beginning of the open and the end of the read. The target of a name must have been
 //! right at some moment between the beginning and the end of the request.
 

@@ -5,7 +5,7 @@
 //! for the disk. If the store cannot be opened, it is put aside, and an empty one takes its place.
 //!
 //! If the store fails later, the index is *broken*. Nothing more is read from it or written to it, by this
-//! process or a later one, because a name that could not be removed from it would come back. The store is
+//! process or a later one. Otherwise a name that could not be removed from it would come back. The store is
 //! renamed at once. [`Index::renew`] makes an empty one in its place, and everything in memory is written to
 //! that. A full disk is a failure like any other, except that the old store is deleted and not put aside.
 
