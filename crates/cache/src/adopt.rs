@@ -7,11 +7,11 @@
 //! (RFC 8881, section 8.4.2). When the front ends the reclaim phase, the cache gives up everything that no
 //! client has reclaimed.
 //!
-//! Under an adopted lease, the cache believes the index entry of a file only if the entry was complete: it
-//! held everything there was to know when the last process ended. For such an object, the index records the
-//! id of the lease. The cache writes that record when everything else is written. It removes the record
-//! before it sends a change of ours, and before the lease ends. Both happen with the object's state locked,
-//! so that neither overtakes the other.
+//! Under an adopted lease, the cache believes the index entry of a file only if the entry was up to date. It
+//! must have held everything there was to know when the last process ended. For such an object, the index
+//! records the id of the lease. The cache writes that record when everything else is written. It removes the
+//! record before it sends a change of ours, and before the lease ends. Both happen with the object's state
+//! locked, so that neither overtakes the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
