@@ -1,14 +1,17 @@
-//! What is held at the origin since before this process: taken over, reclaimed by our clients, or given up.
+//! State that the origin has held since before this process: taken over, reclaimed by our clients, or given
+//! up.
 //!
-//! The layer below says what it still holds ([`vfs::Adopted`]). Nobody else could have what it excludes meanwhile, so
-//! that a client of ours that says that it had an open or a lock has it again, if what is held covers it, without a call;
-//! and is refused if not, since somebody else may have had it (RFC 8881, section 8.4.2). What nobody has reclaimed when
-//! the front says that it is over goes.
+//! The layer below reports what it still holds ([`vfs::Adopted`]). No other client could meanwhile get
+//! anything that this state excludes. If a client of ours reclaims an open or a lock that this state covers,
+//! the cache grants it without a call. Otherwise the cache refuses, because another client may have had it
+//! (RFC 8881, section 8.4.2). When the front ends the reclaim phase, the cache gives up everything that no
+//! client has reclaimed.
 //!
-//! Under a lease that was adopted, what the index has of the file is believed without a call only if it was all there
-//! was to know when the last process ended. The index says so of an object with the lease's name, which is put there
-//! when all is told, and taken away before a change of ours is sent and before the lease ends. Both are done with the
-//! object's state locked, so that none overtakes the other.
+//! Under an adopted lease, the cache believes the index entry of a file only if the entry was up to date. It
+//! must have held everything there was to know when the last process ended. For such an object, the index
+//! records the id of the lease. The cache writes that record when everything else is written. It removes the
+//! record before it sends a change of ours, and before the lease ends. Both happen with the object's state
+//! locked, so that neither overtakes the other.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -30,27 +33,27 @@ use crate::opens::Shares;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 
-/// Pairs of the index that are looked at together.
+/// Pairs of the index that are read at a time.
 const PAGE: usize = 1000;
-/// Unlocks under way at a time.
+/// Unlocks in flight at a time.
 const AT_ONCE: usize = 32;
-/// How long the end of the process may be held up.
-const RETURN_ALL_WAIT: Duration = Duration::from_secs(5);
+/// The longest time that returning leases may delay the end of the process.
+const FAREWELL: Duration = Duration::from_secs(5);
 
-/// What is held for an earlier process.
+/// State held since an earlier process.
 #[derive(Debug, Default)]
 pub struct Adopting {
     /// Anything at all was adopted.
     any: AtomicBool,
-    /// Nothing is reclaimed any more.
+    /// The reclaim phase is over.
     over: AtomicBool,
-    /// Woken when that is so.
+    /// Notified when it is over.
     ended: Notify,
     objects: Mutex<Vec<Arc<Object>>>,
 }
 
 impl Adopting {
-    /// Returns when nothing is reclaimed any more.
+    /// Waits until the reclaim phase is over.
     pub async fn ended(&self) {
         loop {
             let notified = self.ended.notified();
@@ -63,7 +66,7 @@ impl Adopting {
 }
 
 impl Core {
-    /// Takes over what the layer below still holds. May block.
+    /// Takes over everything that the layer below still holds. May block.
     pub fn adopt(&self) {
         let adopted = self.below.adopted();
         let vouched = self.vouched_for(&adopted.leases);
@@ -71,7 +74,7 @@ impl Core {
             let vouched = vouched.contains(&lease.handle);
             let object = self.table.get(&lease.handle, || self.load_as(&lease.handle, vouched));
             if vouched && !self.with(&object, |state| state.is_vouched()) {
-                // For what it no longer has.
+                // The index records a lease for an entry that it no longer has.
                 self.unvouch(&lease.handle);
             }
             self.adopt_lease(&object, lease);
@@ -89,7 +92,8 @@ impl Core {
         }
     }
 
-    /// Of which files the index has all, by leases that are held. It no longer says so of any other.
+    /// The files whose index entries are vouched for by a lease that is held. Removes that record from all
+    /// other files.
     fn vouched_for(&self, leases: &[AdoptedLease]) -> std::collections::HashSet<Handle> {
         let held: std::collections::HashMap<Handle, LeaseId> =
             leases.iter().map(|lease| (lease.handle, lease.id)).collect();
@@ -146,7 +150,8 @@ impl Core {
         });
     }
 
-    /// An open that was held before: if the origin has one that covers it since then.
+    /// Reclaims an open that a client held before. Succeeds if the origin has held an open that covers it
+    /// since then.
     pub async fn reclaim_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let over = self.adopting.over.load(Ordering::Acquire);
         if over || !self.adopting.any.load(Ordering::Acquire) {
@@ -156,7 +161,7 @@ impl Core {
         let shares = shares_of(request);
         let was_open = self.with(&object, |state| state.opens.was_open(shares));
         let usage = if was_open { self.use_open_in_turn(&object, shares).await } else { None };
-        // It is not closed while we ask.
+        // Keeps the open at the origin from being closed meanwhile.
         let Some(_usage) = usage else { return Err(Status::ReclaimBad.into()) };
         let arrived = self.policy.event();
         let known = self.with(&object, |state| state.leased().copied());
@@ -173,8 +178,8 @@ impl Core {
         })
     }
 
-    /// A lock that was held before: if the origin holds it since then, or a lease for writing that kept everybody else
-    /// away.
+    /// Reclaims a lock that a client held before. Succeeds if the origin has held it since then. Also
+    /// succeeds if a write lease has been held since then, which kept every other client away.
     pub async fn reclaim_lock(
         &self,
         caller: &Caller,
@@ -193,7 +198,7 @@ impl Core {
             return Ok(Locked::Granted);
         }
         if !alone && !self.keeps_locks_alone() {
-            // An origin that has no locks says so of this question as well.
+            // An origin without locks says so in its reply to LOCKT as well.
             match self.below.test(caller, &object.handle, lock).await {
                 Err(error) if error.status == Status::NotSupp => self.no_locks_below(),
                 _ => return Err(Status::NoGrace.into()),
@@ -202,7 +207,7 @@ impl Core {
         self.lock_here(object, open, lock).ok_or(Status::NoGrace.into())
     }
 
-    /// Nothing is reclaimed any more: what was not goes.
+    /// Ends the reclaim phase: gives up everything that no client has reclaimed.
     pub async fn end_reclaim(&self) {
         self.adopting.over.store(true, Ordering::Release);
         self.adopting.ended.notify_waiters();
@@ -223,9 +228,9 @@ impl Core {
         while unlocks.join_next().await.is_some() {}
     }
 
-    /// Gives up the locks of a file that nobody reclaimed.
+    /// Gives up the locks of a file that no client has reclaimed.
     async fn unlock_adopted(&self, object: &Arc<Object>) {
-        // If a lease is being returned, the locks under it are told first.
+        // If a lease is being returned, first wait until the origin has been told of the locks under it.
         drop(object.locking.lock().await);
         let usage = self.use_open_in_turn(object, Shares::from(Share::empty())).await;
         let (locks, caller) = self.with(object, |state| {
@@ -244,8 +249,8 @@ impl Core {
         self.settle_soon(object);
     }
 
-    /// The process ends: leases on files that nobody here uses are returned, so that nobody elsewhere has to wait for them
-    /// if there is no next process. The others are left to the layer below.
+    /// At the end of the process, returns the leases on files that no client here uses. If there is no next
+    /// process, no other client then has to wait for them. The other leases are left to the layer below.
     pub async fn return_unused(&self) {
         let Some(core) = self.share() else { return };
         let unused = |object: &Arc<Object>| {
@@ -257,7 +262,8 @@ impl Core {
         let _ = tokio::time::timeout(RETURN_ALL_WAIT, core.return_all(objects)).await;
     }
 
-    /// Tells the index that what it has of an object is vouched for, if it is. The index has just been told all.
+    /// Records in the index that a lease vouches for the entry of an object, if so. The caller has just
+    /// written the entry.
     pub fn vouch(&self, object: &Arc<Object>) {
         let mut state = object.state.lock();
         if object.queued.load(Ordering::Acquire) {
@@ -270,13 +276,13 @@ impl Core {
         }
     }
 
-    /// Tells it otherwise. The state is locked.
+    /// Removes that record. The caller has the state locked.
     pub fn unvouch(&self, handle: &Handle) {
         let mut batch = Batch::default();
         batch.remove(Table::Leases, handle.as_bytes().to_vec());
         self.index.commit(batch);
         if self.index.is_untrue() && self.leases.len() > 0 {
-            // What it says cannot be changed any more: no lease may be there that it could speak of.
+            // The record can no longer be removed, so no lease may be held that it could name.
             self.trim_leases(0);
         }
     }

@@ -1,12 +1,14 @@
-//! What the layer below says without being asked: recalls, questions, and leases that are no more.
+//! Callbacks from the layer below: recalls, queries and revocations.
 //!
-//! A recalled lease is first recalled from the layer above, if that has it. It vouches for what is known until it is
-//! returned, which nothing of ours may hold up for longer than the deadline: locks that the origin does not know of are
-//! told, trust ends, and then it is returned. Opens need not be made again: the origin has one for all of them.
+//! A recalled lease is first recalled from the layer above, if that holds it. The lease vouches for the known
+//! state until it is returned. No operation of ours may delay the return beyond the deadline. Before the
+//! return, the origin is told of the locks that it does not know of, and the known state is no longer
+//! trusted. Opens need not be made again, because the origin has one open for all of them.
 //!
-//! Of the locks that are held across calls (`table::Object`), a return takes `locking` alone, which is held across calls for
-//! nothing but telling locks for another return. It waits neither for `turn` (an OPEN that the origin holds until the lease is back) nor
-//! for `revalidation` or `cutting`, and for WRITEs until the deadline.
+//! Of the locks that are held across calls (`table::Object`), a return takes only `locking`. Across calls,
+//! `locking` is held only while another return tells the origin of locks. A return does not wait for `turn`,
+//! because the origin may hold an OPEN until the lease is returned. It does not wait for `revalidation` or
+//! `cutting` either. It waits for WRITEs until the deadline.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -26,14 +28,15 @@ use crate::table::Object;
 use crate::upstream::settle::is_useless;
 use crate::writes::{Level, Pending};
 
-/// How long the layer above has for a lease that we want to be rid of ourselves.
+/// How long the layer above has to return a lease that the cache wants to return on its own account.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// A recall is answered this long before its deadline, or a quarter of the time before it, if that is less.
+/// A recall is answered this long before its deadline. If a quarter of the remaining time is less, it is
+/// answered by that quarter before the deadline.
 const MARGIN: Duration = Duration::from_secs(1);
-/// Leases returned at a time, when there are too many.
+/// Leases that are being returned at a time.
 const RETURNS_MAX: usize = 32;
 
-/// Listens to the layer below, for as long as the cache lives.
+/// Handles the callbacks from the layer below, for as long as the cache exists.
 pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
         let Some(core) = core.upgrade() else { return };
@@ -60,14 +63,14 @@ impl Core {
         }
     }
 
-    /// Tells the layer above, if it listens.
+    /// Passes a callback to the layer above, if that listens.
     async fn tell_above(&self, callback: Callback) {
         if self.is_heard() {
             let _ = self.above.send(callback).await;
         }
     }
 
-    /// A lease that nobody here has is as good as returned.
+    /// Returns a lease that no object here has.
     pub fn return_unknown(&self, id: LeaseId) {
         let Some(core) = self.share() else { return };
         tokio::spawn(async move {
@@ -76,7 +79,7 @@ impl Core {
         });
     }
 
-    /// A lease is recalled: it is returned by a task of its own.
+    /// A lease is recalled: starts a task that returns it.
     pub fn start_recall(&self, object: &Arc<Object>, recall: Recall) {
         self.counters.recalls.bump();
         let Some(core) = self.share() else { return };
@@ -95,8 +98,9 @@ impl Core {
         self.settle_soon(object);
     }
 
-    /// What was lent of an adopted lease in an earlier life nobody here can take back: who had it believes in it until he
-    /// hears that there was a restart, and he has when nothing is reclaimed any more.
+    /// If an earlier incarnation gave an adopted lease to the layer above, this process cannot recall it
+    /// there. Its holder relies on the lease until it learns of the restart. Every holder has learnt of it
+    /// when the reclaim phase is over.
     async fn wait_for_believers(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let adopted = |lease: &HeldLease| lease.id == id && lease.adopted;
         if self.with(object, |state| state.lease.as_ref().is_some_and(adopted)) {
@@ -104,14 +108,14 @@ impl Core {
         }
     }
 
-    /// Takes the lease of a file back from the layer above, which has until the deadline.
+    /// Recalls the lease of a file from the layer above, which has until the deadline.
     async fn call_in(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let given = self.with(object, |state| {
             let lease = state.lease.as_mut().filter(|lease| lease.id == id)?;
             lease.recalled = true;
             lease.given.then(|| (lease.above, lease.returned.clone()))
         });
-        // If nobody listens above any more, nobody believes above.
+        // If the layer above does not listen any more, it relies on nothing.
         let Some((id, returned)) = given.filter(|_| self.is_heard()) else { return };
         let handle = object.handle;
         let wait = async {
@@ -130,7 +134,7 @@ impl Core {
         }
     }
 
-    /// What is delayed under a lease reaches the origin before it is returned, if there is time.
+    /// Sends delayed writes to the origin before the lease is returned, if there is time.
     async fn send_before(&self, object: &Arc<Object>, deadline: Instant) {
         let sent = tokio::time::timeout_at(deadline, self.flush_writes(object, Level::Stable)).await;
         if sent.is_err() {
@@ -142,7 +146,7 @@ impl Core {
         }
     }
 
-    /// Returns the lease of a file, if it is still this one. The layer above has it no more.
+    /// Returns the lease of a file, if it is still this one. The layer above does not hold it any more.
     async fn give_back(&self, object: &Arc<Object>, id: LeaseId) {
         let mine = |lease: &&mut HeldLease| lease.id == id;
         self.with(object, |state| {
@@ -161,14 +165,14 @@ impl Core {
         self.leases.forget(lease.id);
     }
 
-    /// Ends a lease here. In one step with the state: a grant that crosses it must know.
+    /// Ends a lease here. The caller has the state locked, so that a grant that crosses the return notices.
     fn drop_lease(&self, state: &mut ObjectState) -> Option<HeldLease> {
         let lease = state.end_lease(&self.policy)?;
         self.leases.take(lease.id, lease.above);
         Some(lease)
     }
 
-    /// Tells the origin of locks that it does not know of.
+    /// Tells the origin of the locks that it does not know of.
     async fn tell_locks(&self, object: &Arc<Object>) {
         let _locking = object.locking.lock().await;
         while !self.keeps_locks_alone() {
@@ -204,8 +208,9 @@ impl Core {
         }
     }
 
-    /// The origin was told of a lock that was not held any more when it was granted: a LOCK of its owner that was on its
-    /// way before has taken its place.
+    /// The origin was told of a lock that was no longer held here when the origin granted it. A LOCK of the
+    /// same owner, which was in flight before, has replaced it. Unlocks the parts that the owner no longer
+    /// holds.
     async fn untell(&self, object: &Arc<Object>, (id, caller): (OpenId, &Caller), lock: &Lock) {
         for part in self.with(object, |state| state.locks.tell_again(lock)) {
             self.counters.lock.bump();
@@ -230,16 +235,16 @@ impl Core {
         self.settle_soon(object);
     }
 
-    /// The origin asks what the holder of a write lease has made of a file: what is known here, with what is delayed,
-    /// unless the layer above knows better. If times are delayed that the origin would not show, it is not told, and takes
-    /// the lease back.
+    /// The origin asks for the attributes of a file under a write lease (CB_GETATTR). The answer is the known
+    /// state with the delayed writes, unless the layer above knows better. If there are delayed times that
+    /// the origin would not show, the cache does not answer, and the origin recalls the lease.
     async fn on_query(&self, query: Query) {
         let Some(object) = self.leases.holder(query.id) else { return };
         let (held, above) = self.with(&object, |state| {
             let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
             (made_of(state, query.times), above)
         });
-        // Where writes are delayed here, nobody above knows more.
+        // If writes are delayed here, the layer above does not know more.
         match (above.filter(|_| self.is_heard() && self.delayed.is_none()), held) {
             (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,
             (None, Some(held)) => drop(query.answer.send(held)),
@@ -247,14 +252,14 @@ impl Core {
         }
     }
 
-    /// Returns the least recently used leases beyond so many.
+    /// Returns the least recently used leases beyond `keep`.
     pub fn trim_leases(&self, keep: usize) {
         let Some(core) = self.share() else { return };
         let surplus = self.leases.beyond(keep);
         tokio::spawn(async move { core.return_all(surplus).await });
     }
 
-    /// Returns the leases of these files, some at a time.
+    /// Returns the leases of these files, a limited number at a time.
     pub async fn return_all(self: &Arc<Core>, objects: Vec<Arc<Object>>) {
         let mut returns = JoinSet::new();
         for object in objects {
@@ -277,7 +282,7 @@ impl Core {
         self.settle_soon(object);
     }
 
-    /// The layer above returns a lease.
+    /// The layer above has returned a lease.
     pub fn returned_above(&self, id: LeaseId) {
         let Some(object) = self.leases.find_above(id) else { return };
         self.with(&object, |state| {
@@ -288,8 +293,8 @@ impl Core {
         });
     }
 
-    /// The file has lost its last name: its lease and its open go with the last local open. A directory is not opened: a
-    /// lease that came back while it was being removed goes at once.
+    /// The object has lost its last name. A file's lease and its open at the origin end with the last local
+    /// open. A directory is not opened, so a lease that arrived during its removal is returned at once.
     pub fn lost_its_name(&self, object: &Arc<Object>) {
         let useless = self.with(object, |state| {
             state.unlinked = true;
@@ -305,7 +310,8 @@ impl Core {
     }
 }
 
-/// What was made of a file under a write lease, where times are `shown` or are not. None if that does not tell all.
+/// The attributes of a file as changed under a write lease. `shown` tells whether the origin shows times from
+/// the answer. `None` if the answer would not tell everything.
 fn made_of(state: &ObjectState, shown: bool) -> Option<DelayedAttributes> {
     let known = *state.leased()?;
     let writes = state.writes.as_ref().filter(|writes| !writes.is_clean());
@@ -314,7 +320,7 @@ fn made_of(state: &ObjectState, shown: bool) -> Option<DelayedAttributes> {
     }
     let now = overlay(state, known, u64::MAX);
     let modified = writes.is_some();
-    // Later than what the origin has: that is how it knows that these are times of ours (`vfs::Times`).
+    // Later than the origin's ctime, which tells the origin that these times are ours (`vfs::Times`).
     let ctime = if modified { now.ctime.max(known.ctime.plus(Duration::from_nanos(1))) } else { now.ctime };
     let times = Times { atime: now.atime, mtime: now.mtime, ctime };
     Some(DelayedAttributes { modified, size: now.size, times: Some(times) })

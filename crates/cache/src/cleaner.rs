@@ -1,8 +1,10 @@
-//! The cleaner: keeps the data within its limits, least recently used first, and takes dropped files off the disk.
+//! The cleaner: keeps the data within its limits, least recently used first, and removes dropped files from
+//! the disk.
 //!
-//! It starts at the soft limit. At the hard one nothing is stored any more until it has got below the soft one again.
-//! What somebody reads or writes at the moment stays, and so does what is pinned. A slow sweep finds files that no record speaks of, left behind by
-//! a process that was killed, and corrects the count of bytes in use; nothing is scanned at the start.
+//! The cleaner starts at the soft limit. At the hard limit, nothing is stored until usage is below the soft
+//! limit again. Data that is being read or written stays, and so does pinned data. A slow sweep removes files
+//! that no record refers to, which a killed process may leave behind. It also corrects the count of bytes in
+//! use. Nothing is scanned at the start.
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
@@ -24,16 +26,16 @@ use crate::store::objects::blocking;
 use crate::store::{Batch, FileId, Record, Table, UseNote};
 use crate::table::Object;
 
-/// How old the knowledge of free disk space may be.
+/// How old the figure of the free disk space may be.
 const WATCH_INTERVAL: Duration = Duration::from_millis(500);
-/// Records looked at between two breaths.
+/// Records that are read between two pauses.
 const PAGE: usize = 128;
-/// How much goes at a time to make a full disk take an index.
+/// How much data is dropped at a time so that a full disk can take an index.
 const CLEANED_BYTES: u64 = 4 * FULL_BYTES;
-/// Directories above each other, at most.
+/// The largest depth of nested directories that is followed.
 pub const DEPTH_MAX: usize = 256;
 
-/// How much room the disk has.
+/// The free space of the disk.
 #[derive(Debug)]
 pub struct DiskWatch {
     path: PathBuf,
@@ -42,7 +44,7 @@ pub struct DiskWatch {
 }
 
 impl DiskWatch {
-    /// The disk that this path is on.
+    /// The disk that holds this path.
     pub fn new(path: PathBuf) -> DiskWatch {
         DiskWatch { path, free_bytes: AtomicU64::new(u64::MAX), looked: Mutex::new(None) }
     }
@@ -58,7 +60,7 @@ impl DiskWatch {
         self.free_bytes.load(Ordering::Relaxed)
     }
 
-    /// Looks now.
+    /// Updates the figure now.
     pub fn look(&self) {
         if let Ok(stat) = rustix::fs::statvfs(&self.path) {
             self.free_bytes.store(stat.f_bavail.saturating_mul(stat.f_frsize), Ordering::Relaxed);
@@ -66,19 +68,20 @@ impl DiskWatch {
     }
 }
 
-/// What a cleaning has come to.
+/// The outcome of a cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cleaned {
-    /// There is room.
+    /// Usage is below the soft limits.
     Enough,
-    /// Some data has gone; the rest is in use or pinned, or new data has taken the room.
+    /// Some data was evicted, but not enough. The rest is in use or pinned, or new data has taken the freed
+    /// space.
     Some,
-    /// Nothing may go.
+    /// Nothing could be evicted.
     Nothing,
 }
 
 impl Core {
-    /// Takes dropped files off the disk.
+    /// Removes dropped files from the disk.
     pub async fn empty_trash(&self) {
         let trash = std::mem::take(&mut *self.trash.lock());
         if trash.is_empty() {
@@ -91,7 +94,7 @@ impl Core {
         .await;
     }
 
-    /// Makes room if it is needed.
+    /// Frees capacity if a limit demands it.
     pub async fn clean(self: &Arc<Core>) -> Cleaned {
         self.empty_trash().await;
         self.disk.look();
@@ -118,12 +121,12 @@ impl Core {
                 }
             }
             self.empty_trash().await;
-            // What was forgotten is counted when the index has heard of it.
+            // Forgotten objects are counted when they leave the index.
             self.flush().await;
             self.disk.look();
         }
         let capacity = self.is_below_soft();
-        // What was freed may have been taken again meanwhile: that is no lack of what may go.
+        // New data may have taken the freed space meanwhile. That does not mean that nothing can be evicted.
         let freed = self.counters.evictions.get() > evictions;
         self.over_limit.store(!capacity && !freed, Ordering::Relaxed);
         if capacity {
@@ -136,12 +139,12 @@ impl Core {
         }
     }
 
-    /// Has the cleaner done enough?
-    fn has_space(&self) -> bool {
+    /// Has the cleaner freed enough?
+    fn has_room(&self) -> bool {
         self.pressure().is_relieved() && self.surplus_records() == 0
     }
 
-    /// How much data has to go.
+    /// How much data must be evicted.
     fn pressure(&self) -> Pressure {
         let usage = Usage {
             used_bytes: self.objects.used_bytes(),
@@ -159,14 +162,14 @@ impl Core {
             && self.disk.free_bytes() >= min_free + min_free / 10
     }
 
-    /// How many objects the index knows beyond nineteen twentieths of what it may.
+    /// How many objects are in the index beyond nineteen twentieths of the limit.
     fn surplus_records(&self) -> u64 {
         let max = self.options.objects_max;
         self.indexed.load(Ordering::Relaxed).saturating_sub(max - max / 20)
     }
 
-    /// Drops an object's data, or all that is known of it, unless it was used since the key was written, is in use, or is
-    /// pinned. True if it was forgotten.
+    /// Drops an object's data, or everything known of it if `forget` is set. Spares an object that was used
+    /// since the key was written, is in use, or is pinned. True if the object was forgotten.
     fn evict(&self, key: &[u8], note: UseNote, forget: bool, pressure: &mut Pressure) -> bool {
         let wanted = note.has_data && pressure.wants(note.fsid);
         if !forget && !wanted {
@@ -201,7 +204,7 @@ impl Core {
         forget
     }
 
-    /// Something that was kept may go, or has gone.
+    /// Data that was kept may now be evicted, or was dropped.
     pub fn ease(&self) {
         self.over_limit.store(false, Ordering::Relaxed);
         self.eased.notify_one();
@@ -210,12 +213,13 @@ impl Core {
         }
     }
 
-    /// Is it pinned, or below something that is?
+    /// Is the object pinned, or below a pinned directory?
     pub fn is_kept(&self, object: &Arc<Object>) -> bool {
         self.pinned_by(object).is_some()
     }
 
-    /// The pin that keeps it: its own, or that of the nearest directory above, by where it was last seen.
+    /// The pin that keeps the object: its own, or that of the nearest directory above the place where it was
+    /// last seen.
     pub fn pinned_by(&self, object: &Arc<Object>) -> Option<Handle> {
         if self.pins.is_empty() {
             return None;
@@ -231,8 +235,8 @@ impl Core {
         None
     }
 
-    /// Takes data off a full disk while there is no index that says what was used last: of what is in memory, that which was
-    /// used longest ago.
+    /// Evicts data from a full disk while no index tells the order of uses: of the objects in memory, the
+    /// least recently used first.
     pub async fn clean_without_index(self: &Arc<Core>) {
         let mut objects: Vec<_> = self.table.all().collect();
         objects.sort_by_key(|object| object.used.load(Ordering::Relaxed));
@@ -257,7 +261,7 @@ impl Core {
         self.disk.look();
     }
 
-    /// Takes everything in a directory out of the index.
+    /// Removes all names and listings of a directory from the index.
     fn forget_names(&self, directory: &Handle) {
         let prefix = directory_prefix(directory);
         for table in [Table::Names, Table::Listings] {
@@ -273,11 +277,11 @@ impl Core {
         }
     }
 
-    /// Finds files that no record speaks of, and counts the bytes in use. `breath` is taken after each page. Files of this
-    /// process are looked at as well if the index has been `lost`, with what it knew of them.
+    /// Removes files that no record refers to, and counts the bytes in use. Pauses for `breath` after each
+    /// page. If the index is `lost`, the files of this process that only the index knew are removed too.
     pub async fn sweep(self: &Arc<Core>, breath: Duration, lost: bool) {
-        // What is made from now on stays, and so does what memory or the index knows, in this order: what memory lets go of
-        // is in the index before.
+        // Files that are made from now on stay, and so do files that memory or the index knows. Memory comes
+        // first: an object is in the index before it leaves memory.
         let ours =
             Ours { nonce: self.objects.nonce(), below: if lost { self.objects.next_number() } else { 0 } };
         let mut known = HashSet::new();
@@ -321,14 +325,14 @@ impl Core {
         }
         let drift = used as i64 - before as i64;
         let moved = self.objects.used_bytes() as i64 - before as i64;
-        // What was stored while we counted is counted or not: only a drift that this does not explain is corrected.
+        // Data that was stored during the count may be counted or not. Only a drift beyond that is corrected.
         if drift.unsigned_abs() > moved.unsigned_abs() + (1 << 20) {
             self.objects.correct_used_bytes(drift);
             self.correct_shares(&before_shares, &shares);
         }
     }
 
-    /// The same for each file system, by what the records say, where nothing has moved meanwhile.
+    /// The same for each file system, by the records, if its own count has not moved meanwhile.
     fn correct_shares(&self, before: &[(Fsid, u64)], found: &HashMap<Fsid, u64>) {
         for (fsid, used) in before {
             let moved = self.objects.share_bytes(*fsid).abs_diff(*used);
@@ -341,8 +345,8 @@ impl Core {
 }
 
 impl Core {
-    /// Takes names and listings out of the index that nothing can use any more. One that is newer than the record of
-    /// its object may go, too: that costs a call.
+    /// Removes names and listings that nothing can use any more from the index. An entry that is newer than
+    /// the record of its object may be removed too; that costs a call.
     async fn sweep_entries(self: &Arc<Core>, table: Table, breath: Duration) {
         let mut from = Vec::new();
         loop {
@@ -387,7 +391,7 @@ struct Ours {
     below: u64,
 }
 
-/// Removes files that are not known; the bytes that the rest uses.
+/// Removes files that are not known. Returns the bytes of disk that the others use.
 fn sweep_shard(path: &std::path::Path, ours: Ours, known: &HashSet<FileId>) -> u64 {
     let Ok(entries) = std::fs::read_dir(path) else { return 0 };
     let mut used = 0;

@@ -1,11 +1,13 @@
-//! Completing files of which a part is here (Badros' `nfsfillind`, section 4.2): on demand, and in the background.
+//! Completing files of which a part is cached (Badros' `nfsfillind`, section 4.2): on demand, and in the
+//! background.
 //!
-//! In the background it is done while nothing else is asked of the origin: one READ at a time, the file with the fewest
-//! missing bytes first, the smaller one of two. Any call of somebody else stops it until the link has been silent again
-//! for a while; a miss waits for one READ of ours at most. It reads under the credential of somebody who has read the
-//! file. It never makes the cleaner run, and never fetches what the cache would not keep.
+//! The background task works while nothing else is asked of the origin. It sends one READ at a time, for the
+//! file with the fewest missing bytes, and of two for the smaller one. Any other call stops it until the link
+//! has been idle for a while. A miss therefore waits for at most one of its READs. The task reads under the
+//! credential of a caller that has read the file. It never makes the cleaner run, and never fetches bytes
+//! that the cache would not keep.
 //!
-//! [`Candidates`] is the choice, without I/O.
+//! [`Candidates`] makes the choice, without I/O.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::atomic::Ordering;
@@ -23,23 +25,24 @@ use crate::options::Fill;
 use crate::store::{Table, UseNote};
 use crate::table::Object;
 
-/// Files that wait to be completed, at most; those with the most missing bytes are not remembered.
+/// The largest number of files that wait to be completed. Those with the most missing bytes are not
+/// remembered.
 const CANDIDATES_MAX: usize = 4096;
-/// Bytes of one READ in the background: what a miss may have to wait for.
+/// Bytes of one READ in the background: a miss waits for at most that much.
 const BACKGROUND_BYTES: u64 = 256 << 10;
-/// READs under way for one file that somebody waits for.
+/// READs in flight for one file, if a caller waits for its completion.
 const WIDTH_MAX: u64 = 8;
-/// A file that changed just now is waited for no longer than this.
+/// The longest wait until the state of a file that has just changed is nonracy.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
-/// How often a file is tried again at which others are at work.
+/// How often a file is tried again while other operations work on it.
 const TRIES_MAX: u32 = 100;
-/// How often it is looked whether the cleaner has made room, ten milliseconds apart.
+/// How often to look whether the cleaner has freed capacity, ten milliseconds apart.
 const ROOM_TRIES_MAX: u32 = 500;
-/// Records of the index looked at between two breaths.
+/// Records of the index that are read between two pauses.
 const PAGE: usize = 128;
 const BREATH: Duration = Duration::from_millis(20);
 
-/// Files of which a part is here, those first that need least.
+/// Files of which a part is cached, those with the fewest missing bytes first.
 #[derive(Debug, Default)]
 pub struct Candidates {
     order: BTreeSet<(u64, u64, Handle)>,
@@ -47,7 +50,7 @@ pub struct Candidates {
 }
 
 impl Candidates {
-    /// So many bytes of a file of this size are missing; `None` if it is none to be completed.
+    /// Records the number of missing bytes of a file and its size. `None` if the file is not to be completed.
     pub fn note(&mut self, handle: Handle, missing: Option<(u64, u64)>) {
         if let Some((bytes, size)) = self.files.remove(&handle) {
             self.order.remove(&(bytes, size, handle));
@@ -63,7 +66,7 @@ impl Candidates {
         }
     }
 
-    /// The next one.
+    /// The file to complete next.
     pub fn next(&self) -> Option<Handle> {
         self.order.first().map(|(_, _, handle)| *handle)
     }
@@ -75,24 +78,24 @@ impl Candidates {
     }
 }
 
-/// What came of fetching what is missing of a file.
+/// The outcome of completing a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completed {
-    /// It was whole already.
+    /// The file was complete already.
     Was,
-    /// It is whole now; so many bytes were fetched.
+    /// The file is complete now; so many bytes were fetched.
     Now(u64),
-    /// It has no data of its own: a directory, a link, a device.
+    /// The object has no data of its own: it is a directory, a link or a device.
     NoFile,
-    /// The thresholds say that it is not cached.
+    /// The thresholds exclude the file.
     NotWanted,
-    /// There is no room.
+    /// There is no capacity left.
     Full,
-    /// Others change it all the time, or its pieces cannot be kept.
+    /// Other clients change the file all the time, or its bytes cannot be kept.
     Stuck,
 }
 
-/// What one round has done.
+/// The outcome of one round.
 enum Round {
     Done(Completed),
     Fetched(u64),
@@ -100,15 +103,16 @@ enum Round {
 }
 
 impl Cache {
-    /// Is a file like this cached at all, by the thresholds?
+    /// Do the thresholds admit a file with these attributes?
     pub fn takes(&self, attributes: &Attributes) -> bool {
         self.core.options.takes(attributes, self.core.policy.wall())
     }
 
-    /// Fetches what is missing of a file, as this caller. What is whole, and has not changed, costs one GETATTR at most.
+    /// Fetches the missing bytes of a file, as this caller. A file that is complete and has not changed costs
+    /// at most one GETATTR.
     ///
     /// # Errors
-    /// What the origin says.
+    /// Those of the origin.
     pub async fn complete(&self, caller: &Caller, handle: &Handle) -> Result<Completed> {
         let object = self.core.object(handle);
         let mut fetched = 0;
@@ -117,7 +121,7 @@ impl Cache {
             let width = (self.core.window_bytes.load(Ordering::Relaxed) / self.core.chunk_bytes())
                 .clamp(2, WIDTH_MAX);
             match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
-                // The cleaner may be at it.
+                // The cleaner may be freeing capacity.
                 Round::Done(Completed::Full)
                     if !self.core.over_limit.load(Ordering::Relaxed) && rooms < ROOM_TRIES_MAX =>
                 {
@@ -141,7 +145,7 @@ impl Cache {
 }
 
 impl Core {
-    /// Fetches some of what is missing, and waits until it is stored.
+    /// Fetches some of the missing bytes, and waits until they are stored.
     async fn round(
         &self,
         caller: &Caller,
@@ -193,7 +197,7 @@ impl Core {
             Err(round) => return Ok(round),
         };
         if fetches.is_empty() {
-            // Somebody else brings it.
+            // Another fetch is bringing the bytes.
             if let Some(fetch) = under_way {
                 let _ = fetch.wait().await;
             }
@@ -211,8 +215,8 @@ impl Core {
         Ok(Round::Fetched(after.saturating_sub(before)))
     }
 
-    /// What is fetched of a file that changed just now is good until the next open only. Nobody is in a hurry here: once its
-    /// state has been seen for a granule, what is fetched stays.
+    /// Bytes of a file that has just changed are valid only until the next open. Nothing is urgent here: one
+    /// timestamp granularity after the state was first seen, fetched bytes stay valid.
     async fn let_settle(&self, object: &Arc<Object>) {
         let sent = self.policy.sending();
         let racy = self.with(object, |state| state.is_seen() && state.is_racy(&self.policy, &sent));
@@ -221,17 +225,17 @@ impl Core {
         }
     }
 
-    /// Takes note of whether a file is to be completed.
+    /// Records whether a file is to be completed.
     pub fn note_candidate(&self, handle: &Handle, state: &ObjectState) {
         let Some(fill) = self.options.fill else { return };
         let missing = self.missing(state, fill);
         self.candidates.lock().note(*handle, missing);
     }
 
-    /// How many bytes a file lacks, and how long it is, if it is worth completing.
+    /// The number of missing bytes and the size of a file, if it is worth completing.
     fn missing(&self, state: &ObjectState, fill: Fill) -> Option<(u64, u64)> {
         let known = state.attributes().filter(|known| known.file_type == FileType::Regular)?;
-        // What an open has brought says nothing of whether the file is wanted.
+        // Bytes that came with an open do not tell whether the file is wanted.
         let (present, asked) = (state.data.valid().bytes(), state.data.asked_bytes());
         let enough =
             asked > 0 && u128::from(asked) * 100 >= u128::from(known.size) * u128::from(fill.percent_min);
@@ -240,12 +244,12 @@ impl Core {
         (worth && readable()).then(|| (known.size - present, known.size))
     }
 
-    /// Calls to the origin that are not ours.
+    /// The number of calls to the origin that are not the completer's.
     fn foreground_calls(&self) -> u64 {
         self.counters.snapshot().upstream.total().saturating_sub(self.counters.filled_calls.get())
     }
 
-    /// Fetches a piece of the file that needs least. False if there is nothing to do.
+    /// Fetches a piece of the file with the fewest missing bytes. False if there is nothing to do.
     async fn fill_some(&self) -> bool {
         if self.needs_cleaning() {
             return false;
@@ -259,14 +263,14 @@ impl Core {
                 self.counters.filled_bytes.add(bytes);
                 self.with(&object, |state| self.note_candidate(&handle, state));
             }
-            // It is noted again when something of it changes.
+            // The file is recorded again when its state changes.
             _ => self.candidates.lock().note(handle, None),
         }
         true
     }
 }
 
-/// Completes files while the link is idle, for as long as the cache lives.
+/// Completes files while the link is idle, for as long as the cache exists.
 pub async fn completer(core: Weak<Core>, fill: Fill) {
     let look = (fill.idle / 4).max(Duration::from_millis(10));
     if let Some(core) = core.upgrade() {
@@ -291,7 +295,7 @@ pub async fn completer(core: Weak<Core>, fill: Fill) {
     }
 }
 
-/// Finds what earlier processes left incomplete.
+/// Finds the files that earlier processes left incomplete.
 async fn recall_candidates(core: &Arc<Core>) {
     let mut from = Vec::new();
     loop {
@@ -323,7 +327,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever is noted, the next is the one with the fewest missing bytes, the smaller one of two.
+        /// The next file is always the one with the fewest missing bytes, and of two the smaller one.
         #[test]
         fn the_next_needs_least(notes in prop::collection::vec((0..20u16, prop::option::of((1..50u64, 50..99u64))), 0..80)) {
             let (mut candidates, mut model) = (Candidates::default(), HashMap::new());

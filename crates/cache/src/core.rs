@@ -1,4 +1,4 @@
-//! What the operations of the cache share: the origin, the objects, the index, and the bookkeeping between them.
+//! The state that all operations of the cache share: the origin, the objects, the index, and the bookkeeping.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -33,18 +33,18 @@ use crate::trust::Sent;
 use crate::upstream::settle::Settling;
 use crate::writes::Delayed;
 
-/// Fetches ahead of readers that are under way at a time, over all files.
+/// The largest number of read-ahead fetches in flight, over all files.
 const AHEAD_MAX: usize = 64;
-/// Large writes of ours on their way to this disk at a time.
+/// The largest number of large WRITEs of ours that are being stored on the local disk.
 const STORING_MAX: usize = 32;
-/// Callbacks on their way to the layer above.
+/// The largest number of callbacks queued for the layer above.
 const CALLBACKS_MAX: usize = 1024;
-/// Largest READ that is sent, whatever the origin would take.
+/// The largest READ or delayed WRITE that is sent, in bytes, even if the origin accepts more.
 pub const CHUNK_MAX_BYTES: u64 = 1 << 20;
 
-/// The heart of a cache: everything but the background work.
+/// The cache without its background tasks.
 pub struct Core {
-    /// For tasks of its own.
+    /// For spawned tasks, which need an `Arc` of the core.
     this: Weak<Core>,
     pub below: Arc<dyn FileSystem>,
     pub options: Options,
@@ -53,86 +53,86 @@ pub struct Core {
     pub table: ObjectTable,
     pub index: Index,
     pub objects: Arc<Objects>,
-    /// What somebody wants kept.
+    /// The objects that an administrator has pinned.
     pub pins: Pins,
-    /// Objects that have something to tell the index.
+    /// Objects whose latest state is not in the index yet.
     pub dirty: Mutex<Vec<Arc<Object>>>,
-    /// Held by whoever tells it, until it is told.
+    /// Held during a flush to the index: see [`crate::upkeep`].
     pub telling: Arc<tokio::sync::Mutex<()>>,
-    /// Files to be removed from this disk.
+    /// Data files to be removed from the local disk.
     pub trash: Mutex<Vec<Arc<ObjectFile>>>,
-    /// Objects with data that may not have reached the disk itself, and since when they are here.
+    /// Objects whose data may not be durable on the local disk, and since when they are queued.
     pub unsynced: Mutex<VecDeque<(Instant, Weak<Object>)>>,
     /// Wakes the cleaner.
     pub cleaner: Arc<Notify>,
-    /// The cleaner has tried, and could not make enough room.
+    /// The last cleaning neither reached the soft limit nor freed anything.
     pub over_limit: AtomicBool,
-    /// Something may go that was kept: the cleaner need not wait before it tries again.
+    /// Notified when data that was kept may now be evicted: the cleaner tries again at once.
     pub eased: Arc<Notify>,
-    /// The limits are reached: nothing is stored until the cleaner has made room.
+    /// The hard limit is reached: nothing is stored until the cleaner is below the soft limit.
     pub paused: AtomicBool,
-    /// The cleaner is at work.
+    /// The cleaner is running.
     pub cleaning: AtomicBool,
-    /// Counts uses of objects; what was used last has the highest.
+    /// Counts uses of objects. The object used last has the highest number.
     pub uses: AtomicU64,
-    /// Objects that the index knows.
+    /// The number of objects in the index.
     pub indexed: AtomicU64,
     /// Listings in memory.
     pub listings: crate::filesystem::directory::LoadedListings,
-    /// Names that are being asked for.
+    /// LOOKUPs in flight, shared by callers that look up the same name.
     pub singleflight: crate::filesystem::singleflight::Singleflight,
     pub pace: Mutex<Pace>,
-    /// Twice what the link to the origin holds, in bytes.
+    /// Twice the bandwidth-delay product of the link to the origin, in bytes.
     pub window_bytes: AtomicU64,
     pub ahead: Arc<Semaphore>,
-    /// Writes of ours on their way to this disk.
+    /// Limits the large WRITEs of ours that are being stored on the local disk.
     pub storing: Arc<Semaphore>,
     pub disk: crate::cleaner::DiskWatch,
-    /// Leases of the origin.
+    /// Leases held from the origin.
     pub leases: Leases,
-    /// What is held for an earlier process.
+    /// State that the layer below has held since an earlier process.
     pub adopting: Adopting,
-    /// The files of the opens of the layer above.
+    /// The file of each open of the layer above.
     pub opens: Mutex<HashMap<OpenId, Arc<Object>>>,
-    /// The next of them.
+    /// The next open id.
     pub open_ids: AtomicU64,
-    /// Writes that are delayed, if they are.
+    /// Delayed writes, if the options enable them.
     pub delayed: Option<Delayed>,
-    /// Files whose open at the origin may no longer be needed.
+    /// Files whose open at the origin may have to be narrowed or closed.
     pub settling: Settling,
-    /// To the layer above.
+    /// Callbacks to the layer above.
     pub above: mpsc::Sender<Callback>,
     callbacks: Mutex<Option<Callbacks>>,
     /// The origin has no byte-range locks.
     lockless: AtomicBool,
-    /// The layer below has given a lease on a directory.
+    /// The layer below has granted a lease on a directory at least once.
     pub delegates: AtomicBool,
-    /// Whether it gives any was asked for the sake of a new directory.
+    /// A lease on a new directory was requested once, to learn whether the layer below grants any.
     pub tried_delegation: AtomicBool,
     limits: OnceCell<FsLimits>,
-    /// The origin's root.
+    /// The handle of the origin's root.
     pub root: Mutex<Option<Handle>>,
-    /// What FSSTAT told last.
+    /// The latest reply to FSSTAT.
     pub fsstat: Mutex<Option<FsStat>>,
-    /// Files that are to be completed.
+    /// Files with missing bytes, for the completer.
     pub candidates: SharedCandidates,
     pub outage: Arc<Outage>,
     boot: u64,
     warned: Mutex<Option<Instant>>,
-    /// Last, so that the directory is let go of when nothing in it is open any more.
+    /// The last field: the directory's lock is released only after every file in the directory is closed.
     pub directory: Directory,
 }
 
-/// What a cache starts from.
+/// The parts that a cache is built from.
 pub struct Start {
     pub below: Arc<dyn FileSystem>,
     pub options: Options,
     pub directory: Directory,
     pub index: Index,
     pub pins: Pins,
-    /// Bytes in use by data of each file system.
+    /// Bytes in use by the data of each file system.
     pub shares: Vec<(Fsid, u64)>,
-    /// New in every process.
+    /// Random, new in every process.
     pub nonce: u64,
     pub used_bytes: u64,
     pub uses: u64,
@@ -140,7 +140,7 @@ pub struct Start {
 }
 
 impl Core {
-    /// A cache that starts from this.
+    /// Builds a cache from its parts.
     pub fn new(start: Start) -> Arc<Core> {
         Arc::new_cyclic(|this| Core::build(start, this.clone()))
     }
@@ -200,22 +200,22 @@ impl Core {
         }
     }
 
-    /// Itself, for a task.
+    /// An owned reference to this core, for a task.
     pub fn share(&self) -> Option<Arc<Core>> {
         self.this.upgrade()
     }
 
-    /// Itself, for what must not keep it alive.
+    /// A weak reference to this core, for holders that must not keep it alive.
     pub fn weak(&self) -> Weak<Core> {
         self.this.clone()
     }
 
-    /// The stream of callbacks for the layer above, once.
+    /// The stream of callbacks to the layer above. Only the first caller gets it.
     pub fn take_callbacks(&self) -> Option<Callbacks> {
         self.callbacks.lock().take()
     }
 
-    /// Does the layer above listen?
+    /// Does the layer above listen to callbacks?
     pub fn is_heard(&self) -> bool {
         self.callbacks.lock().is_none() && !self.above.is_closed()
     }
@@ -225,17 +225,18 @@ impl Core {
         self.limits.get().map(|limits| limits.features.contains(Features::STATE))
     }
 
-    /// Has the origin leases and no opens? Then what is asked for is chosen otherwise: see [`Features::LEASES_ALONE`].
+    /// Does the origin grant leases without having opens? The cache then chooses its requests differently:
+    /// see [`Features::LEASES_ALONE`].
     pub fn leases_alone(&self) -> bool {
         self.limits.get().is_some_and(|limits| limits.features.contains(Features::LEASES_ALONE))
     }
 
-    /// Are locks kept here alone, because the origin has none?
+    /// Are locks kept in this cache alone, because the origin has none?
     pub fn keeps_locks_alone(&self) -> bool {
         self.lockless.load(Ordering::Relaxed)
     }
 
-    /// The origin has no byte-range locks.
+    /// Records that the origin has no byte-range locks.
     pub fn no_locks_below(&self) {
         if !self.lockless.swap(true, Ordering::Relaxed) {
             tracing::warn!(
@@ -245,7 +246,7 @@ impl Core {
         }
     }
 
-    /// An object, from memory or from the index.
+    /// The object, from memory or from the index. Counts as a use.
     pub fn object(&self, handle: &Handle) -> Arc<Object> {
         let object = self.table.get(handle, || self.load(handle));
         object.used.store(self.uses.fetch_add(1, Ordering::Relaxed), Ordering::Relaxed);
@@ -253,17 +254,17 @@ impl Core {
         object
     }
 
-    /// An object, without using it.
+    /// The object, without counting a use.
     pub fn glance(&self, handle: &Handle) -> Arc<Object> {
         self.table.get(handle, || self.load(handle))
     }
 
-    /// Does something with the state of an object, and sees to what that leaves to be done.
+    /// Runs `work` on the state of an object, then does the follow-up work that the state asks for.
     pub fn with<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut ObjectState) -> T) -> T {
         let mut state = object.state.lock();
         let result = work(&mut state);
         if std::mem::take(&mut state.unvouched) {
-            // Before anything of it is sent, and in one moment with what `vouch` does.
+            // Under the same lock as `vouch`, and before any change of the object is sent.
             self.unvouch(&object.handle);
         }
         if !state.trash.is_empty() {
@@ -279,7 +280,7 @@ impl Core {
         result
     }
 
-    /// Takes note of attributes that came with a reply.
+    /// Takes note of the attributes in a reply, if it carried any.
     pub fn observe(
         &self,
         object: &Arc<Object>,
@@ -291,7 +292,7 @@ impl Core {
         Some(self.with(object, |state| state.observe(&self.policy, attributes, sent, opening)))
     }
 
-    /// Takes note of a failure: what is stale is forgotten.
+    /// Takes note of a failed call. If the object is stale, the cache forgets it.
     pub fn note_error(&self, object: &Arc<Object>, error: &Error, sent: &Sent) {
         if matches!(error.status, Status::Stale | Status::BadHandle) {
             self.with(object, |state| state.forget(&self.policy));
@@ -300,23 +301,24 @@ impl Core {
         }
     }
 
-    /// How long an answer to ACCESS is remembered.
+    /// How long an answer to ACCESS is believed.
     pub fn right_age_max(&self, state: &ObjectState) -> Duration {
         self.policy.timeouts(state.attributes().is_some_and(Attributes::is_dir)).1
     }
 
-    /// May the caller do this with the object, as far as is remembered?
+    /// Does the cache remember whether the caller may do this with the object? `None` if it does not.
     pub fn may(&self, state: &mut ObjectState, principal: &Principal, bit: vfs::AccessMask) -> Option<bool> {
         let max = self.right_age_max(state);
         state.rights.may(principal, bit, self.policy.wall(), max)
     }
 
-    /// What the origin can do, if that is known.
+    /// The origin's limits, if they are known.
     pub fn known_limits(&self) -> Option<FsLimits> {
         self.limits.get().copied()
     }
 
-    /// Asks what the origin can do, once: how coarse its time stamps are must be known before any of them is judged.
+    /// Requests the origin's limits once. The timestamp granularity must be known before any timestamp is
+    /// judged.
     pub async fn know_limits(&self, caller: &Caller, handle: &Handle) {
         let ask = async || {
             self.counters.other.bump();
@@ -329,7 +331,7 @@ impl Core {
         }
     }
 
-    /// The origin said what it can do.
+    /// Records the limits that the origin reported.
     pub fn learn_limits(&self, limits: FsLimits) {
         self.note_limits(&limits);
         let _ = self.limits.set(limits);
@@ -342,20 +344,21 @@ impl Core {
         }
     }
 
-    /// Most bytes that one WRITE of the origin takes, of those that are delayed.
+    /// The largest delayed WRITE that is sent to the origin, in bytes.
     pub fn write_chunk_bytes(&self) -> u64 {
         let max = self.limits.get().map_or(FsLimits::default().write_max, |limits| limits.write_max);
         let ours = self.options.write_behind.map_or(max, |options| options.wsize);
         u64::from(max.min(ours)).clamp(1, CHUNK_MAX_BYTES)
     }
 
-    /// Most bytes that one READ of the origin asks for.
+    /// The largest READ that is sent to the origin, in bytes.
     pub fn chunk_bytes(&self) -> u64 {
         let max = self.limits.get().map_or(FsLimits::default().read_max, |limits| limits.read_max);
         u64::from(max).clamp(crate::data::BLOCK_BYTES, CHUNK_MAX_BYTES)
     }
 
-    /// May anything be stored now? Not the last of the space, which the index needs, nor what the index would not know.
+    /// May anything be stored now? The last of the disk space is left to the index. Nothing is stored that a
+    /// broken index could not record.
     pub fn may_store(&self) -> bool {
         if self.index.is_broken() || self.disk.free_bytes() < 2 * FULL_BYTES {
             return false;
@@ -371,14 +374,14 @@ impl Core {
         !self.paused.load(Ordering::Relaxed)
     }
 
-    /// Is this a file that is cached, and has its file system room for it?
+    /// May this file be cached, and has its file system capacity for it?
     pub fn takes(&self, state: &ObjectState) -> bool {
         let Some(known) = state.attributes() else { return true };
         let capacity = |max| self.objects.share_bytes(known.fsid) < max;
         self.options.takes(known, self.policy.wall()) && self.options.export_max_bytes.is_none_or(capacity)
     }
 
-    /// Is it time to make room?
+    /// Must the cleaner free capacity?
     pub fn needs_cleaning(&self) -> bool {
         let over = |soft| self.objects.shares().iter().any(|(_, used)| *used > soft);
         if self.options.export_soft_bytes().is_some_and(over) {
@@ -391,9 +394,10 @@ impl Core {
             || self.indexed.load(Ordering::Relaxed) > self.options.objects_max
     }
 
-    /// The disk failed on the file of an object: what is there of it is dropped, and somebody is told now and then. If
-    /// it failed to take something, nothing more is given to it for a while. A file that we took away ourselves, just
-    /// now or before the process began, is no failure: what was in it is missing, like anything that was never there.
+    /// The disk failed on the data file of an object: drops the cached data and logs a warning, at most one a
+    /// minute. If a write failed, nothing of the object is stored for a while. A file that this cache removed
+    /// itself, just now or in an earlier process, is no failure: its bytes are missing, as if they had never
+    /// been fetched.
     pub fn disk_failed(
         &self,
         object: &Arc<Object>,
@@ -425,12 +429,13 @@ impl Core {
         }
     }
 
-    /// The object as the index remembers it.
+    /// The object as the index has it.
     fn load(&self, handle: &Handle) -> Object {
         self.load_as(handle, false)
     }
 
-    /// The same, if the index is `vouched` for by a lease of an earlier process that is held still.
+    /// The same. `vouched` tells that a lease of an earlier process, which is still held, vouches for the
+    /// index entry.
     pub fn load_as(&self, handle: &Handle, vouched: bool) -> Object {
         let record = self.index.get(Table::Objects, handle.as_bytes());
         let Some(record) = record.and_then(|record| Record::decode(&record)) else {
@@ -442,7 +447,8 @@ impl Core {
         let nonracy = record.kept.nonracy || vouched;
         if let Some(data) = record.data {
             let file = self.objects.file(data.file, data.allocated_bytes, record.kept.attributes.fsid);
-            // What a machine that went down had not written is lost; what changed unseen is not to be believed.
+            // After a crash of the machine, data that was not synced is lost. Data of a racy state may have
+            // changed unseen.
             if nonracy && (same_boot || data.synced) {
                 state.data = Data::restored(file, data.valid, data.racy, data.sums, data.synced);
             } else {
@@ -461,8 +467,8 @@ impl Core {
         object
     }
 
-    /// Adds what there is to tell about an object to a batch. True if it should be told again before long, because its
-    /// state is not settled yet.
+    /// Adds the record of an object to a batch. True if the object must be recorded again soon, because its
+    /// state is still racy.
     pub fn record(&self, object: &Arc<Object>, batch: &mut Batch) -> bool {
         object.queued.store(false, Ordering::Release);
         let mut state = object.state.lock();
@@ -528,14 +534,15 @@ impl Core {
 }
 
 impl Core {
-    /// Counts objects that the index knows; the count may have been lost, so that it does not go below zero.
+    /// Adjusts the number of objects in the index. The stored number may be too low after a crash, so it
+    /// stops at zero.
     pub fn count_indexed(&self, by: i64) {
         let add = |count: u64| Some(count.saturating_add_signed(by));
         let _ = self.indexed.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
     }
 }
 
-/// The key of an object in the order of uses.
+/// The key of an object in the table of uses, which is ordered by last use.
 pub fn use_key(used: u64, handle: &Handle) -> Vec<u8> {
     let mut key = used.to_be_bytes().to_vec();
     key.extend_from_slice(handle.as_bytes());

@@ -1,11 +1,13 @@
-//! The data of one file: which bytes are on this disk, which are on their way, and who is writing.
+//! The data of one file: which bytes are cached, which are being fetched, and which are being written.
 //!
-//! Pure bookkeeping; the reading and writing is done elsewhere, without the lock that guards this. Three rules keep a
-//! reader from seeing bytes that never were:
-//! - A range of the file on disk is written only while it is *claimed*: no reader has it pinned, no one else writes
-//!   it, and it is not among the valid ranges until the write is done.
-//! - Dropping the data never touches the file: it goes to the trash as it is, and the next bytes go to another one.
-//! - A write of ours takes its range out of the valid ones before it is sent, and taints the fetches it overtakes.
+//! This module is pure bookkeeping. The reading and writing is done elsewhere, without the lock that guards
+//! this state. Three rules keep a reader from seeing bytes that never existed:
+//! - A range of the data file is written only while it is *claimed*. No reader has it pinned, no other task
+//!   writes it, and it is not valid until the write is done.
+//! - Dropping the data never touches the data file. The file goes to the trash as it is, and later bytes go
+//!   to another file.
+//! - Before a write of ours is sent, its range is no longer valid, and the fetches that it overtakes are
+//!   tainted.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,16 +21,16 @@ use crate::ranges::{RangeSet, covers, overlap};
 use crate::store::ObjectFile;
 use crate::sums::Sums;
 
-/// Cached data starts and ends at multiples of this, but at the end of the file.
+/// Cached data starts and ends at multiples of this, except at the end of the file.
 pub const BLOCK_BYTES: u64 = 4096;
 
-/// Most fetches of one file under way; beyond it, a reader reads for itself alone.
+/// The largest number of fetches of one file in flight. Beyond it, a reader reads for itself alone.
 const FETCHES_MAX: usize = 64;
 
-/// How long an object is not cached after the disk failed on it.
+/// How long an object is not cached after a failure of the disk.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
 
-/// Names a write of ours, or a claim, within one object.
+/// Identifies a write of ours, or a claim, within one object.
 pub type Ticket = u64;
 
 #[derive(Debug)]
@@ -36,7 +38,7 @@ struct OwnWrite {
     ticket: Ticket,
     range: Range<u64>,
     generation: u64,
-    /// Another write of the same bytes was under way: which one came last is not known.
+    /// Another write of the same bytes was in flight: it is not known which one came last.
     contested: bool,
 }
 
@@ -49,72 +51,72 @@ struct Claim {
 /// The state of one file's data.
 #[derive(Debug, Default)]
 pub struct Data {
-    /// The file on this disk, if there is one.
+    /// The data file, if there is one.
     file: Option<Arc<ObjectFile>>,
-    /// The bytes in it that are those of the known state.
+    /// The bytes in the data file that belong to the known state.
     valid: RangeSet,
-    /// Those of them that were fetched before the state was settled.
+    /// Those of them that were fetched while the state was racy.
     racy: RangeSet,
-    /// Counts how often the data was dropped.
+    /// Counts the drops of the data.
     generation: u64,
     /// Counts our own writes.
     writes_begun: u64,
-    /// When the disk would not take something: no caching for a while.
+    /// When the disk refused a write. Nothing is cached for a while after it.
     refused: Option<Instant>,
     fetches: Vec<Arc<Fetch>>,
     writes: Vec<OwnWrite>,
-    /// When one of them last began or ended.
+    /// When a write of ours last began or ended.
     written: Option<Instant>,
     claims: Vec<Claim>,
-    /// What has come with an open and nobody has asked for yet.
+    /// Bytes that came with an open and that no reader has asked for yet.
     unasked: RangeSet,
     tickets: Ticket,
-    /// Where the origin has none.
+    /// The known holes of the file at the origin.
     pub holes: Holes,
-    /// Checksums of what was stored.
+    /// Checksums of the stored bytes.
     sums: Sums,
-    /// Everything valid has reached the disk itself.
+    /// Everything valid is durable on the local disk.
     pub synced: bool,
-    /// Counts what was stored.
+    /// Counts the stored ranges.
     pub stores: u64,
-    /// Is what an earlier process has left known to be what its index says?
+    /// Is the data of an earlier process known to be what its index entry says?
     pub proof: Proof,
 }
 
-/// What an earlier process was writing when it was killed may be on the disk already, and in the index not yet.
+/// A killed process may have changed the data file without telling the index yet.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Proof {
-    /// It is, or there is nothing of an earlier process.
+    /// It is known, or there is no data of an earlier process.
     #[default]
     Given,
-    /// Nobody has looked.
+    /// It has not been checked.
     Open,
-    /// It is not, or nothing tells.
+    /// The data is not what the entry says, or nothing tells.
     Failed,
 }
 
-/// How a READ is to be answered.
+/// How to answer a READ.
 #[derive(Debug)]
 pub enum Plan {
-    /// All of it is on this disk.
+    /// All of it is in the data file.
     Hit(Arc<ObjectFile>),
-    /// Some has to come from the origin: fetches of others to wait for, and new ones to be sent.
+    /// Some of it has to come from the origin: by fetches in flight, and by new ones.
     Fill {
-        /// Where the rest is.
+        /// The data file with the rest.
         file: Option<Arc<ObjectFile>>,
-        /// What is in the file.
+        /// The ranges in the data file.
         present: Vec<Range<u64>>,
-        /// Under way.
+        /// Fetches in flight to wait for.
         join: Vec<Arc<Fetch>>,
-        /// To be sent.
+        /// Fetches to send.
         send: Vec<Arc<Fetch>>,
     },
-    /// The origin is to be asked for just this.
+    /// Ask the origin for exactly this range.
     Bypass,
 }
 
 impl Data {
-    /// What the index remembers.
+    /// The data as the index has it.
     pub fn restored(
         file: Arc<ObjectFile>,
         valid: RangeSet,
@@ -125,8 +127,8 @@ impl Data {
         Data { file: Some(file), valid, racy, sums, synced, proof: Proof::Open, ..Data::default() }
     }
 
-    /// Plans the reading of `want`, which lies within a file of `size` bytes. `sent` is the sequence number of the
-    /// reads that will be sent, `chunk` the most that one of them asks for.
+    /// Plans the reading of `want`, which lies within a file of `size` bytes. `sequence` is the event of the
+    /// READs that will be sent, and `chunk` the largest number of bytes in one of them.
     pub fn plan(&mut self, want: &Range<u64>, size: u64, chunk: u64, racy: bool, sequence: u64) -> Plan {
         if !self.unasked.is_empty() {
             let end = want.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
@@ -151,7 +153,7 @@ impl Data {
         Plan::Fill { file: self.file.clone(), present: self.valid.present(want), join, send }
     }
 
-    /// Plans what is to be fetched ahead of a reader.
+    /// Plans the fetches ahead of a reader.
     pub fn plan_ahead(
         &mut self,
         ahead: &Range<u64>,
@@ -166,7 +168,7 @@ impl Data {
         send
     }
 
-    /// Which fetches bring what is missing of `want`.
+    /// The fetches in flight and the new ones that bring the missing bytes of `want`.
     fn cover(
         &self,
         want: &Range<u64>,
@@ -191,7 +193,8 @@ impl Data {
                 let start = missing.start / BLOCK_BYTES * BLOCK_BYTES;
                 let block_end = missing.end.checked_next_multiple_of(BLOCK_BYTES).unwrap_or(u64::MAX);
                 let end = block_end.min(size.max(missing.end));
-                // The ends were widened to whole blocks: what is there or on its way already is not asked again.
+                // The ends were widened to complete blocks: bytes that are cached or being fetched are not
+                // fetched again.
                 for part in self.valid.missing(&(start..end)) {
                     for part in on_the_way.missing(&part) {
                         for range in split(part, chunk) {
@@ -205,7 +208,8 @@ impl Data {
         (join, send)
     }
 
-    /// A fetch to be sent. If a write of ours is under way there, it may bring the bytes before it.
+    /// A fetch to be sent. If a write of ours is in flight in its range, the fetch may bring the bytes before
+    /// the write.
     fn fetch(&self, range: Range<u64>, racy: bool, sequence: u64) -> Fetch {
         let overtaken = self.writes.iter().any(|write| overlap(&write.range, &range));
         let fetch = Fetch::new(range, self.generation, sequence, racy);
@@ -215,7 +219,7 @@ impl Data {
         fetch
     }
 
-    /// These bytes have come without having been planned for: until [`end_fetch`](Data::end_fetch), who wants them shares
+    /// These bytes have arrived without a plan. Until [`end_fetch`](Data::end_fetch), other readers share
     /// them.
     pub fn brought(&mut self, range: Range<u64>, sequence: u64, racy: bool) -> Arc<Fetch> {
         let fetch = Arc::new(Fetch::new(range, self.generation, sequence, racy));
@@ -223,33 +227,33 @@ impl Data {
         fetch
     }
 
-    /// These come before anybody has asked for them.
+    /// These bytes arrive before a reader has asked for them.
     pub fn are_unasked(&mut self, range: Range<u64>) {
         self.unasked.insert(range);
     }
 
-    /// How many bytes are here because somebody asked for them, or for others in their blocks.
+    /// The number of cached bytes that a reader has asked for, with the rest of their blocks.
     pub fn asked_bytes(&self) -> u64 {
         let unasked = self.unasked.iter().flat_map(|range| self.valid.present(range));
         self.valid.bytes() - unasked.map(|part| part.end - part.start).sum::<u64>()
     }
 
-    /// A fetch has ended and been stored, or will not be.
+    /// A fetch has ended, and its bytes are stored or will not be.
     pub fn end_fetch(&mut self, fetch: &Arc<Fetch>) {
         self.fetches.retain(|other| !Arc::ptr_eq(other, fetch));
     }
 
-    /// Is a fetch under way that brings some of this?
+    /// Is a fetch in flight that brings some of this range?
     pub fn is_under_way(&self, range: &Range<u64>) -> bool {
         self.fetches.iter().any(|fetch| self.wants(fetch) && overlap(&fetch.range, range))
     }
 
-    /// Has the disk failed us here lately?
+    /// Has the disk failed on this object lately?
     pub fn is_refused(&self) -> bool {
         self.refused.is_some_and(|at| at.elapsed() < REFUSED_FOR)
     }
 
-    /// May what this fetch brought be stored?
+    /// May the bytes of this fetch be stored?
     pub fn wants(&self, fetch: &Fetch) -> bool {
         !self.is_refused() && fetch.generation == self.generation && !fetch.is_tainted()
     }
@@ -269,47 +273,48 @@ impl Data {
         ticket
     }
 
-    /// May the bytes of a write of ours be kept?
+    /// May the bytes of this write be stored?
     pub fn wants_write(&self, ticket: Ticket) -> bool {
         let write = self.writes.iter().find(|write| write.ticket == ticket);
         !self.is_refused()
             && write.is_some_and(|write| !write.contested && write.generation == self.generation)
     }
 
-    /// A write of ours has ended and been stored, or will not be.
+    /// A write of ours has ended, and its bytes are stored or will not be.
     pub fn end_write(&mut self, ticket: Ticket) {
         self.writes.retain(|write| write.ticket != ticket);
         self.written = Some(Instant::now());
     }
 
-    /// Is a write of ours under way?
+    /// Is a write of ours in flight?
     pub fn is_being_written(&self) -> bool {
         !self.writes.is_empty()
     }
 
-    /// When one last began or ended.
+    /// When a write of ours last began or ended.
     pub fn written(&self) -> Option<Instant> {
         self.written
     }
 
-    /// Has one been under way at any time since?
+    /// Has a write of ours been in flight at any time since?
     pub fn is_written_since(&self, since: Instant) -> bool {
         self.is_being_written() || self.written.is_some_and(|at| at >= since)
     }
 
-    /// These bytes are no longer known, and fetches of them under way bring old ones.
+    /// These bytes are no longer known. Fetches of them in flight bring old bytes.
     pub fn invalidate(&mut self, range: &Range<u64>) {
         self.valid.remove(range.clone());
         self.racy.remove(range.clone());
         self.fetches.iter().filter(|fetch| overlap(&fetch.range, range)).for_each(|fetch| fetch.taint());
     }
 
-    /// The file was cut, or has grown: nothing is known from `size` on.
+    /// The file was truncated or has grown: nothing is known from `size` on.
     pub fn clip(&mut self, size: u64) {
         self.invalidate(&(size..u64::MAX));
     }
 
-    /// Asks for the right to write these bytes of the file on disk. Bytes that are valid are not to be written.
+    /// Asks for the right to write this range of the data file. Valid, claimed or pinned bytes must not be
+    /// written.
     pub fn claim(
         &mut self,
         range: &Range<u64>,
@@ -330,11 +335,12 @@ impl Data {
         Some((ticket, file))
     }
 
-    /// The claimed bytes have been written; `good` if they are those of the known state. False if they were not taken.
+    /// The claimed range has been written; `good` if its bytes belong to the known state. False if they do
+    /// not count as valid.
     pub fn release(&mut self, ticket: Ticket, good: bool, racy: bool) -> bool {
         let Some(at) = self.claims.iter().position(|claim| claim.ticket == ticket) else { return false };
         let range = self.claims.swap_remove(at).range;
-        // Something was written there, good or not.
+        // The bytes of the file have changed, good or not.
         self.sums.forget(&range);
         if !good || !self.valid.insert(range.clone()) {
             return false;
@@ -348,28 +354,28 @@ impl Data {
         true
     }
 
-    /// What was just released as good has this checksum.
+    /// Records the checksum of a range that was just released as good.
     pub fn put_sum(&mut self, range: Range<u64>, crc: u32) {
         self.sums.put(range, crc);
     }
 
-    /// The checksums of what was stored.
+    /// The checksums of the stored bytes.
     pub fn sums(&self) -> &Sums {
         &self.sums
     }
 
-    /// Fetches under way.
+    /// Fetches in flight.
     pub fn fetches(&self) -> &[Arc<Fetch>] {
         &self.fetches
     }
 
-    /// The disk would not take it: no caching here for a while.
+    /// The disk refused a write: nothing of the object is cached for a while.
     pub fn refuse(&mut self) {
         self.refused = Some(Instant::now());
     }
 
-    /// An open found the known state: what was fetched before it was settled is not believed any more. True if there
-    /// was anything.
+    /// An open: bytes that were fetched while the state was racy are no longer believed. True if there were
+    /// any.
     pub fn distrust_racy(&mut self) -> bool {
         self.fetches.iter().filter(|fetch| fetch.racy).for_each(|fetch| fetch.taint());
         let any = !self.racy.is_empty();
@@ -378,7 +384,7 @@ impl Data {
         any
     }
 
-    /// Drops everything. The file, if there was one, goes to the caller for the trash.
+    /// Drops everything. Returns the data file, if there was one, for the trash.
     pub fn discard(&mut self) -> Option<Arc<ObjectFile>> {
         self.generation += 1;
         self.holes = Holes::default();
@@ -391,7 +397,7 @@ impl Data {
         self.file.take()
     }
 
-    /// Is anyone reading or writing it just now?
+    /// Is a task reading or writing the data now?
     pub fn is_in_use(&self) -> bool {
         !self.fetches.is_empty()
             || !self.writes.is_empty()
@@ -399,28 +405,28 @@ impl Data {
             || self.file.as_ref().is_some_and(|file| file.is_pinned(&(0..u64::MAX)))
     }
 
-    /// Changes with every drop and every write of ours: parts of an answer that are taken at the same stand belong
-    /// together.
+    /// Changes with every drop of the data and every write of ours. Parts of an answer that are taken at the
+    /// same stand belong together.
     pub fn stand(&self) -> (u64, u64) {
         (self.generation, self.writes_begun)
     }
 
-    /// How often it was dropped.
+    /// How often the data was dropped.
     pub fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The bytes that are there.
+    /// The valid bytes.
     pub fn valid(&self) -> &RangeSet {
         &self.valid
     }
 
-    /// Those that are good until the next open only.
+    /// Those of them that are valid only until the next open.
     pub fn racy(&self) -> &RangeSet {
         &self.racy
     }
 
-    /// Where they are.
+    /// The data file that holds them.
     pub fn file(&self) -> Option<&Arc<ObjectFile>> {
         self.file.as_ref()
     }

@@ -36,8 +36,8 @@ use crate::object::Opening;
 use crate::writes::Hold;
 
 impl Cache {
-    /// Runs a change to its end even if the requester gives up. Under a lease nothing would show a change
-    /// of ours whose outcome is unknown.
+    /// Runs an operation that changes a file to completion, even if the requester has gone away. Under a
+    /// lease, a change of ours with an unknown outcome would not show anywhere.
     async fn run_to_completion<T: Send + 'static>(
         &self,
         work: impl Future<Output = Result<T>> + Send + 'static,
@@ -133,8 +133,7 @@ impl FileSystem for Cache {
         } else {
             self.core.read_or_offline((caller, by), handle, offset, count).await?
         };
-        // A hit has no new attributes. A v3 front must see them with every READ or with none, so no READ
-        // has any: see `vfs::Read::attributes`.
+        // A hit has no new attributes, so no READ reports any: see `vfs::Read::attributes`.
         Ok(Read { attributes: None, ..read })
     }
 

@@ -1,7 +1,7 @@
-//! The filler: brings bytes of the origin, and of our own writes, into the files of the cache.
+//! The filler: stores bytes from the origin, and from our own writes, in the data files of the cache.
 //!
-//! Fetches run as tasks of their own, so that who gives up waiting takes nothing from those who share. Waiting readers
-//! are answered from the bytes as they arrive; storing them comes after.
+//! Each fetch runs as a task of its own, so a waiter that gives up does not affect the others that share the
+//! fetch. Waiting readers are answered from the bytes as they arrive. The bytes are stored afterwards.
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;
@@ -23,46 +23,47 @@ use crate::store::objects::{INLINE_BYTES, blocking};
 use crate::table::Object;
 use crate::upstream::read::{Answered, Reader};
 
-/// Fewer bytes than this in one reply, with more to come, are scant.
+/// A reply with fewer bytes than this, and with more to come, is scant.
 const SCANT_BYTES: usize = 512;
-/// Scant replies to one fetch. An origin that sends a byte with each READ would otherwise cost a call for each byte.
+/// The largest number of scant replies to one fetch. An origin that sent one byte with each READ would
+/// otherwise cost a call for each byte.
 const SCANT_MAX: usize = 16;
 
-/// A fetch and its reader's credential.
+/// A fetch and the credential of its reader.
 struct Errand {
     core: Arc<Core>,
     object: Arc<Object>,
     caller: Caller,
     fetch: Arc<Fetch>,
-    /// Nobody waits for it.
+    /// No reader waits for it.
     background: bool,
 }
 
-/// What an errand brought.
+/// The result of an errand.
 struct Brought {
-    /// From the start of the range on.
+    /// The bytes from the start of the range.
     bytes: Bytes,
-    /// How many of them came from the origin; the others are of a hole.
+    /// How many of them came from the origin. The others belong to a hole.
     read_bytes: usize,
     /// The file ends with them.
     eof: bool,
-    /// Attributes that came along.
+    /// Attributes that the replies carried.
     states: Vec<Attributes>,
-    /// The origin has decided each READ of it for this reader.
+    /// The origin has decided on each of the READs for this reader.
     proves: bool,
 }
 
-/// A hole from the start of an errand's range on.
+/// A hole at the start of an errand's range.
 struct Hole {
     range: Range<u64>,
     /// The size of the file.
     size: u64,
-    /// Attributes that came along.
+    /// Attributes that the reply carried.
     attributes: Option<Attributes>,
 }
 
 impl Core {
-    /// Sends a fetch that has been planned. `permit` is held while it is under way.
+    /// Sends a planned fetch. `permit` is held while the fetch is in flight.
     pub fn start(
         &self,
         caller: &Caller,
@@ -73,7 +74,7 @@ impl Core {
         self.send(caller, object, fetch, permit, false);
     }
 
-    /// The same; the task that comes back ends when what the fetch brought is stored, or will not be.
+    /// The same. The returned task ends when the bytes of the fetch are stored or will not be.
     pub fn send(
         &self,
         caller: &Caller,
@@ -93,7 +94,7 @@ impl Core {
         }))
     }
 
-    /// Fetches what the reader of `range` will want next, under its credential.
+    /// Fetches the bytes that the reader of `range` will want next, under the reader's credential.
     pub fn read_ahead(&self, caller: &Caller, object: &Arc<Object>, range: &Range<u64>) {
         let bound = self.options.readahead_max_bytes;
         if bound == 0 || self.paused.load(Ordering::Relaxed) {
@@ -121,7 +122,7 @@ impl Core {
         }
     }
 
-    /// Stores the bytes of a write of ours that the origin has taken.
+    /// Stores the bytes of a write of ours that the origin has accepted.
     pub async fn keep_written(&self, own: OwnWrite, offset: u64, bytes: Bytes) {
         let range = offset..offset.saturating_add(bytes.len() as u64);
         if bytes.is_empty() || !self.may_store() {
@@ -133,7 +134,7 @@ impl Core {
             self.store(&own.object, range, &bytes, false, wanted).await;
             return;
         }
-        // The client need not wait for our disk, as long as there are not too many such writes.
+        // The client does not wait for our disk, unless there are too many such writes.
         let Ok(permit) = self.storing.clone().acquire_owned().await else { return };
         tokio::spawn(async move {
             own.core.store(&own.object, range, &bytes, false, wanted).await;
@@ -141,7 +142,7 @@ impl Core {
         });
     }
 
-    /// The same, to its end.
+    /// The same, but returns only when the bytes are stored or will not be.
     pub async fn store_written(&self, own: &OwnWrite, offset: u64, bytes: &Bytes) {
         let range = offset..offset.saturating_add(bytes.len() as u64);
         let ticket = own.ticket;
@@ -150,8 +151,8 @@ impl Core {
         }
     }
 
-    /// Writes bytes to the object's file where they are missing, and marks them valid if they are `wanted` before and
-    /// after.
+    /// Writes the missing bytes to the object's data file. Marks them valid if they are `wanted` both before
+    /// and after the write.
     pub async fn store(
         &self,
         object: &Arc<Object>,
@@ -222,8 +223,8 @@ impl Errand {
         }
     }
 
-    /// Reads the range, in as many READs as the origin wants, and what of it is a hole in none. Gives up half-way if the
-    /// file changes between two.
+    /// Reads the range, in as many READs as the origin wants. A hole at its start costs none. Stops early if
+    /// the file changes between two READs.
     async fn bring(&self) -> Result<Brought> {
         let range = &self.fetch.range;
         let mut brought =
@@ -273,7 +274,7 @@ impl Errand {
         Ok(Brought { bytes: all, eof: read.eof, ..brought })
     }
 
-    /// The hole that the file has where the range begins. None if there is data, or if that is not known and not worth a
+    /// The hole at the start of the range. `None` if there is data, or if that is not known and not worth a
     /// call.
     async fn hole(&self) -> Option<Hole> {
         let (core, object, start) = (&self.core, &self.object, self.fetch.range.start);
@@ -283,7 +284,8 @@ impl Errand {
         let (known, stand) = core.with(object, |state| {
             let size = state.attributes().filter(|known| Holes::may_be_in(known)).map(|known| known.size)?;
             let stand = state.data.stand();
-            // Without a call, nothing tells whether this caller may read, nor does one under an open of ours.
+            // Without a READ, nothing tells whether this caller may read. A READ under an open of ours does
+            // not tell either.
             let may = core.may(state, &self.caller.principal, AccessMask::READ) == Some(true);
             if !may && core.reads_by_ours(state) {
                 return None;
@@ -305,7 +307,8 @@ impl Errand {
         (!hole.range.is_empty()).then_some(hole)
     }
 
-    /// Asks the origin where the next data is. None if it does not say, or does not say of which state of the file.
+    /// Asks the origin for the next data. `None` if the origin does not say, or not for which state of the
+    /// file.
     async fn ask_hole(&self, start: u64) -> Option<Hole> {
         let (core, handle) = (&self.core, &self.object.handle);
         let usage = core.use_open(&self.object, Share::READ);
@@ -336,7 +339,7 @@ impl Errand {
 }
 
 impl Drop for Errand {
-    /// However it ends, those who wait are told. The first word counts.
+    /// However the errand ends, every waiter gets a result. Only the first result counts.
     fn drop(&mut self) {
         self.fetch.finish(Err(Status::ServerFault.into()));
         self.core.with(&self.object, |state| state.data.end_fetch(&self.fetch));
@@ -344,7 +347,7 @@ impl Drop for Errand {
 }
 
 impl Core {
-    /// So many bytes have come.
+    /// Counts bytes that have arrived from the origin.
     pub fn measure(&self, bytes: u64) {
         self.counters.fetched_bytes.add(bytes);
         let mut pace = self.pace.lock();
@@ -353,18 +356,18 @@ impl Core {
     }
 }
 
-/// Is there less than the range asks for, and not nothing?
+/// Are there fewer bytes than the range asks for, but not none?
 fn is_short(bytes: &[u8], range: &Range<u64>) -> bool {
     (bytes.len() as u64) < range.end - range.start && !bytes.is_empty()
 }
 
-/// So many zeros, at most those of one fetch.
+/// A buffer of zeros. Sizes up to the largest READ share one allocation.
 fn zeros(count: usize) -> Bytes {
     static ZEROS: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(vec![0; CHUNK_MAX_BYTES as usize]));
     if count <= ZEROS.len() { ZEROS.slice(..count) } else { Bytes::from(vec![0; count]) }
 }
 
-/// The bytes of a READ, off the async worker if a disk has to be asked.
+/// The bytes of a READ. Runs off the async worker if a disk has to be read.
 pub async fn to_bytes(data: &vfs::Data) -> Result<Bytes> {
     match data {
         vfs::Data::Bytes(bytes) => Ok(bytes.clone()),
@@ -375,7 +378,7 @@ pub async fn to_bytes(data: &vfs::Data) -> Result<Bytes> {
     }
 }
 
-/// A write of ours, from before it is sent until its bytes are in the cache or will not be.
+/// A write of ours, from before it is sent until its bytes are stored or will not be.
 pub struct OwnWrite {
     core: Arc<Core>,
     object: Arc<Object>,
@@ -383,7 +386,7 @@ pub struct OwnWrite {
 }
 
 impl OwnWrite {
-    /// About to be sent. None while everything is being torn down.
+    /// The write is about to be sent. Fails while the cache is being torn down.
     pub fn begin(core: &Core, object: &Arc<Object>, range: Range<u64>) -> Result<OwnWrite> {
         let core = core.share().ok_or(Status::ServerFault)?;
         let ticket = core.with(object, |state| {

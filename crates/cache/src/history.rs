@@ -1,16 +1,17 @@
-//! The chain of our own changes of one object: which changes does weak cache consistency data explain?
+//! The history of our own changes of one object: which changes does weak cache consistency data explain?
 //!
-//! Each of our operations comes back as an edge from the state before it to the state after it. Replies of parallel
-//! operations arrive in any order, so edges wait until they link: the known state, an edge that starts there, an edge
-//! that starts where that one ends, and so on. When nothing of ours is under way any more, every edge has been linked
-//! and every state that was seen meanwhile lies on the way, then all changes were ours. Otherwise somebody else
-//! changed the object too. An operation that brought no state before it explains nothing: the chain is *blind*.
+//! The reply to each of our operations gives an edge from the state before it to the state after it. Replies
+//! of parallel operations arrive in any order, so edges wait until they link into a chain. The chain starts
+//! at the known state, and each edge starts where the one before it ends.
 //!
-//! Version 3 tells the states at both ends of an edge. Version 4 tells their change attributes (`change_info4`), and
-//! attributes of some later moment: of changes that overlap, the last one's are those of its end. The known state goes
-//! as far along the chain as there are attributes.
+//! When no operation of ours is in flight any more, the history is judged. If every edge is linked, and every
+//! state that was seen meanwhile lies on the chain, all changes were ours. Otherwise another client changed
+//! the object too. An operation whose reply lacks the state before it explains nothing: the history is
+//! *blind*.
 //!
-//! Promise: own-changes
+//! NFSv3 reports the attributes at both ends of an edge. NFSv4 reports the change attributes at both ends
+//! (`change_info4`), and the attributes of some later moment. If changes overlap, only the last one's
+//! attributes are those of its end. The known state advances along the chain as far as attributes are known.
 
 mod edge;
 #[cfg(test)]
@@ -22,40 +23,41 @@ use vfs::{Attributes, Wcc, WccAttributes};
 
 use edge::{Edge, Point};
 
-/// How many of the states passed are remembered, to recognise late answers.
+/// The number of passed states that are remembered, to recognise late replies.
 const PASSED_MAX: usize = 64;
-/// Most edges and seen states that wait. More means that the first one will never link.
+/// The largest number of waiting edges, and of seen states. If more wait, the first edge will never link.
 const WAITING_MAX: usize = 1024;
 
-/// The last of the states that operations of ours have told, as far as can be said.
+/// The last of the states that our operations have reported, as far as they can be put in order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latest {
-    /// The one with the latest ctime, if any was told.
+    /// The state with the latest ctime, if any was reported.
     pub attributes: Option<Attributes>,
-    /// All operations have told one, and it is in no respect older than any of the others, or than what was known: if nobody
-    /// else changes the object, this is its state.
+    /// Every operation has reported a state, and `attributes` is in no respect older than any of them or than
+    /// the known state. If no other client changes the object, `attributes` is its state.
     pub certain: bool,
 }
 
-/// What the end of an operation tells.
+/// The judgement after an operation has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Others are under way, and not all fits yet. If some of the chain was linked, this is how far it got.
+    /// Other operations are in flight, and not everything fits yet. Carries the state that the chain has
+    /// reached, if an edge was linked.
     Waiting(Option<Attributes>),
-    /// All changes were ours; the state is now this. `None` if it is the one that was known.
+    /// All changes were ours. Carries the current state, or `None` if it is the known one.
     Explained(Option<Attributes>),
-    /// Some operation did not say what was before it: whatever changed, nothing proves that it was us alone.
+    /// Some operation did not report the state before it: nothing proves that all changes were ours.
     Blind(Latest),
-    /// Somebody else changed the object.
+    /// Another client changed the object.
     Foreign(Latest),
 }
 
-/// The operations of ours on one object that are under way, and what the finished ones left.
+/// Our operations on one object that are in flight, and the reports of the finished ones.
 #[derive(Clone, Debug, Default)]
 pub struct ChangeHistory {
     under_way: u32,
     blind: bool,
-    /// Some operation has told no state at all.
+    /// Some operation has reported no attributes after it.
     untold: bool,
     edges: Vec<Edge>,
     seen: Vec<Attributes>,
@@ -68,30 +70,31 @@ impl ChangeHistory {
         self.under_way += 1;
     }
 
-    /// Is one under way?
+    /// Is an operation in flight?
     pub fn is_under_way(&self) -> bool {
         self.under_way > 0
     }
 
-    /// While operations of ours are under way, attributes came in that are not the known ones.
+    /// Takes note of attributes that differ from the known ones while operations of ours are in flight.
     pub fn observe(&mut self, attributes: &Attributes) {
         if !self.has_passed(&attributes.wcc()) {
             self.remember_seen(*attributes);
         }
     }
 
-    /// Has something been seen or told that does not fit yet? Then nothing cached may be used until it does: a change by
-    /// somebody else may lie behind it.
+    /// Has a state been seen or reported that does not fit yet? Until it fits, no cached value may be used:
+    /// the state may be the result of another client's change.
     pub fn is_suspect(&self) -> bool {
         self.blind || !self.seen.is_empty() || !self.edges.is_empty()
     }
 
-    /// Was this a state on the way to the known one?
+    /// Was this a state on the chain that led to the known one?
     pub fn has_passed(&self, state: &WccAttributes) -> bool {
         self.is_passed(&Point::ObjectState(*state))
     }
 
-    /// An operation ended, well or not, with what it told. `known` is the state that everything cached belongs to.
+    /// An operation has ended, successfully or not, and its reply brought `wcc`. Everything cached belongs to
+    /// the state `known`.
     pub fn end(&mut self, known: Option<&Attributes>, wcc: &Wcc) -> Verdict {
         self.under_way = self.under_way.saturating_sub(1);
         match Edge::told(wcc) {
@@ -111,7 +114,7 @@ impl ChangeHistory {
         self.judge(known)
     }
 
-    /// An operation failed without having changed anything, and told the object's attributes or nothing.
+    /// An operation failed without changing anything. Its reply brought the object's attributes or nothing.
     pub fn end_unchanged(&mut self, known: Option<&Attributes>, attributes: Option<&Attributes>) -> Verdict {
         self.under_way = self.under_way.saturating_sub(1);
         let same = |attributes: &Attributes| known.is_some_and(|known| known.wcc() == attributes.wcc());
@@ -129,7 +132,7 @@ impl ChangeHistory {
         self.conclude(linked, known)
     }
 
-    /// The latest state that has been told yet, if all that are known can be put in order.
+    /// The latest state reported so far, if all reported states and the known one can be put in order.
     pub fn latest<'a>(&'a self, known: &'a Attributes) -> Option<&'a Attributes> {
         let shown = self.edges.iter().filter_map(|edge| edge.shown.as_ref());
         let states = || shown.clone().chain(&self.seen).chain(std::iter::once(known));
@@ -139,12 +142,12 @@ impl ChangeHistory {
         certain.then_some(last)
     }
 
-    /// Follows the edges from `known`; gives the attributes where they end, if anywhere else. Edges beyond the last state
-    /// of which there are attributes wait on.
+    /// Follows the edges from `known`. Returns the attributes where they end, if that is another state. Edges
+    /// beyond the last state with known attributes keep waiting.
     fn link(&mut self, known: &Attributes) -> Option<Attributes> {
         let mut at = Point::ObjectState(known.wcc());
         let mut way = Vec::new();
-        // So many of them lead to these attributes.
+        // The number of edges that lead to the last state with known attributes, and these attributes.
         let mut shown = None;
         while let Some(edge) = self.take_next(&at) {
             at = edge.after;
@@ -165,8 +168,8 @@ impl ChangeHistory {
         shown.map(|_| attributes)
     }
 
-    /// The edge that starts there. A change within one granule that leaves the size is a circle: it goes first, or it would
-    /// be left over.
+    /// The edge that starts at `at`. A change within one timestamp granularity that keeps the size ends where
+    /// it started: its edge is a circle. A circle goes first, or it would be left over.
     fn take_next(&mut self, at: &Point) -> Option<Edge> {
         let links = |edge: &Edge| edge.before.is(at);
         let circles = |edge: &Edge| links(edge) && edge.is_circle();
@@ -178,9 +181,9 @@ impl ChangeHistory {
         self.seen.iter().find(|seen| at.is(&Point::ObjectState(seen.wcc()))).copied()
     }
 
-    /// Nothing is under way any more: judges, and starts afresh.
+    /// No operation is in flight any more: judges the history and starts it anew.
     fn conclude(&mut self, linked: Option<Attributes>, known: Option<&Attributes>) -> Verdict {
-        // A circle whose reply came after that of the change that followed it.
+        // Drop a circle whose reply arrived after that of the change that followed it.
         let mut edges = std::mem::take(&mut self.edges);
         edges.retain(|edge| !edge.is_circle() || !self.is_passed(&edge.before));
         self.edges = edges;
@@ -221,8 +224,9 @@ impl ChangeHistory {
     }
 }
 
-/// Of two states that overlapping changes of ours have left, may `last` be the later one, whatever is looked at? Then it is,
-/// unless the origin's clock has been set back between them. Two that were stamped in one granule and differ tell nothing.
+/// May `last` be the later one of two states that our overlapping changes have left, by every attribute? Then
+/// it is the later one, unless the origin's clock was set back between them. Two different states with the
+/// same ctime and change attribute cannot be put in order.
 fn is_no_older(last: &Attributes, other: &Attributes) -> bool {
     if (last.ctime, last.change) == (other.ctime, other.change) {
         return last == other;
@@ -301,8 +305,7 @@ mod tests {
         assert_eq!(history.end_unchanged(Some(&state(0)), Some(&state(1))), Verdict::Foreign(latest(1)));
     }
 
-    /// WRITEs over version 4 tell no state before.
-    // Promise: own-changes-under-a-lease
+    /// NFSv4 WRITEs report no state before them.
     #[test]
     fn of_blind_changes_the_one_that_is_older_in_nothing_came_last() {
         let run = |states: &[Attributes]| {
@@ -323,8 +326,8 @@ mod tests {
     }
 
     proptest! {
-        /// Our own writes are explained in whatever order their replies come; with one foreign write among them they
-        /// never are. Some writes fall into one granule and change no attribute.
+        /// Our own writes are explained in whatever order their replies arrive. With one foreign write among
+        /// them, they never are. Some writes fall into one timestamp granularity and change no attribute.
         #[test]
         fn order_does_not_matter(
             steps in prop::collection::vec(any::<bool>(), 1..12),

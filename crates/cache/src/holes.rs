@@ -1,13 +1,12 @@
-//! Holes of a file at the origin: bytes that need not be fetched to be known.
+//! Holes of a file at the origin: bytes that are known without a fetch.
 //!
-//! The attributes tell that a file may be sparse: it uses less space than its size. Before a fetch begins where a hole may
-//! be, the origin is asked where the next data is (SEEK, RFC 7862 section 15.11). One answer covers the whole hole, however
-//! many fetches it takes to read through it. What it says belongs to the known state of the file, as the bytes of a READ
-//! do: attributes come with it, and a change of the file or a write of ours makes it void.
+//! A file may be sparse if it uses less space than its size. Before a fetch where a hole may begin, the cache
+//! asks the origin for the next data (SEEK, RFC 7862 section 15.11). One answer covers the whole hole,
+//! however many fetches read through it. Like the bytes of a READ, the answer belongs to the known state of
+//! the file. Attributes come with it, and a change of the file or a write of ours invalidates it.
 //!
-//! A fetch that ends in data is followed by no question. One that ends in a block of zeros is: a hole may begin there.
-//!
-//! Promise: holes
+//! A fetch that ends in data is followed by no SEEK. A fetch that ends in a block of zeros is, because a hole
+//! may begin there.
 
 use std::ops::Range;
 
@@ -15,36 +14,36 @@ use vfs::Attributes;
 
 use crate::data::BLOCK_BYTES;
 
-/// A file whose space falls short of its size by less has no hole that is worth a call.
+/// If the space in use falls short of the size by less than this, no hole is worth a call.
 const WORTH_BYTES: u64 = 64 << 10;
 
 /// The known holes of one file.
 #[derive(Clone, Debug, Default)]
 pub struct Holes {
-    /// The last hole that the origin has told of, and the stand of the data that it belongs to.
+    /// The hole that the origin reported last, and the stand of the data (`Data::stand`) that it belongs to.
     last: Option<(Range<u64>, (u64, u64))>,
     /// The last fetch ended in data.
     in_data: bool,
 }
 
 impl Holes {
-    /// May a file that looks like this have holes?
+    /// May a file with these attributes have holes?
     pub fn may_be_in(known: &Attributes) -> bool {
         known.used.saturating_add(WORTH_BYTES) <= known.size
     }
 
-    /// The hole that begins at or before `offset` and ends behind it, if it is known for data of this stand.
+    /// The rest of the known hole from `offset` on, if there is one for data of this stand.
     pub fn at(&self, offset: u64, stand: (u64, u64)) -> Option<Range<u64>> {
         let (hole, of) = self.last.as_ref()?;
         (*of == stand && hole.contains(&offset)).then_some(offset..hole.end)
     }
 
-    /// Is it worth a call to ask whether there is a hole where the next fetch begins?
+    /// Is it worth a call to ask for a hole where the next fetch begins?
     pub fn may_follow(&self) -> bool {
         !self.in_data
     }
 
-    /// The origin has told of a hole, or of data if it is empty.
+    /// The origin has reported a hole, or data if the range is empty.
     pub fn told(&mut self, hole: Range<u64>, stand: (u64, u64)) {
         self.in_data = hole.is_empty();
         if !hole.is_empty() {
@@ -52,7 +51,7 @@ impl Holes {
         }
     }
 
-    /// Bytes have been read.
+    /// These bytes were read: records whether they end in data.
     pub fn read(&mut self, bytes: &[u8]) {
         let last = bytes.len().saturating_sub(BLOCK_BYTES as usize);
         self.in_data = !crate::store::sparse::is_zero(&bytes[last..]);

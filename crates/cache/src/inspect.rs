@@ -1,8 +1,9 @@
-//! What is cached, for people and tools: found by path, described, pinned, dropped, checked.
+//! Views of the cached data for people and tools: find by path, describe, pin, drop, verify.
 //!
-//! Paths lead from the export's root through names that are remembered, believed or not: looking asks the origin
-//! nothing and uses nothing, so that it changes neither what is known nor what goes first when room is needed. A cache
-//! that is [offline](crate::Cache::open_offline) is looked at in the same way, without the process that fills it.
+//! A path leads from the export's root through names that are remembered, believed or not. A view makes no
+//! call to the origin and counts as no use, so it changes neither the known state nor the order of eviction.
+//! Only [`Cache::find`] asks the origin, for a name that is not remembered. A cache that is
+//! [offline](crate::Cache::open_offline) is viewed in the same way, without the process that fills it.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,28 +21,28 @@ use crate::table::Object;
 use crate::upkeep;
 use crate::writes::{Losses, Lost};
 
-/// Index entries read between two looks at other things.
+/// Index entries that are read at a time.
 const PAGE: usize = 256;
-/// How long the origin is waited for when a path is not known here.
+/// How long to wait for the origin if a path is not known here.
 const LOOKUP_WAIT: Duration = Duration::from_secs(10);
 
-/// How much of a file is here.
+/// How much of a file is cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Completeness {
-    /// Nothing, or it is no regular file.
+    /// Nothing, or the object is not a regular file.
     Nothing,
     /// A part.
     Part,
-    /// All of it: it is read without the origin.
+    /// All of it: reads need no call to the origin.
     CompleteFile,
 }
 
-/// How far what is known is believed.
+/// How far the known state is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Validity {
-    /// The origin has promised to tell of changes.
+    /// The origin has promised to announce changes.
     Leased,
-    /// Within the attribute timeouts; the next open asks all the same, unless `nocto`.
+    /// Within the attribute timeouts. The next open still asks the origin, except with `nocto`.
     Current,
     /// The next use asks the origin whether it has changed.
     Unconfirmed,
@@ -49,55 +50,55 @@ pub enum Validity {
     Unknown,
 }
 
-/// What keeps an object from the cleaner.
+/// The pin that keeps an object from the cleaner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keeper {
     /// Its own pin.
     Itself,
-    /// The pin of this directory above.
+    /// The pin of this directory above the object.
     Above(Handle),
 }
 
-/// What is known of one object.
+/// A description of one object.
 #[derive(Clone, Debug)]
 pub struct Info {
-    /// Which.
+    /// The object.
     pub handle: Handle,
     /// Its attributes as last seen.
     pub attributes: Option<Attributes>,
-    /// Bytes of it that are here.
+    /// Bytes of it that are cached.
     pub cached_bytes: u64,
     /// Bytes of disk that they use.
     pub disk_bytes: u64,
-    /// How much of it that is.
+    /// How much of it is cached.
     pub completeness: Completeness,
-    /// How far it is believed.
+    /// How far the known state is believed.
     pub validity: Validity,
     /// When the origin was last asked, by this machine's clock.
     pub confirmed: Option<Timestamp>,
-    /// How long ago that is.
+    /// The time since then.
     pub age: Option<Duration>,
-    /// What keeps it.
+    /// The pin that keeps it.
     pub pinned: Option<Keeper>,
     /// When it was last used, in seconds by this machine's clock.
     pub used_at: Option<i64>,
 }
 
-/// Why a path leads nowhere.
+/// Why a path was not found.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FindError {
-    /// No component of that name can be.
+    /// A component is not a valid name.
     #[error("it is no path: components must not be `.` or `..`, and have at most 255 bytes")]
     NoPath,
     /// Not even the root is known.
     #[error("nothing is known of the export yet; it is learnt when a client first uses it")]
     Empty,
-    /// This component is not known here, and nobody can be asked.
+    /// This component is not known here, and there is no origin to ask.
     #[error(
         "nothing is known of `{0}`; name a path below the export's root that was used, or ask while the proxy or mount runs"
     )]
     NotKnown(String),
-    /// The origin said so.
+    /// The origin answered with this status.
     #[error("`{0}`: {1}")]
     Origin(String, Status),
 }
@@ -105,36 +106,37 @@ pub enum FindError {
 /// Sums over all objects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Objects that the index knows.
+    /// Objects in the index.
     pub objects: u64,
     /// Files with data.
     pub files: u64,
-    /// Those that are whole.
+    /// Files that are complete.
     pub complete: u64,
     /// Bytes of disk in use.
     pub disk_bytes: u64,
     /// The hard limit.
     pub max_bytes: u64,
-    /// The soft one.
+    /// The soft limit.
     pub soft_bytes: u64,
     /// Bytes of disk in use by data of each file system of the origin.
     pub file_systems: Vec<(Fsid, u64)>,
-    /// The hard limit of each.
+    /// The hard limit of each file system.
     pub export_max_bytes: Option<u64>,
 }
 
 impl Cache {
-    /// Whose files these are.
+    /// The origin of the cached files.
     pub fn origin(&self) -> &str {
         &self.core.options.origin
     }
 
-    /// Can nobody be asked? Then this is a look at what another process has left.
+    /// Is there no origin to ask? Then this is a view of the data that another process has left.
     pub fn is_offline(&self) -> bool {
         self.offline
     }
 
-    /// What a path below the export's root leads to. What is not remembered is looked up, if there is anybody to ask.
+    /// The object that a path below the export's root leads to. If a name is not remembered and the cache is
+    /// not offline, looks the name up at the origin.
     ///
     /// # Errors
     /// Names the component that is not known.
@@ -175,7 +177,7 @@ impl Cache {
         found.map(|looked| looked.node.handle).map_err(|error| FindError::Origin(shown(), error.status))
     }
 
-    /// What is known of an object.
+    /// Describes an object.
     pub fn info(&self, handle: &Handle) -> Info {
         let object = self.core.glance(handle);
         let pinned = self
@@ -185,7 +187,7 @@ impl Cache {
         let used_at = Some(object.used_at.load(Ordering::Relaxed)).filter(|at| *at != 0);
         let now = self.core.policy.wall();
         self.core.with(&object, |state| {
-            // Records of an earlier version do not say.
+            // Records of an earlier version lack this time.
             let confirmed = state.confirmed().filter(|at| *at != Timestamp::default());
             Info {
                 handle: *handle,
@@ -202,8 +204,8 @@ impl Cache {
         })
     }
 
-    /// Names in a directory that are known, with what they lead to, in the order of their bytes. From the first behind
-    /// `after` on, at most `max`.
+    /// Known names in a directory and their objects, in the order of their bytes: the first ones behind
+    /// `after`, at most `max`.
     pub fn children(&self, directory: &Handle, after: Option<&Name>, max: usize) -> Vec<(Name, Handle)> {
         let prefix = directory_prefix(directory);
         let mut from = prefix.clone();
@@ -230,19 +232,19 @@ impl Cache {
         children
     }
 
-    /// Where an object was last seen, from the root: its components. `None` if that is not known.
+    /// The components of the path where an object was last seen, from the root. `None` if it is not known.
     pub fn path_of(&self, handle: &Handle) -> Option<Vec<Name>> {
         self.core.path_of(handle)
     }
 
-    /// Files of which something was lost after its close had succeeded, oldest first; of very many, the last. And how many
-    /// times that happened.
+    /// Files that lost data after a successful close, oldest first, and the number of such losses. If there
+    /// are very many, only the last ones are listed.
     pub fn lost(&self) -> (Vec<Lost>, u64) {
         let of = |losses: &Losses| (losses.list(), losses.files());
         self.core.delayed.as_ref().map(|delayed| of(&delayed.losses)).unwrap_or_default()
     }
 
-    /// Those of them of which nobody has been told: no operation on the file has failed since.
+    /// Those of them that no client has been told of: no operation on the file has failed since.
     pub fn lost_untold(&self) -> Vec<Lost> {
         let is_untold = |lost: &Lost| {
             let writes =
@@ -252,7 +254,7 @@ impl Cache {
         self.lost().0.into_iter().filter(is_untold).collect()
     }
 
-    /// All objects that have data, least recently used first: a page of them, and where the next begins.
+    /// A page of the objects with data, least recently used first, and the key where the next page begins.
     pub fn with_data(&self, from: &[u8]) -> (Vec<Handle>, Option<Vec<u8>>) {
         let page = self.core.index.scan(Table::Uses, &[], from, PAGE);
         let next = page.last().map(|(key, _)| [key, &[0][..]].concat());
@@ -261,7 +263,7 @@ impl Cache {
         (page.iter().filter(has_data).filter_map(|(key, _)| handle(key)).collect(), next)
     }
 
-    /// Sums over everything.
+    /// Sums over all objects.
     pub async fn totals(&self) -> Totals {
         self.core.flush().await;
         let mut totals = Totals {
@@ -286,21 +288,21 @@ impl Cache {
         }
     }
 
-    /// Pins an object, and if it is a directory all that is or comes below it: the cleaner never takes their data. The
-    /// pin is durable when this returns.
+    /// Pins an object. If it is a directory, everything below it is pinned too, now and later. The cleaner
+    /// never evicts pinned data. The pin is durable when this returns.
     ///
     /// # Errors
-    /// If it cannot be written down; then nothing is pinned.
+    /// If the pin cannot be written; then nothing is pinned.
     pub async fn pin(&self, handle: &Handle, path: String) -> std::io::Result<()> {
         let pinned = Pinned { handle: *handle, since: self.core.policy.wall().seconds, path };
         let core = self.core.clone();
         blocking(move || core.pins.pin(pinned)).await
     }
 
-    /// Takes the pin of an object away; what keeps what is above or below it stays. False if it had none.
+    /// Removes the pin of an object. Pins above and below it stay. False if it had none.
     ///
     /// # Errors
-    /// If that cannot be written down; then it is still pinned.
+    /// If the change cannot be written; then the object is still pinned.
     pub async fn unpin(&self, handle: &Handle) -> std::io::Result<bool> {
         let (core, handle) = (self.core.clone(), *handle);
         let gone = blocking(move || core.pins.unpin(&handle)).await?;
@@ -313,7 +315,8 @@ impl Cache {
         self.core.pins.all()
     }
 
-    /// Takes an object's data off the disk, pinned or not; who reads it at this moment reads on. The bytes that it used.
+    /// Removes an object's data from the disk, pinned or not. A reader that is using it continues. Returns
+    /// the bytes of disk that it used.
     pub async fn drop_data(&self, handle: &Handle) -> u64 {
         let object = self.core.glance(handle);
         let freed = self.core.with(&object, |state| {
@@ -337,7 +340,7 @@ impl Core {
         *known
     }
 
-    /// The origin's root is this.
+    /// Records the handle of the origin's root.
     pub fn learn_root(&self, root: Handle) {
         if self.known_root() != Some(root) {
             let mut batch = crate::store::Batch::default();
@@ -347,8 +350,8 @@ impl Core {
         }
     }
 
-    /// What a remembered name leads to, if nothing speaks against it: the child is in the state that the name was seen
-    /// with, or was last seen here.
+    /// The child that a remembered name leads to, if nothing contradicts it. The child must be in the state
+    /// in which the name was seen, or must have been seen here last.
     fn led(&self, directory: &Handle, name: &Name, entry: &NameEntry) -> Option<Handle> {
         let Leads::To(child) = entry.leads else { return None };
         let object = self.glance(&child);
@@ -362,7 +365,7 @@ impl Core {
         here.then_some(child)
     }
 
-    /// Takes note of where a child was seen.
+    /// Records where a child was seen.
     pub fn see_child(&self, directory: &Handle, name: &Name, entry: Option<&NameEntry>) {
         let Some(NameEntry { leads: Leads::To(child), .. }) = entry else { return };
         if let Some(child) = self.table.peek(child) {
@@ -370,7 +373,8 @@ impl Core {
         }
     }
 
-    /// Somebody who may read it, as far as was ever told: who is there to read for no client in particular.
+    /// A caller that may read the object, as far as the origin ever said: for READs on behalf of no client in
+    /// particular.
     pub fn reader_of(&self, object: &Arc<Object>) -> Caller {
         let principal = self.with(object, |state| {
             let reads = |right: &&crate::rights::Right| right.may_ever(vfs::AccessMask::READ);
@@ -380,12 +384,12 @@ impl Core {
     }
 }
 
-/// The same, but not for ever.
+/// The same caller, with a deadline.
 pub fn patient(caller: &Caller) -> Caller {
     Caller { deadline: Some(tokio::time::Instant::now() + LOOKUP_WAIT), ..caller.clone() }
 }
 
-/// How long ago, if clocks agree.
+/// The time between two timestamps, or zero if the clocks disagree.
 pub fn since(then: Timestamp, now: Timestamp) -> Duration {
     let nanos = (now.as_nanos() - then.as_nanos()).clamp(0, i128::from(u64::MAX));
     Duration::from_nanos(nanos as u64)

@@ -1,9 +1,11 @@
-//! Leases from the layer below: what they vouch for, and who holds which.
+//! Leases from the layer below: what a lease vouches for, and which object has which lease.
 //!
-//! While a lease is held, nobody else changes the file without the lease being recalled first. It therefore vouches for
-//! the attributes and the data that are known of the file, and for the names that lead to it, since whoever removes or
-//! renames a name of the file changes the file too. It does not vouch for anything that was asked before it was granted
-//! and answered after, nor for what anybody may do: that is the origin's to say, of each credential. One on a directory
+//! While a lease is held, no other client changes the file unless the lease is recalled first. The lease
+//! vouches for the known attributes and data of the file. It also vouches for the names that lead to the
+//! file, because removing or renaming a name of the file changes the file too.
+//!
+//! A lease does not vouch for an answer that was requested before the grant and arrived after it. It does not
+//! vouch for access rights either: the origin decides them for each credential. A lease on a directory
 //! vouches for all names in it ([`ObjectState::names_epoch`](crate::object::ObjectState::names_epoch)).
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -17,37 +19,39 @@ use vfs::{Lease, LeaseId, LeaseKind, Recall};
 
 use crate::table::Object;
 
-/// Recalls of leases that are not known yet. More than these are answered as unknown.
+/// The largest number of remembered reports on leases whose grant has not arrived. A recall beyond it is
+/// handled like that of an unknown lease.
 const EARLY_MAX: usize = 1024;
 
-/// A lease that is held on one file.
+/// A lease that is held on one file or directory.
 #[derive(Clone, Debug)]
 pub struct HeldLease {
-    /// Its name below.
+    /// Its id in the layer below.
     pub id: LeaseId,
-    /// What it allows.
+    /// Its kind: for reading or for writing.
     pub kind: LeaseKind,
-    /// Its name above.
+    /// Its id in the layer above.
     pub above: LeaseId,
-    /// The layer above has it.
+    /// The layer above holds it.
     pub given: bool,
-    /// It was recalled: it still vouches, but nothing new is built on it.
+    /// It is being recalled or returned. It still vouches, but nothing new may rely on it.
     pub recalled: bool,
-    /// It has been held since before this process.
+    /// It has been held since before this process started.
     pub adopted: bool,
-    /// Calls sent from this event on were answered under it.
+    /// Calls sent at or after this event were answered under it.
     pub since: u64,
-    /// Attributes asked for from this event on are vouched for: those of the grant itself, if they are the known ones.
+    /// It vouches for attributes requested at or after this event. Those of the grant itself are among them,
+    /// if they are the known ones.
     pub vouches_from: u64,
-    /// Up to which size of the file the layer below has set space aside.
+    /// Up to which size of the file, in bytes, the layer below has reserved space.
     pub space_limit: u64,
     until: Option<Instant>,
-    /// Woken when the layer above has returned it.
+    /// Notified when the layer above has returned the lease.
     pub returned: Arc<Notify>,
 }
 
 impl HeldLease {
-    /// One that was just granted, at the event `since`.
+    /// A lease that was granted at the event `since`.
     pub fn granted(lease: &Lease, above: LeaseId, since: u64, vouches_from: u64) -> HeldLease {
         HeldLease {
             id: lease.id,
@@ -64,7 +68,7 @@ impl HeldLease {
         }
     }
 
-    /// The same, held since before this process.
+    /// The same lease, marked as held since before this process started.
     #[must_use]
     pub fn since_before(mut self) -> HeldLease {
         self.adopted = true;
@@ -76,34 +80,34 @@ impl HeldLease {
         self.until
     }
 
-    /// Has its term not ended?
+    /// Is its term still running?
     pub fn is_valid(&self) -> bool {
         self.until.is_none_or(|until| Instant::now() < until)
     }
 
-    /// May something new be built on it?
+    /// May something new rely on it?
     pub fn is_free(&self) -> bool {
         self.is_valid() && !self.recalled
     }
 
-    /// Are locks the holder's own business?
+    /// May the holder grant locks without telling the origin?
     pub fn keeps_locks(&self) -> bool {
         self.kind == LeaseKind::Write && self.is_free()
     }
 }
 
-/// What became of a lease before the reply that grants it came.
+/// What happened to a lease before the reply with its grant arrived.
 #[derive(Clone, Copy, Debug)]
 pub enum Early {
     /// It was recalled.
     Recall(Recall),
     /// It was revoked.
     Revoked,
-    /// It is being returned, or was: a reply that was made before may tell of it as of one that is held.
+    /// It is being returned, or was returned. A reply that was made before may still report it as held.
     Returned,
 }
 
-/// Who holds which lease. The state of an object is never locked while this is.
+/// Which object has which lease. A caller that holds this lock must not lock the state of an object.
 #[derive(Debug, Default)]
 pub struct Leases {
     inner: Mutex<HeldLeases>,
@@ -114,22 +118,22 @@ pub struct Leases {
 struct HeldLeases {
     below: HashMap<LeaseId, (Arc<Object>, LeaseKind)>,
     above: HashMap<LeaseId, Arc<Object>>,
-    /// In the order in which they came, with a second chance for those used since.
+    /// In order of arrival. A lease that was used since gets a second chance.
     order: VecDeque<(LeaseId, u64)>,
-    /// Chosen to be returned.
+    /// Leases chosen to be returned.
     leaving: HashSet<LeaseId>,
-    /// Opens that may bring a lease, by number.
+    /// Calls in flight that may bring a lease, by number.
     grants_in_flight: BTreeSet<u64>,
     next_grant: u64,
     early: HashMap<LeaseId, (Early, u64)>,
 }
 
-/// An open that may bring a lease.
+/// A call in flight that may bring a lease.
 #[derive(Debug)]
 pub struct GrantInFlight(u64);
 
 impl Leases {
-    /// An open that may bring a lease is about to be sent.
+    /// A call that may bring a lease is about to be sent.
     pub fn begin_grant(&self) -> GrantInFlight {
         let mut inner = self.inner.lock();
         let number = inner.next_grant;
@@ -138,7 +142,8 @@ impl Leases {
         GrantInFlight(number)
     }
 
-    /// It has been answered, and what it brought is known. Leases that were recalled meanwhile and that nobody has.
+    /// The call was answered, and the lease that it brought is recorded. Returns the leases that were
+    /// recalled meanwhile and that no object has.
     pub fn end_grant(&self, grant: &GrantInFlight) -> Vec<LeaseId> {
         let mut inner = self.inner.lock();
         inner.grants_in_flight.remove(&grant.0);
@@ -154,7 +159,8 @@ impl Leases {
         lost
     }
 
-    /// A lease was granted. What has become of it already, if anything.
+    /// Records a granted lease. Returns what has happened to it already, if anything. A lease that was
+    /// revoked or returned meanwhile is not recorded.
     pub fn put(&self, id: LeaseId, above: LeaseId, kind: LeaseKind, object: &Arc<Object>) -> Option<Early> {
         let mut inner = self.inner.lock();
         if let Some((early @ (Early::Revoked | Early::Returned), _)) = inner.early.get(&id) {
@@ -167,7 +173,8 @@ impl Leases {
         inner.early.remove(&id).map(|(early, _)| early)
     }
 
-    /// The layer below knows that a lease is held no more: opens sent from now on do not tell of it.
+    /// The layer below has processed the return of a lease: replies to calls sent from now on do not report
+    /// it.
     pub fn forget(&self, id: LeaseId) {
         let mut inner = self.inner.lock();
         if inner.grants_in_flight.is_empty() {
@@ -178,7 +185,7 @@ impl Leases {
         }
     }
 
-    /// A lease is held no more. `forget` has to follow.
+    /// Removes a lease that is no longer held. The caller must call `forget` afterwards.
     pub fn take(&self, id: LeaseId, above: LeaseId) {
         let mut inner = self.inner.lock();
         inner.below.remove(&id);
@@ -191,8 +198,9 @@ impl Leases {
         }
     }
 
-    /// Whose lease the layer below speaks of. If it is not known but may be on its way, what became of it is kept for
-    /// when it comes: `Ok(None)`. `Err` if it is not on its way either.
+    /// The object that has the lease `id`. If the lease is unknown but its grant may be in flight, remembers
+    /// `early` for the grant and returns `Ok(None)`. Returns `Err` if no grant is in flight, or if too much
+    /// is remembered already.
     pub fn find(&self, id: LeaseId, early: Early) -> Result<Option<Arc<Object>>, ()> {
         let mut inner = self.inner.lock();
         if let Some((object, _)) = inner.below.get(&id) {
@@ -202,27 +210,28 @@ impl Leases {
             return Err(());
         }
         let until = inner.next_grant;
-        // One that was returned stays that, whatever else is said of it.
+        // A returned lease stays returned, whatever else is reported of it.
         inner.early.entry(id).or_insert((early, until));
         Ok(None)
     }
 
-    /// Whose lease this is, if it is held.
+    /// The object that has this lease, if it is held.
     pub fn holder(&self, id: LeaseId) -> Option<Arc<Object>> {
         self.inner.lock().below.get(&id).map(|(object, _)| object.clone())
     }
 
-    /// All files with one.
+    /// All objects with a lease.
     pub fn all(&self) -> Vec<Arc<Object>> {
         self.inner.lock().below.values().map(|(object, _)| object.clone()).collect()
     }
 
-    /// Whose lease the layer above speaks of.
+    /// The object whose lease has this id in the layer above.
     pub fn find_above(&self, id: LeaseId) -> Option<Arc<Object>> {
         self.inner.lock().above.get(&id).cloned()
     }
 
-    /// The least recently used beyond so many, about.
+    /// The objects with the least recently used leases beyond `keep`, approximately. Their leases count as
+    /// leaving.
     pub fn beyond(&self, keep: usize) -> Vec<Arc<Object>> {
         let mut inner = self.inner.lock();
         let mut surplus = inner.below.len().saturating_sub(keep + inner.leaving.len());
@@ -244,25 +253,25 @@ impl Leases {
         chosen
     }
 
-    /// Is any held, or on its way?
+    /// Is a lease held, or may one be in flight?
     pub fn may_be_held(&self) -> bool {
         let inner = self.inner.lock();
         !inner.below.is_empty() || !inner.grants_in_flight.is_empty()
     }
 
-    /// How many, for reading and for writing.
+    /// The number of read leases and of write leases.
     pub fn counts(&self) -> (u64, u64) {
         let inner = self.inner.lock();
         let write = inner.below.values().filter(|(_, kind)| *kind == LeaseKind::Write).count() as u64;
         (inner.below.len() as u64 - write, write)
     }
 
-    /// How many.
+    /// The number of leases.
     pub fn len(&self) -> usize {
         self.inner.lock().below.len()
     }
 
-    /// A name for the layer above.
+    /// A new id for the layer above.
     pub fn name(&self) -> LeaseId {
         LeaseId(self.names.fetch_add(1, Ordering::Relaxed) + 1)
     }

@@ -1,38 +1,41 @@
-//! The cache: a [`FileSystem`] over another one, with a persistent cache on this disk.
+//! The cache: a [`FileSystem`] over another one, with a persistent cache on the local disk.
 //!
-//! After Badros' caching client (1999), with Lever's close-to-open (2001). What is on the disk outlives the process;
-//! what is answered never lies: see [`Consistency`] for the promise, and these modules for how it is kept.
+//! The design follows Badros' caching client (1999) and Lever's close-to-open consistency (2001). Cached data
+//! outlives the process. Every answer keeps the promise of [`Consistency`]; these modules keep it:
 //!
-//! | module | what it decides |
+//! | module | responsibility |
 //! |---|---|
-//! | `object` | what is known of a remote object, and what new attributes do to it |
+//! | `object` | the known state of a remote object, and the effect of new attributes on it |
 //! | `history` | which changes our own operations explain |
-//! | `trust` | when unchanged attributes prove unchanged data (the granule rule) |
-//! | `news` | when a negative entry is asked again |
-//! | `rights` | who may have a hit |
-//! | `lease` | what the origin has promised to announce |
-//! | `opens`, `locks` | what is open and locked, here and at the origin |
-//! | `upstream`, `callbacks` | opens at the origin, and what it says unasked |
-//! | `adopt` | what of it is from before this process |
-//! | `data`, `ranges` | which bytes are here, on their way, or being written |
-//! | `revalidate` | who shares a GETATTR |
-//! | `names`, `listing` | what names lead to |
-//! | `filler`, `fetch`, `readahead` | bringing bytes from the origin |
-//! | `holes` | bytes that need not be fetched to be known |
-//! | `completer` | bringing what is missing of a file |
-//! | `store`, `sums` | index and files on this disk |
-//! | `writes` | writes that are delayed, and how they reach the origin |
-//! | `limits` | how much is kept, and what of it |
-//! | `upkeep`, `cleaner` | what happens in the background |
+//! | `trust` | when unchanged attributes prove unchanged data (the timestamp granularity rule) |
+//! | `news` | when a negative entry must be confirmed again |
+//! | `rights` | which credentials may have a hit |
+//! | `lease` | leases from the origin: the changes that the origin has promised to announce |
+//! | `opens`, `locks` | opens and locks of the layer above, and those at the origin |
+//! | `upstream`, `callbacks` | opens at the origin, and callbacks from the origin |
+//! | `adopt` | opens, locks and leases that the origin holds for an earlier process |
+//! | `data`, `ranges` | which bytes are cached, being fetched, or being written |
+//! | `revalidate` | one GETATTR for several callers |
+//! | `names`, `listing` | the objects that names lead to |
+//! | `filler`, `fetch`, `readahead` | fetching bytes from the origin |
+//! | `holes` | bytes that are known to be zero without a fetch |
+//! | `completer` | fetching the missing bytes of a partly cached file |
+//! | `store`, `sums` | the index and the data files on the local disk |
+//! | `writes` | delayed writes, and how they reach the origin |
+//! | `limits` | how much is cached, and which files |
+//! | `upkeep`, `cleaner` | background work |
 //! | `outage` | an origin that does not answer |
-//! | `inspect`, `verify` | what is cached, for people and tools |
+//! | `inspect`, `verify` | views of the cached data for people and tools |
 //! | `filesystem` | the operations |
 //!
-//! Calls to the origin, per operation of a client that asks with [`Freshness::Open`](vfs::Freshness::Open), are those
-//! of docs/reference/costs.md: a GETATTR, LOOKUP or ACCESS that is cached costs one GETATTR, a READ that is cached and valid
-//! costs nothing, the first use by a credential costs one ACCESS. Over an origin with state, opens share one OPEN per
-//! file, and under a lease from the origin none of this but the ACCESS costs anything. Under one on a directory its names
-//! cost nothing, there or not.
+//! An operation that asks with [`Freshness::Open`](vfs::Freshness::Open) costs these calls to the origin:
+//! - a cached GETATTR, LOOKUP or ACCESS: one GETATTR;
+//! - a READ of cached and valid bytes: none;
+//! - the first use of an object by a credential: one ACCESS.
+//!
+//! Over an origin with state, all opens of a file share one OPEN. Under a lease from the origin, only the
+//! ACCESS costs a call. Under a lease on a directory, the names in it cost no call, whether they exist or
+//! not.
 
 mod adopt;
 mod callbacks;
@@ -94,25 +97,27 @@ use crate::core::{Core, Start};
 use crate::store::records::fsid_of;
 use crate::store::{Directory, Index, Pins, Table};
 
-/// Uses that may have been lost when the process was killed: the count goes on beyond them.
+/// An upper bound of the uses that a killed process counted without writing them to the index. The next
+/// process starts its counter beyond them.
 const USES_LOST_MAX: u64 = 1 << 24;
-/// File systems of the origin of which the bytes in use are remembered.
+/// The largest number of the origin's file systems whose bytes in use are loaded from the index.
 const FILE_SYSTEMS_MAX: usize = 4096;
 
 /// A cache over another file system.
 pub struct Cache {
     core: Arc<Core>,
     tasks: Vec<AbortHandle>,
-    /// There is nobody below.
+    /// The layer below is the null file system: see [`Cache::open_offline`].
     offline: bool,
 }
 
 impl Cache {
-    /// Opens a cache directory and starts the background work. Asks the origin nothing.
+    /// Opens a cache directory and starts the background work. Makes no call to the origin.
     ///
     /// # Errors
-    /// One line each: the directory is used by another process, belongs to another origin, was made by a later
-    /// version, holds something else, or cannot be written. An index that is damaged is put aside, not an error.
+    /// Each is one line. Another process uses the directory, it belongs to another origin, a later version
+    /// made it, it holds other files, or it cannot be written. A damaged index is put aside; that is no
+    /// error.
     pub async fn open(below: Arc<dyn FileSystem>, options: Options) -> Result<Arc<Cache>, OpenError> {
         let opened = tokio::task::spawn_blocking(move || {
             let directory = Directory::open(&options.directory, &options.origin)?;
@@ -124,7 +129,7 @@ impl Cache {
         let weak = Arc::downgrade(&core);
         tasks.push(tokio::spawn(upstream::settle::settler(weak.clone())).abort_handle());
         tasks.push(tokio::spawn(writes::writer(weak.clone())).abort_handle());
-        // A recall of what is adopted waits for its turn behind that.
+        // Recalls of adopted leases stay queued in this stream until the listener starts, after the adoption.
         let callbacks = core.below.callbacks();
         let adopting = core.clone();
         let adopted = tokio::task::spawn_blocking(move || adopting.adopt());
@@ -141,11 +146,11 @@ impl Cache {
         Ok(Arc::new(Cache { core, tasks, offline: false }))
     }
 
-    /// Opens the directory of a cache that no process uses, to look at what is there and to take things away. Nothing
-    /// happens in the background, and whatever would have to ask the origin fails with `Delay`.
+    /// Opens the directory of a cache that no process uses, to inspect it or to remove data from it. No
+    /// background work runs. Every operation that needs the origin fails with `Delay`.
     ///
     /// # Errors
-    /// As [`Cache::open`]; a directory that is no cache is left alone.
+    /// As [`Cache::open`]. A directory that is not a cache is left unchanged.
     pub async fn open_offline(path: &Path) -> Result<Arc<Cache>, OpenError> {
         let path = path.to_owned();
         let opened = tokio::task::spawn_blocking(move || {
@@ -153,7 +158,7 @@ impl Cache {
             let mut options = Options::new(path, origin);
             options.size_max_bytes = u64::MAX;
             options.min_free_bytes = 0;
-            // To look at it is no reason to throw it away.
+            // An inspection must not discard the index when the disk is full.
             let index = Index::open_or_leave(&directory.index())?;
             prepare(directory, index, Arc::new(null::NullFileSystem), options)
         });
@@ -179,17 +184,17 @@ impl Cache {
         stats
     }
 
-    /// Writes to the index what is known by now, without waiting for the interval.
+    /// Writes pending knowledge to the index now, without waiting for the flush interval.
     pub async fn flush(&self) {
         self.core.flush().await;
     }
 
-    /// Takes off the disk what no record speaks of, at once and without breath.
+    /// Removes the files that no record refers to, at once and without pauses.
     pub async fn sweep(&self) {
         self.core.sweep(Duration::ZERO, false).await;
     }
 
-    /// Writes down what was changed of a cache that was opened to be looked at.
+    /// Writes the changes made to a cache that was opened with [`Cache::open_offline`].
     pub async fn close_offline(&self) {
         self.core.empty_trash().await;
         self.core.flush().await;
@@ -235,7 +240,7 @@ fn prepare(
     Ok(Start { below, options, directory, index, pins, shares, nonce, used_bytes, uses, indexed })
 }
 
-/// What the data of each file system of the origin uses.
+/// Bytes in use by the data of each file system of the origin.
 fn shares(index: &Index) -> Vec<(Fsid, u64)> {
     let pairs = index.scan(Table::Meta, upkeep::SHARE_BYTES, &[], FILE_SYSTEMS_MAX);
     let share = |(key, value): (Vec<u8>, Vec<u8>)| {

@@ -1,13 +1,13 @@
-//! How much is cached, and what of it (Badros, sections 4 and 4.3).
+//! How much is cached, and which files (Badros, sections 4 and 4.3).
 //!
-//! Three limits bound the data on disk: its size in all, its size for each file system of the origin, and the room that
-//! is left to others on the disk. Each has a **hard** value, at which nothing more is stored, and a **soft** one, at
-//! which the cleaner starts; it goes on until there is a twentieth of room below the soft one. Three thresholds say
-//! which files are cached at all: the smallest, the largest, and those that have not changed for a while.
+//! Three limits bound the data on disk: its total size, its size for each file system of the origin, and the
+//! space on the disk that is left to others. Each limit has a **hard** value, at which nothing more is
+//! stored, and a **soft** value, at which the cleaner starts. The cleaner continues until usage is a
+//! twentieth below the soft value. Three thresholds decide which files are cached at all: the smallest size,
+//! the largest size, and the time since the last change.
 //!
-//! [`Pressure`] is what has to go: pure bookkeeping, filled from the limits and emptied by what is evicted.
-//!
-//! Promise: limits-and-pins
+//! [`Pressure`] is the amount of data to evict. It is pure bookkeeping: computed from the limits, and reduced
+//! by each eviction.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -16,33 +16,33 @@ use vfs::{Attributes, Fsid, Timestamp};
 
 use crate::options::Options;
 
-/// How many bytes have to go.
+/// The number of bytes to evict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Of whatever file system.
+    /// From any file system.
     all: u64,
-    /// Of these.
+    /// From each of these file systems.
     shares: HashMap<Fsid, u64>,
 }
 
-/// What is in use.
+/// The space in use.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Bytes of disk by all data.
+    /// Bytes of disk that all data uses.
     pub used_bytes: u64,
-    /// Bytes of disk by the data of each file system.
+    /// Bytes of disk that the data of each file system uses.
     pub shares: Vec<(Fsid, u64)>,
     /// Bytes that are free on the disk.
     pub free_bytes: u64,
 }
 
 impl Pressure {
-    /// What has to go so that a twentieth of room is below the soft limits.
+    /// The bytes to evict so that usage is a twentieth below the soft limits.
     pub fn of(options: &Options, usage: &Usage) -> Pressure {
         let soft = options.soft_max_bytes();
         let over = usage.used_bytes.saturating_sub(soft - soft / 20);
         let free_wanted = options.min_free_bytes.saturating_add(options.min_free_bytes / 5);
-        // What others take of the disk is not ours to give.
+        // Space that others use on the disk cannot be freed here.
         let short = free_wanted.saturating_sub(usage.free_bytes).min(usage.used_bytes);
         let mut shares = HashMap::new();
         if let Some(soft) = options.export_soft_bytes() {
@@ -56,12 +56,12 @@ impl Pressure {
         Pressure { all: over.max(short), shares }
     }
 
-    /// Has data of this file system to go?
+    /// Must data of this file system be evicted?
     pub fn wants(&self, fsid: Fsid) -> bool {
         self.all > 0 || self.shares.contains_key(&fsid)
     }
 
-    /// So much of it has gone.
+    /// So many bytes of this file system were evicted.
     pub fn relieve(&mut self, fsid: Fsid, bytes: u64) {
         self.all = self.all.saturating_sub(bytes);
         if let Some(over) = self.shares.get_mut(&fsid) {
@@ -72,20 +72,20 @@ impl Pressure {
         }
     }
 
-    /// Has nothing to go any more?
+    /// Is nothing left to evict?
     pub fn is_relieved(&self) -> bool {
         self.all == 0 && self.shares.is_empty()
     }
 }
 
 impl Options {
-    /// Where the cleaner starts.
+    /// The soft limit of the total size.
     pub(crate) fn soft_max_bytes(&self) -> u64 {
         let tenth = self.size_max_bytes - self.size_max_bytes / 10;
         self.size_soft_bytes.map_or(tenth, |soft| soft.min(self.size_max_bytes))
     }
 
-    /// Where it starts for one file system: the same share of its hard limit as of that of all.
+    /// The soft limit of one file system. Its share of the hard limit is the same as for the total size.
     pub(crate) fn export_soft_bytes(&self) -> Option<u64> {
         let hard = self.export_max_bytes?;
         let share =
@@ -93,7 +93,7 @@ impl Options {
         Some(u64::try_from(share).unwrap_or(hard).min(hard))
     }
 
-    /// Is a file like this cached at all?
+    /// Do the thresholds admit a file with these attributes?
     pub(crate) fn takes(&self, attributes: &Attributes, now: Timestamp) -> bool {
         let sized = (self.file_min_bytes..=self.file_max_bytes).contains(&attributes.size);
         let changed = attributes.mtime.max(attributes.ctime);
@@ -145,8 +145,8 @@ mod tests {
     }
 
     proptest! {
-        /// Evicting in any order what is wanted, until nothing is, brings every limit down, and takes nothing that no
-        /// limit asked for.
+        /// Evicting wanted data in any order until nothing is wanted meets every limit, and evicts nothing
+        /// that no limit asked for.
         #[test]
         fn what_is_wanted_is_enough_and_not_more(
             files in prop::collection::vec((0..4u64, 1..200u64), 0..40),

@@ -1,36 +1,36 @@
-//! Whole directories: gathered from READDIR answers, kept while nobody changes the directory.
+//! Complete directories: gathered from READDIR replies, and kept while no other client changes the directory.
 //!
-//! Cookies and verifier are the origin's, so that a client that began with a cached listing goes on at the origin when
-//! the cache has lost it. A listing is kept once it has been gathered from cookie zero to the end without a gap and
-//! without a change of the directory in between.
+//! Cookies and the verifier are the origin's. A client that began with a cached listing can therefore
+//! continue at the origin when the cache has lost the listing. A listing is kept once it has been gathered
+//! from cookie zero to the end. It must have no gap, and the directory must not have changed in between.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use vfs::{Handle, Listing, Name, Verifier};
 
-/// Directories with more entries than this are not kept.
+/// The largest number of entries of a directory that is kept.
 pub const ENTRIES_MAX: usize = 200_000;
 
-/// One name in a listing.
+/// One entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Listed {
     /// The name.
     pub name: Name,
     /// Its inode number.
     pub fileid: u64,
-    /// The origin's cookie: reading goes on behind this entry.
+    /// The origin's cookie: READDIR continues behind this entry.
     pub cookie: u64,
-    /// What it leads to, if that was asked and told.
+    /// The object that the name leads to, if it was requested and reported.
     pub handle: Option<Handle>,
 }
 
-/// A whole directory.
+/// The complete listing of a directory.
 #[derive(Debug)]
 pub struct CompleteListing {
-    /// The origin's.
+    /// The origin's verifier.
     pub verifier: Verifier,
-    /// Handles were asked for.
+    /// Handles were requested (READDIRPLUS).
     pub plus: bool,
     /// All names, in the origin's order.
     pub entries: Vec<Listed>,
@@ -39,15 +39,15 @@ pub struct CompleteListing {
 }
 
 impl CompleteListing {
-    /// One of these entries.
+    /// A listing of these entries.
     pub fn new(verifier: Verifier, plus: bool, entries: Vec<Listed>) -> CompleteListing {
         let by_cookie = entries.iter().enumerate().map(|(at, entry)| (entry.cookie, at)).collect();
         let by_name = entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at)).collect();
         CompleteListing { verifier, plus, entries, by_cookie, by_name }
     }
 
-    /// The entries behind a cookie, as many as fit into about `bytes` encoded, and whether the directory ends there.
-    /// `None` if the cookie is none of this listing.
+    /// The entries behind a cookie, as many as fit into about `bytes` encoded, and whether the directory ends
+    /// there. `None` if the cookie does not belong to this listing.
     pub fn part(&self, cookie: u64, bytes: u32, plus: bool) -> Option<(&[Listed], bool)> {
         let start = if cookie == 0 { 0 } else { self.by_cookie.get(&cookie)? + 1 };
         let rest = self.entries.get(start..)?;
@@ -64,53 +64,54 @@ impl CompleteListing {
         Some((&rest[..count], count == rest.len()))
     }
 
-    /// Is the name there?
+    /// Is the name in the listing?
     pub fn contains(&self, name: &Name) -> bool {
         self.by_name.contains_key(name)
     }
 }
 
-/// What an entry takes in a READDIR or READDIRPLUS reply of v3: its fixed words, and the padded strings.
+/// The size of an entry in a READDIR or READDIRPLUS reply of NFSv3: its fixed words, and the padded strings.
 fn encoded_bytes(entry: &Listed, plus: bool) -> usize {
     let name = entry.name.as_bytes().len().next_multiple_of(4);
     let handle = entry.handle.map_or(0, |handle| handle.as_bytes().len().next_multiple_of(4));
     if plus { 24 + name + 4 + 84 + 8 + handle } else { 24 + name }
 }
 
-/// What has become of a name since a listing was read, by our own hand.
+/// The effect of our own changes on a name since a listing was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Edit {
     /// It was made.
     There,
     /// It was removed.
     Gone,
-    /// It was one or the other.
+    /// It may have been made or removed.
     Unknown,
 }
 
-/// Names that may have changed since; with more the listing is given up.
+/// The largest number of names that may have changed since. Beyond it, the listing is dropped.
 const EDITS_MAX: usize = 4096;
 
-/// A listing that is valid, in memory or only in the index.
+/// A valid listing, in memory or only in the index.
 #[derive(Clone, Debug)]
 pub struct KnownListing {
     /// Its number in the index.
     pub id: u64,
-    /// Part of it was read before the directory's state was settled: good until the next open.
+    /// Part of it was read in a racy state: it is valid only until the next open.
     pub racy: bool,
     /// The listing, if it has been read.
     pub complete: Option<Arc<CompleteListing>>,
-    /// What we changed since, under a lease. Then it still says which names there are not, and is not read out any more.
+    /// Our changes since, under a lease. With them, the listing still tells which names do not exist, but it
+    /// no longer answers READDIR.
     pub edits: HashMap<Name, Edit>,
 }
 
 impl KnownListing {
-    /// One that was just read, or is in the index.
+    /// A listing that was just read, or that is in the index.
     pub fn new(id: u64, racy: bool, complete: Option<Arc<CompleteListing>>) -> KnownListing {
         KnownListing { id, racy, complete, edits: HashMap::new() }
     }
 
-    /// Does the name lead nowhere, as far as this tells?
+    /// Is the name known not to exist, by this listing?
     pub fn lacks(&self, name: &Name) -> bool {
         match self.edits.get(name) {
             Some(edit) => *edit == Edit::Gone,
@@ -118,34 +119,34 @@ impl KnownListing {
         }
     }
 
-    /// A name was changed. False if there are too many of them.
+    /// Records a change of a name. False if there are too many changes.
     pub fn edit(&mut self, name: &Name, edit: Edit) -> bool {
         self.edits.insert(name.clone(), edit);
         self.edits.len() <= EDITS_MAX
     }
 }
 
-/// The beginning of a directory.
+/// The beginning of a listing.
 #[derive(Debug)]
 pub struct Gathering {
     verifier: Verifier,
     plus: bool,
     entries: Vec<Listed>,
-    /// Where the next part has to begin.
+    /// The cookie at which the next part must begin.
     next: u64,
-    /// Some of it was read before the state was settled.
+    /// Part of it was read in a racy state.
     pub racy: bool,
 }
 
 impl Gathering {
-    /// The first part.
+    /// Begins with the first part.
     pub fn begin(part: &Listing, plus: bool, racy: bool) -> Gathering {
         let mut gathering = Gathering { verifier: part.verifier, plus, entries: Vec::new(), next: 0, racy };
         gathering.take(part);
         gathering
     }
 
-    /// Another part, read at `cookie`. False if it does not join on.
+    /// Adds another part, read at `cookie`. False if the part does not continue the listing.
     pub fn add(&mut self, cookie: u64, part: &Listing, plus: bool, racy: bool) -> bool {
         let joins = cookie == self.next && part.verifier == self.verifier && plus == self.plus;
         if joins {
@@ -155,12 +156,12 @@ impl Gathering {
         joins
     }
 
-    /// Too much to keep?
+    /// Is the listing too large to keep?
     pub fn is_too_large(&self) -> bool {
         self.entries.len() > ENTRIES_MAX
     }
 
-    /// The end was reached.
+    /// The complete listing, after the last part was added.
     pub fn complete(self) -> CompleteListing {
         CompleteListing::new(self.verifier, self.plus, self.entries)
     }

@@ -1,25 +1,25 @@
-//! The byte-range locks of one file: who of us holds what, and whether the origin knows of it.
+//! The byte-range locks of one file: which owner holds which range, and whether the origin knows of it.
 //!
-//! Ranges are those of POSIX: what an owner takes replaces what it held there, and giving up the middle of a range
-//! leaves two. A lock of which the origin does not know was taken under a write lease, and is told before that is
-//! returned; or the origin has no locks. One that the origin holds since before this process belongs to no open of ours
-//! until its owner reclaims it.
+//! Ranges follow POSIX. A new lock of an owner replaces the owner's earlier locks in its range. Giving up the
+//! middle of a range leaves two ranges. A lock that the origin does not know of was taken under a write
+//! lease, and the origin is told before that lease is returned. Or the origin has no locks. A lock that the
+//! origin has held since before this process belongs to no open of ours until its owner reclaims it.
 
 use vfs::{Lock, OpenId, Owner};
 
-/// Most locks of one file. Beyond it, locks are refused.
+/// The largest number of locks on one file. Beyond it, locks are refused.
 const LOCKS_MAX: usize = 4096;
-/// The open of a lock from before this process that nobody has reclaimed. No other has this name.
+/// The open of a lock from before this process that no client has reclaimed. No other open has this id.
 const ADOPTED: OpenId = OpenId(0);
 
-/// A lock that is held.
+/// A held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// Under which open of ours.
+    /// The open of ours that it belongs to.
     pub open: OpenId,
-    /// Who, how and where.
+    /// Its owner, kind and range.
     pub lock: Lock,
-    /// The origin holds it too.
+    /// The origin holds it, too.
     pub told: bool,
 }
 
@@ -27,22 +27,22 @@ pub struct HeldLock {
 #[derive(Debug, Default)]
 pub struct Locks {
     held: Vec<HeldLock>,
-    /// LOCKs on their way to the origin: what they will hold is not known yet.
+    /// LOCKs in flight to the origin: it is not known yet what they will hold.
     pub under_way: u32,
 }
 
 impl Locks {
-    /// The first lock, by offset, that is in the way of this one.
+    /// The first lock, by offset, that conflicts with this one.
     pub fn conflict(&self, lock: &Lock) -> Option<Lock> {
         self.first_conflict(lock, |_| true)
     }
 
-    /// The same, among the locks of which the origin does not know.
+    /// The same, among the locks that the origin does not know of.
     pub fn untold_conflict(&self, lock: &Lock) -> Option<Lock> {
         self.first_conflict(lock, |held| !held.told)
     }
 
-    /// Neighbouring ranges of one owner and kind are one lock to POSIX, under whatever opens they were taken.
+    /// To POSIX, adjacent ranges of one owner and kind are one lock, whatever opens they were taken under.
     fn first_conflict(&self, lock: &Lock, which: impl Fn(&HeldLock) -> bool) -> Option<Lock> {
         let considered = || self.held.iter().filter(|held| which(held)).map(|held| &held.lock);
         if !considered().any(|held| held.conflicts(lock)) {
@@ -65,7 +65,7 @@ impl Locks {
         merged.into_iter().filter(|held| held.conflicts(lock)).min_by_key(|held| held.offset)
     }
 
-    /// Takes it. What its owner held of the range is replaced. False if there are too many.
+    /// Takes a lock. It replaces the owner's locks in its range. False if there are too many locks.
     pub fn take(&mut self, open: OpenId, lock: Lock, told: bool) -> bool {
         if self.held.len() >= LOCKS_MAX {
             return false;
@@ -75,13 +75,13 @@ impl Locks {
         true
     }
 
-    /// The origin holds this since before this process.
+    /// Takes over a lock that the origin has held since before this process.
     pub fn adopt(&mut self, lock: Lock) {
         self.held.push(HeldLock { open: ADOPTED, lock, told: true });
     }
 
-    /// The owner reclaims what the origin has held for it since before this process, or has reclaimed it already. False if
-    /// that is not all of it.
+    /// The owner reclaims a lock. The origin must have held all of it for the owner since before this
+    /// process, or the owner must have reclaimed it already. False otherwise.
     pub fn reclaim(&mut self, open: OpenId, lock: &Lock) -> bool {
         let same =
             |held: &&HeldLock| held.told && held.lock.owner == lock.owner && held.lock.kind == lock.kind;
@@ -93,7 +93,7 @@ impl Locks {
         covered && self.take(open, lock.clone(), true)
     }
 
-    /// Lets go of what nobody has reclaimed.
+    /// Removes the locks that no client has reclaimed, and returns them.
     pub fn take_adopted(&mut self) -> Vec<Lock> {
         let adopted =
             self.held.iter().filter(|held| held.open == ADOPTED).map(|held| held.lock.clone()).collect();
@@ -101,12 +101,12 @@ impl Locks {
         adopted
     }
 
-    /// The owner gives up what it holds of a range.
+    /// The owner gives up its locks in a range.
     pub fn give_up(&mut self, owner: &Owner, range: (u64, u64)) {
         self.give_up_some(owner, range, |_| true);
     }
 
-    /// The same, of what the origin does not know of.
+    /// The same, for locks that the origin does not know of.
     pub fn give_up_untold(&mut self, owner: &Owner, range: (u64, u64)) {
         self.give_up_some(owner, range, |held| !held.told);
     }
@@ -136,24 +136,25 @@ impl Locks {
         self.held = rest;
     }
 
-    /// Does the origin know of anything that this owner holds of a range?
+    /// Does the origin know of a lock of this owner in the range?
     pub fn is_told(&self, owner: &Owner, (offset, length): (u64, u64)) -> bool {
         let end = offset.saturating_add(length);
         let meets = |lock: &Lock| lock.offset < end && offset < lock.end();
         self.held.iter().any(|held| held.told && held.lock.owner == *owner && meets(&held.lock))
     }
 
-    /// Does this owner hold anything?
+    /// Does this owner hold a lock?
     pub fn holds(&self, owner: &Owner) -> bool {
         self.held.iter().any(|held| held.lock.owner == *owner)
     }
 
-    /// A lock of which the origin does not know yet.
+    /// A lock that the origin does not know of yet.
     pub fn untold(&self) -> Option<&HeldLock> {
         self.held.iter().find(|held| !held.told)
     }
 
-    /// The origin knows of this lock now, or it is lost. False if it is not held any more.
+    /// The origin has granted this lock, or has refused it and the lock is lost. False if it is not held any
+    /// more.
     pub fn tell(&mut self, lock: &Lock, granted: bool) -> bool {
         let held = self.held.iter().any(|held| held.lock == *lock);
         if granted {
@@ -164,8 +165,9 @@ impl Locks {
         held
     }
 
-    /// The origin has been told of a lock that its owner had replaced meanwhile: what the owner holds there is told once
-    /// more, and these parts of it are to be unlocked, of which it holds nothing.
+    /// The origin was told of a lock that its owner has replaced meanwhile. The owner's locks in the range
+    /// will be told again. Returns the parts of the range in which the owner holds nothing: the origin must
+    /// unlock them.
     pub fn tell_again(&mut self, lock: &Lock) -> Vec<(u64, u64)> {
         let mut parts = Vec::new();
         for held in self.held.iter_mut().filter(|held| held.lock.owner == lock.owner) {
@@ -188,12 +190,12 @@ impl Locks {
         free
     }
 
-    /// What the origin no longer knows of is lost.
+    /// The origin has lost its locks: removes those that it knew of.
     pub fn lose_told(&mut self) {
         self.held.retain(|held| !held.told);
     }
 
-    /// Lets go of the locks of an open; the owners whose locks the origin has to be told of.
+    /// Removes the locks of an open. Returns the owners of those that the origin knows of.
     pub fn end_open(&mut self, open: OpenId) -> Vec<Owner> {
         let mut owners: Vec<Owner> = Vec::new();
         for held in self.held.iter().filter(|held| held.open == open && held.told) {
@@ -205,7 +207,7 @@ impl Locks {
         owners
     }
 
-    /// None at all?
+    /// Is no lock held?
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
@@ -322,7 +324,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a model that keeps each byte by itself.
+        /// Compares with a model that keeps each byte by itself.
         #[test]
         fn ranges_are_those_of_posix(
             steps in prop::collection::vec((0..3u8, 0..3u8, 0..20u64, 1..20u64), 1..40)

@@ -1,12 +1,12 @@
-//! Names in the index: what a name in a directory leads to, or that it leads nowhere.
+//! Names in the index: the object that a name in a directory leads to, or a negative entry.
 //!
-//! A name that leads somewhere holds as long as the **child** has not been changed by another hand: whoever removes,
-//! renames or replaces a name moves the ctime or the link count of what it led to (Lever 2001). A name that leads
-//! nowhere holds as long as the **directory** has not been changed by another hand. Both are said by the epoch that the
-//! entry carries. Our own changes of names edit the entries.
+//! A positive entry is valid as long as no other client has changed the **child**. Removing, renaming or
+//! replacing a name moves the ctime or the link count of the object that the name led to (Lever 2001). A
+//! negative entry is valid as long as no other client has changed the **directory**. The epoch in the entry
+//! expresses both conditions. Our own changes of names edit the entries.
 //!
-//! Under a **lease on the directory** its epoch is all that counts: what was seen in it is what is there, whatever has
-//! become of the child since.
+//! Under a **lease on the directory**, only the directory's epoch counts. A name that was seen in that epoch
+//! exists, whatever has happened to the child since.
 
 use vfs::{Handle, Name};
 
@@ -14,30 +14,31 @@ use crate::store::codec::{Reader, Writer};
 
 const VERSION: u8 = 2;
 
-/// What a name leads to.
+/// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leads {
     /// To this child, while the child has the entry's epoch.
     To(Handle),
-    /// Nowhere, while the directory has the entry's epoch.
+    /// No object, while the directory has the entry's epoch.
     Nowhere,
 }
 
 /// An entry of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NameEntry {
-    /// Where to.
+    /// The target.
     pub leads: Leads,
-    /// How long.
+    /// The epoch in which the entry is valid.
     pub epoch: u64,
-    /// Learnt before the state was settled: not believed at an open.
+    /// Learnt in a racy state: not believed at an open.
     pub racy: bool,
-    /// The epoch of the directory in which a name led to the child, if every later change of the directory would show.
+    /// The epoch of the directory in which the name led to the child, if every later change of the directory
+    /// would show.
     pub within: Option<u64>,
 }
 
 impl NameEntry {
-    /// Is it what there is in a directory of this epoch that nobody else changes?
+    /// Is the entry valid in a directory of this epoch that no other client changes?
     pub fn holds_within(&self, epoch: u64) -> bool {
         match self.leads {
             Leads::To(_) => self.within == Some(epoch),
@@ -45,7 +46,7 @@ impl NameEntry {
         }
     }
 
-    /// For the index.
+    /// Encodes the entry for the index.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new(VERSION);
         writer.u64(self.epoch);
@@ -60,7 +61,7 @@ impl NameEntry {
         writer.finish()
     }
 
-    /// From the index.
+    /// Decodes an entry of the index.
     pub fn decode(value: &[u8]) -> Option<NameEntry> {
         let mut reader = Reader::new(value, VERSION)?;
         let (epoch, racy) = (reader.u64()?, reader.bool()?);
@@ -70,7 +71,7 @@ impl NameEntry {
     }
 }
 
-/// What the keys of everything in a directory begin with.
+/// The prefix of the keys of everything in a directory.
 pub fn directory_prefix(directory: &Handle) -> Vec<u8> {
     let bytes = directory.as_bytes();
     let mut key = Vec::with_capacity(1 + bytes.len() + 32);
@@ -79,7 +80,7 @@ pub fn directory_prefix(directory: &Handle) -> Vec<u8> {
     key
 }
 
-/// The directory that a key of this kind is of.
+/// The directory in a key with such a prefix.
 pub fn directory_of(key: &[u8]) -> Option<Handle> {
     let (length, rest) = key.split_first()?;
     Handle::new(rest.get(..usize::from(*length))?)

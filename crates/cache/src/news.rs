@@ -1,17 +1,19 @@
-//! News of other clients: until when an absent name is believed absent.
+//! News of other clients: until when a negative entry is believed.
 //!
-//! Without a lease nobody tells a cache that a name has been made. The promise is this (docs/semantics.md):
-//! - a negative entry is believed for [`NEGATIVE_MAX`] at most;
-//! - it is not believed after this client has seen **later work of another client**. A program that reads a new
-//!   reference finds the new object that the reference names, although it has looked for the object in vain before.
+//! Without a lease, nothing tells a cache that another client has made a name. The promise is this
+//! (docs/semantics.md):
+//! - A negative entry is believed for at most [`NEGATIVE_MAX`].
+//! - A negative entry is not believed after this client has seen **later work of another client**. A program
+//!   that reads a new reference therefore finds the new object, even if it has looked for the object in vain
+//!   before.
 //!
-//! Later work is a state of any object that no change of our own explains, and whose ctime is later than every ctime
-//! that was known [`NEGATIVE_MAX`] ago. An older state cannot tell of a name that was made after the negative entry was
-//! confirmed. No clock is compared: all these ctimes are the origin's. A cold walk through an old tree is therefore no
-//! news. A byte-range lock that the origin grants is news as well: its last holder may have done anything. A lock ends
-//! what is believed of present names, too: the last holder may have removed them.
+//! Later work is a state of any object that no change of ours explains. Its ctime must not be earlier than
+//! the latest ctime that was known [`NEGATIVE_MAX`] ago. An earlier state cannot tell of a name that was made
+//! after the negative entry was confirmed. No clocks are compared: all these ctimes are the origin's. A cold
+//! walk through an old tree therefore brings no news.
 //!
-//! Promise: negative-entries
+//! A byte-range lock that the origin grants is news as well: its last holder may have done anything. A lock
+//! also ends the belief in positive entries, because the last holder may have removed names.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -20,20 +22,20 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 use vfs::Timestamp;
 
-/// How long a negative entry is believed without asking, where no lease covers its directory.
+/// How long a negative entry is believed without a call, if no lease covers its directory.
 pub const NEGATIVE_MAX: Duration = Duration::from_secs(1);
 
-/// What other clients were last seen to have done.
+/// The latest observed work of other clients.
 #[derive(Debug, Default)]
 pub struct News {
     frontier: Mutex<Frontier>,
-    /// The event at which there was news.
+    /// The event of the latest news.
     latest: AtomicU64,
-    /// The event since which nobody else can have held the lock that was granted last.
+    /// Since this event, no other client can have held the lock that was granted last.
     locked: AtomicU64,
 }
 
-/// The latest ctime of the origin that is known, and the one that was known a while ago.
+/// The latest ctime of the origin that is known, and the latest one that was known a while ago.
 #[derive(Debug, Default)]
 struct Frontier {
     now: Option<Timestamp>,
@@ -58,7 +60,7 @@ impl News {
         self.frontier.lock().reach(ctime);
     }
 
-    /// A state with this ctime was seen, at this event, that no change of our own explains.
+    /// A state with this ctime was seen at this event, and no change of ours explains it.
     pub fn seen(&self, ctime: Timestamp, event: u64) {
         let mut frontier = self.frontier.lock();
         frontier.reach(ctime);
@@ -72,18 +74,20 @@ impl News {
         self.latest.fetch_max(event, Ordering::AcqRel);
     }
 
-    /// A byte-range lock was granted. Until this event another client may have held it.
+    /// The origin granted a byte-range lock. Until this event, another client may have held it.
     pub fn locked(&self, event: u64) {
         self.heard(event);
         self.locked.fetch_max(event, Ordering::AcqRel);
     }
 
-    /// The latest event of [`News::locked`]. A present name that was confirmed by a call sent before is not believed.
+    /// The event of the latest [`News::locked`]. A positive entry is not believed if its last confirmation
+    /// was sent before.
     pub fn latest_lock(&self) -> u64 {
         self.locked.load(Ordering::Acquire)
     }
 
-    /// The event of the latest news. A negative entry that was confirmed by a call sent before is not believed.
+    /// The event of the latest news. A negative entry is not believed if its last confirmation was sent
+    /// before.
     pub fn latest(&self) -> u64 {
         self.latest.load(Ordering::Acquire)
     }

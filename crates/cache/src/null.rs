@@ -1,4 +1,5 @@
-//! Nobody below: what a cache stands on that is looked at without its origin. Every question is answered with `Delay`.
+//! The null file system: the layer below a cache that is viewed without its origin. Every operation fails
+//! with `Delay`.
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -9,7 +10,7 @@ use vfs::{
     Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc, Written,
 };
 
-/// See the module.
+/// The null file system.
 pub struct NullFileSystem;
 
 fn null<T>() -> Result<T> {

@@ -1,23 +1,28 @@
-//! What is known of one remote object, and what new knowledge does to it.
+//! The known state of one remote object, and the effect of new attributes on it.
 //!
-//! Everything cached about an object (data, names in it, names of it, rights, listing, link target) belongs to one
-//! **known state** of it: the attributes last shown by the origin. New attributes either
-//! - are the same: everything holds, and is younger by as much;
-//! - differ, and our own operations explain the change ([`crate::history`]): everything holds, with what we changed;
-//! - differ otherwise: somebody else changed it, and everything is dropped.
+//! Everything cached about an object (data, names in it, names of it, rights, listing, link target) belongs
+//! to one **known state**: the attributes that the origin showed last. New attributes have one of three
+//! effects:
+//! - They are the same. Everything cached stays valid, and its age starts anew.
+//! - They differ, and our own operations explain the change ([`crate::history`]). Everything cached stays
+//!   valid, with our changes applied.
+//! - They differ otherwise. Another client changed the object, and the cache drops everything.
 //!
-//! Replies overtake each other, so attributes count only if they were asked for after the known ones had arrived, or
-//! carry a later ctime. The **epoch** is a number for "nobody else has changed it since": names and listings in the
-//! index carry the epoch they belong to, and hold as long as it does.
+//! Replies overtake each other. Attributes from a call that was sent before the known ones arrived count only
+//! if their ctime is not earlier. The **epoch** is a number for "no other client has changed the object
+//! since". Names and listings in the index carry the epoch that they belong to, and hold as long as the
+//! object has that epoch.
 //!
-//! While a **lease** from below is held, nobody else changes the object unannounced: what is known is current without
-//! being asked, and every change that is seen is our own, even if the replies do not prove it.
+//! While a **lease** from the layer below is held, no other client changes the object unannounced. The known
+//! state is then current without a call. Every change that is seen is our own, even if the replies do not
+//! prove it.
 //!
-//! A lease may outlive the process. Then what the index has is current too, if it was all there was to know: the index is
-//! told so (it is **vouched** for), and told otherwise before anything of ours changes the object, and before the lease
-//! ends.
+//! A lease may outlive the process. The index entry is then current too, if it holds everything there was to
+//! know. The cache records in the index that the lease **vouches** for the entry. It removes that record
+//! before it sends a change of the object, and before the lease ends.
 //!
-//! This is pure bookkeeping; it is told what was sent and received, and touches neither disk nor network.
+//! This module is pure bookkeeping. Its callers report what was sent and received; it touches neither disk
+//! nor network.
 
 mod changes;
 mod leases;
@@ -47,144 +52,151 @@ use crate::writes::Writes;
 use names::{BusyName, DelegationBackoff, Touched};
 use presumed::Presumed;
 
-/// Does a reply count as an open of the object? Those to GETATTR, LOOKUP and ACCESS do; those that merely carry
-/// attributes along do not.
+/// Does a reply count as an open of the object? Replies to GETATTR, LOOKUP and ACCESS do. Replies that merely
+/// carry attributes do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Opening {
-    /// What is only good until the next open goes.
+    /// An open: everything that is valid only until the next open is dropped.
     Yes,
-    /// The same, and the object was made by this very call: it is no news of another client.
+    /// The same, by the call that made the object: its attributes are no news of another client.
     Made,
-    /// It stays.
+    /// No open: nothing is dropped.
     No,
 }
 
-/// What the attributes in a reply turned out to be.
+/// The relation of the attributes in a reply to the known state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// They are the known state now.
     Known,
     /// They are older than the known state.
     Late,
-    /// Operations of ours are under way, and may or may not explain them.
+    /// Operations of ours are in flight, and may or may not explain the attributes.
     Unclear,
 }
 
 #[derive(Clone, Debug)]
 struct Known {
     attributes: Attributes,
-    /// The latest call that showed them.
+    /// The latest call that showed the attributes.
     sent: Sent,
-    /// When its reply came, in the order of events.
+    /// The event at which the reply of that call arrived.
     received: u64,
-    /// When this very state was first seen. Not known across a restart.
+    /// When this process first saw this state. `None` after a restart, until a call shows the state again.
     seen: Option<Instant>,
-    /// How long they are believed without asking.
+    /// How long the attributes are believed without a call (the attribute timeout).
     timeout: Duration,
-    /// When that was last doubled, or set.
+    /// When the timeout was last set or doubled.
     timeout_from: Instant,
 }
 
-/// What is known of one object.
+/// Everything known of one object.
 #[derive(Debug)]
 pub struct ObjectState {
     known: Option<Known>,
-    /// Attributes asked for before this event are the known state, but not the current one.
+    /// The known attributes are current only if their call was sent at or after this event.
     distrusted_before: u64,
     epoch: u64,
     history: ChangeHistory,
-    /// The operations of ours since the chain was last at rest.
+    /// The number of our operations since none was in flight.
     explained: u32,
-    /// When the first of them was sent, or a little earlier.
+    /// When the first of these operations was sent, or slightly earlier.
     explained_from: Sent,
-    /// A lease has been held since before the first of them was sent: nobody else is among them.
+    /// A lease has been held since before the first of these operations was sent: none of the changes is
+    /// another client's.
     covered: bool,
-    /// Operations of ours under a lease have left it open what the attributes are now. The next ones are ours.
+    /// Under a lease, the replies to our operations left the current attributes unknown. The next attributes
+    /// that arrive are the result of our operations.
     ours: bool,
     presumed: Presumed,
-    /// The index says that what it has is vouched for by the lease.
+    /// The index records that the lease vouches for its entry.
     vouched: bool,
-    /// The index is to say so no more, at once.
+    /// That record must be removed from the index at once.
     pub unvouched: bool,
-    /// What vouches for it, if anything does.
+    /// The lease that is held on the object, if any.
     pub lease: Option<HeldLease>,
-    /// Opens, here and at the origin.
+    /// Opens of the layer above, and the open at the origin.
     pub opens: Opens,
     /// Byte-range locks.
     pub locks: Locks,
-    /// Its last name is gone.
+    /// The object has lost its last name.
     pub unlinked: bool,
-    /// Where it was last seen.
+    /// The directory and the name where the object was last seen.
     pub place: Option<Place>,
-    /// When the origin was last told of a read, and how long it is not told again.
+    /// When the origin was last told of a read, and for how long it is not told again.
     pub touched: Option<(Instant, Duration)>,
-    /// A lease on this directory was asked for in vain.
+    /// When a lease on this directory was last refused.
     pub undelegated: Option<Instant>,
-    /// The epoch in which all names in it were asked for, because one was.
+    /// The epoch in which the cache requested all names in this directory, because one of them was looked up.
     pub listed: Option<u64>,
-    /// To whom the origin allowed what.
+    /// The rights that the origin has granted, by credential.
     pub rights: Rights,
-    /// Counts our own changes of mode and owner, before and after each: what was asked meanwhile is not stored.
+    /// Counts our own changes of mode and owner, before and after each. An answer that was requested before
+    /// the count moved is not stored.
     pub rights_generation: u64,
-    /// When that was last, in the order of events.
+    /// The event of the last such change.
     pub rights_touched: u64,
     /// File data.
     pub data: Data,
-    /// It was made or emptied here, a file has been open here ever since, and nobody else's hand has been seen.
+    /// The object was made or emptied here, and no change by another client has been seen since. If it is a
+    /// file, it has also been open here all the time.
     pub fresh: bool,
-    /// A name has been asked for in it that was not known.
+    /// A name that was not known has been looked up in this directory.
     pub sought: bool,
-    /// The epoch in which a name was asked for in vain.
+    /// The epoch in which a LOOKUP in this directory found no such name.
     pub missed: Option<u64>,
-    /// Writes that are delayed, if any are.
+    /// Delayed writes, if any.
     pub writes: Option<Box<Writes>>,
-    /// Where the file ended when the latest of them reached the origin, and when that was, in the order of events:
-    /// attributes that were asked for before may not show it.
+    /// For each delayed write that reached the origin: the event, and where the file ended then. Attributes
+    /// that were requested before the event may not show that end.
     pub landings: VecDeque<(u64, u64)>,
     /// Sequential readers.
     pub streams: Streams,
     /// The target of a symbolic link.
     pub link: Option<Bytes>,
-    /// Counts our own changes of names in it, before and after each: what was asked meanwhile is not stored.
+    /// Counts our own changes of names in this directory, before and after each. An answer that was requested
+    /// before the count moved is not stored.
     pub names_generation: u64,
     names_touched: Touched,
-    /// The last event that showed a change of it by another client: positive entries are confirmed by later calls.
+    /// The last event that showed a change of this directory by another client. A later call must confirm
+    /// positive entries.
     names_doubted: u64,
-    /// A change of a name of ours has moved its ctime, and the state since then has not been seen.
+    /// A change of one of the object's names by us has moved its ctime, and no reply has shown the new state
+    /// since.
     name_moved: bool,
-    /// The last event after which a negative entry is confirmed by a later call.
+    /// A negative entry holds only if it is confirmed by a call that was sent after this event.
     negative_from: u64,
     busy_names: Vec<BusyName>,
     tickets: u64,
-    /// How much a lease on it is wanted, if it is a directory.
+    /// How soon to ask again for a lease on this directory.
     pub delegation_backoff: DelegationBackoff,
-    /// All names in it.
+    /// The listing of this directory, if all names are known.
     pub listing: Option<KnownListing>,
-    /// The beginning of all names in it.
+    /// The part of a listing that READDIR replies have brought so far.
     pub gathering: Option<Gathering>,
-    /// Files to be removed from this disk.
+    /// Data files to be removed from the local disk.
     pub trash: Vec<Arc<ObjectFile>>,
-    /// There is something to tell the index.
+    /// The index lacks the latest state.
     pub changed: bool,
-    /// Something cached was dropped because of a change that is not ours, or may not be.
+    /// Cached data or a listing was dropped because of a change that is not ours, or may not be.
     pub distrusted: bool,
 }
 
-/// What the index keeps of a state, but for the data.
+/// The part of an object's state that the index keeps, without the data.
 #[derive(Clone, Debug)]
 pub struct Kept {
     /// The known state.
     pub attributes: Attributes,
     /// Its epoch.
     pub epoch: u64,
-    /// Every later change of the object shows in its attributes.
+    /// Every later change of the object is visible in its attributes.
     pub nonracy: bool,
-    /// When the call was sent that last showed it, by this machine's clock.
+    /// When the call that last showed the state was sent, by the local clock.
     pub confirmed: Timestamp,
 }
 
 impl ObjectState {
-    /// Nothing is known.
+    /// An object of which nothing is known.
     pub fn new(policy: &Policy) -> ObjectState {
         ObjectState {
             known: None,
@@ -233,15 +245,15 @@ impl ObjectState {
         }
     }
 
-    /// What the index remembers: the known state, not believed to be current, unless it is vouched for by a lease that is
-    /// held still.
+    /// Restores the state from the index. The restored attributes are not believed to be current, unless they
+    /// are `vouched` for by a lease that is still held.
     pub fn restore(policy: &Policy, kept: &Kept, vouched: bool) -> ObjectState {
         let mut state = ObjectState::new(policy);
         if kept.nonracy || vouched {
             state.epoch = kept.epoch;
         }
         state.vouched = vouched;
-        // Any call of this process that shows it confirms it; until then it is not current.
+        // Any call of this process that shows the state confirms it. Until then the state is not current.
         let sent = Sent { sequence: 0, wall: kept.confirmed, ..policy.sending() };
         state.distrusted_before = u64::from(!vouched);
         let (timeout, _) = policy.timeouts(kept.attributes.is_dir());
@@ -251,10 +263,10 @@ impl ObjectState {
         state
     }
 
-    /// What the index is to remember, if anything.
+    /// The part of the state for the index, if anything is known.
     pub fn keep(&self, policy: &Policy) -> Option<Kept> {
         let known = self.known.as_ref()?;
-        // A lease does not outlive the process, so that it settles nothing here.
+        // The next process may not have the lease, so only the timestamps count here.
         let nonracy = self.is_stamped(policy, &policy.sending());
         Some(Kept { attributes: known.attributes, epoch: self.epoch, nonracy, confirmed: known.sent.wall })
     }
@@ -264,17 +276,17 @@ impl ObjectState {
         self.known.as_ref().map(|known| &known.attributes)
     }
 
-    /// When the origin was last asked for what is known, by this machine's clock.
+    /// When the call that last showed the known state was sent, by the local clock.
     pub fn confirmed(&self) -> Option<Timestamp> {
         self.known.as_ref().map(|known| known.sent.wall)
     }
 
-    /// Is it empty, as far as is known?
+    /// Is the object empty, as far as is known?
     pub fn is_empty(&self) -> bool {
         self.attributes().is_some_and(|known| known.size == 0)
     }
 
-    /// Is all of a regular file here?
+    /// Is this a regular file of which every byte is cached?
     pub fn is_complete(&self) -> bool {
         let complete = |known: &Attributes| {
             known.file_type == vfs::FileType::Regular && self.data.valid().contains(&(0..known.size))
@@ -282,7 +294,7 @@ impl ObjectState {
         self.attributes().is_some_and(complete)
     }
 
-    /// It was seen under this name.
+    /// Records that the object was seen under this name.
     pub fn see_at(&mut self, directory: &vfs::Handle, name: &Name) {
         let same = |place: &Place| place.directory == *directory && place.name == *name;
         if !self.place.as_ref().is_some_and(same) {
@@ -291,17 +303,17 @@ impl ObjectState {
         }
     }
 
-    /// The number of the time since somebody else changed it.
+    /// The current epoch. A new one begins whenever another client may have changed the object.
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// Attributes that may be believed without asking (attribute timeouts).
+    /// The attributes, if they may be believed without a call: by a lease or by the attribute timeouts.
     pub fn current(&self) -> Option<&Attributes> {
         self.current_within(None)
     }
 
-    /// Attributes that may be believed, and are no older than this.
+    /// The same, if the attributes are also no older than `age_max`. Under a lease their age does not matter.
     pub fn current_within(&self, age_max: Option<Duration>) -> Option<&Attributes> {
         if let Some(attributes) = self.leased().or_else(|| Some(self.presumed()?.0)) {
             return Some(attributes);
@@ -313,7 +325,7 @@ impl ObjectState {
         (racy && trusted).then_some(&known.attributes)
     }
 
-    /// Until when they may be believed without asking, by attribute timeouts alone.
+    /// Until when the attributes may be believed without a call, leases aside.
     pub fn current_until(&self) -> Option<Instant> {
         let known = self.known.as_ref()?;
         let trusted = known.sent.sequence >= self.distrusted_before && !self.history.is_suspect();
@@ -321,7 +333,7 @@ impl ObjectState {
         timed.or_else(|| Some(self.presumed()?.1))
     }
 
-    /// Attributes that a lease vouches for: the origin would say the same now.
+    /// The attributes, if a lease vouches for them: the origin would answer the same now.
     pub fn leased(&self) -> Option<&Attributes> {
         let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
         let known = self.known.as_ref()?;
@@ -329,14 +341,15 @@ impl ObjectState {
         (known.sent.sequence >= from && !self.history.is_suspect()).then_some(&known.attributes)
     }
 
-    /// Attributes as fresh as the asker wants them, if `open` is that they be asked after the request came.
+    /// The attributes, if they are fresh enough for the requester. If `open` is true, they must be as good as
+    /// attributes that were requested after the request arrived.
     pub fn believed(&self, open: bool) -> Option<&Attributes> {
         let known = if open { self.leased().or_else(|| Some(self.presumed()?.0)) } else { self.current() };
         known.or_else(|| self.told())
     }
 
-    /// Under a lease, while changes of ours are under way and what they have told does not fit together yet: the latest
-    /// state that they have told. Whatever is not in it has not been answered yet.
+    /// Under a lease, while replies to our changes in flight do not fit together: the latest state that they
+    /// have reported. A change that this state lacks has not been answered to its requester yet.
     fn told(&self) -> Option<&Attributes> {
         let known = self.known.as_ref()?;
         let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
@@ -345,30 +358,31 @@ impl ObjectState {
         (ours && self.history.is_suspect()).then(|| self.history.latest(&known.attributes)).flatten()
     }
 
-    /// Is it held for more than what is known of it?
+    /// Is the object needed for more than its known state: a lease, opens, locks or delayed writes?
     pub fn is_held(&self) -> bool {
         let used = self.lease.is_some() || !self.opens.is_empty() || !self.locks.is_empty();
         used || self.writes.is_some()
     }
 
-    /// Were the known attributes asked for after this event?
+    /// Were the known attributes requested after this event?
     pub fn is_known_since(&self, event: u64) -> bool {
         let since =
             |known: &Known| known.sent.sequence > event && known.sent.sequence >= self.distrusted_before;
         !self.history.is_suspect() && self.known.as_ref().is_some_and(since)
     }
 
-    /// Was it this very call that last showed the known state?
+    /// Did this call show the known state last?
     pub fn is_shown_by(&self, sent: &Sent) -> bool {
         self.known.as_ref().is_some_and(|known| known.sent.sequence == sent.sequence)
     }
 
-    /// Has the known state been seen by this process?
+    /// Has this process seen the known state?
     pub fn is_seen(&self) -> bool {
         self.known.as_ref().is_some_and(|known| known.seen.is_some())
     }
 
-    /// Has a state been seen that our own operations under way may or may not explain? Then nothing cached is used.
+    /// Has a state been seen that our operations in flight may or may not explain? Then no cached value is
+    /// used.
     pub fn is_suspect(&self) -> bool {
         self.history.is_suspect()
     }
@@ -385,7 +399,7 @@ impl ObjectState {
         self.known.as_ref().is_some_and(|known| !racy(known))
     }
 
-    /// Attributes came with the reply to a call.
+    /// Takes note of the attributes in the reply to the call `sent`.
     pub fn observe(
         &mut self,
         policy: &Policy,
@@ -434,26 +448,26 @@ impl ObjectState {
         }
         self.adopt(policy, attributes, sent);
         if overtaken {
-            // Which of the two came first, the time stamps do not tell.
+            // The timestamps do not tell which of the two states is the later one.
             self.distrust(policy);
         }
         Seen::Known
     }
 
-    /// The object is gone at the origin, or as good as.
+    /// Forgets everything known of the object: the origin no longer has it, or the cleaner evicts it.
     pub fn forget(&mut self, policy: &Policy) {
         self.drop_all(policy);
         self.known = None;
         self.distrust(policy);
     }
 
-    /// The known attributes are not to be believed without asking.
+    /// From now on, the known attributes are not believed without a call.
     pub fn distrust(&mut self, policy: &Policy) {
         self.unvouch();
         self.distrusted_before = policy.event();
     }
 
-    /// Its mode or owner is changed, or about to be.
+    /// A change of mode or owner by us is about to begin, or has ended: drops all rights.
     pub fn touch_rights(&mut self, policy: &Policy) {
         self.unvouch();
         self.rights_generation += 1;
@@ -461,7 +475,7 @@ impl ObjectState {
         self.changed |= self.rights.clear();
     }
 
-    /// Drops the data alone, to make room.
+    /// Drops the data alone, to free capacity.
     pub fn drop_data(&mut self) {
         if let Some(file) = self.data.discard() {
             self.trash.push(file);
@@ -469,7 +483,7 @@ impl ObjectState {
         }
     }
 
-    /// Drops everything that belongs to the known state, which is not the state any more.
+    /// Drops everything that belongs to the known state, because the object has left that state.
     fn drop_all(&mut self, policy: &Policy) {
         self.unvouch();
         self.fresh = false;
@@ -484,15 +498,15 @@ impl ObjectState {
         self.changed = true;
     }
 
-    /// It looks as if somebody else had changed it, or may have been. Or the origin has lost what we wrote: a COMMIT
-    /// will tell.
+    /// Another client may have changed the file, or the origin may have lost our unstable writes. A COMMIT
+    /// will show which.
     fn doubt_writes(&mut self) {
         if let Some(writes) = &mut self.writes {
             writes.doubt();
         }
     }
 
-    /// An open: what is good until the next open only is good no more.
+    /// An open: drops everything that is valid only until the next open.
     fn open(&mut self) {
         self.changed |= self.data.distrust_racy();
         self.rights.forget_racy();
@@ -505,7 +519,7 @@ impl ObjectState {
         }
     }
 
-    /// Another client has changed it, as far as can be told.
+    /// Takes note that another client has changed the object, as far as the attributes tell.
     fn note_stranger(&mut self, policy: &Policy, ctime: Option<Timestamp>) {
         let event = policy.event();
         match ctime {
@@ -533,13 +547,13 @@ impl ObjectState {
     }
 }
 
-/// The same state, as far as attributes tell? (Access times and the blocks in use may differ.)
+/// Are both states the same, as far as the attributes tell? Access times and the blocks in use may differ.
 fn same(a: &Attributes, b: &Attributes) -> bool {
     let identity = |a: &Attributes| (a.file_type, a.fileid, a.nlink, a.mode, a.uid, a.gid);
     a.wcc() == b.wcc() && identity(a) == identity(b)
 }
 
-/// The known state was seen again.
+/// Takes note that a reply showed the known state again.
 fn confirm(known: &mut Known, policy: &Policy, attributes: &Attributes, sent: &Sent) {
     if sent.sequence <= known.sent.sequence {
         return;
@@ -548,7 +562,7 @@ fn confirm(known: &mut Known, policy: &Policy, attributes: &Attributes, sent: &S
     known.sent = *sent;
     known.received = policy.event();
     known.seen.get_or_insert_with(Instant::now);
-    // As Linux does: each time that the state outlived its timeout, the next one is twice as long.
+    // As in Linux: each time the state outlives its timeout, the next timeout is twice as long.
     if known.timeout_from.elapsed() >= known.timeout {
         let (min, max) = policy.timeouts(attributes.is_dir());
         known.timeout = (known.timeout * 2).clamp(min, max);

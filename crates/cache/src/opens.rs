@@ -1,45 +1,47 @@
-//! The opens of one file: those of the layer above, and the one that the origin has for all of them.
+//! The opens of one file: those of the layer above, and the one open that the origin has for all of them.
 //!
-//! The cache is one owner to the origin, so that a second open there is an upgrade of the first, with the union of both
-//! shares. The share is narrowed by a downgrade, which may only name a combination that OPENs asked for, or the union
-//! of some (RFC 8881, section 18.18.3). With the last local open it is closed, a little later: the next one may be
-//! near. While a lease is held, the open that it came with stays. What denies something to others is given up at once
-//! when no local open denies it any more, and whatever is kept without need yields to an OPEN of ours that it would
-//! stand in the way of.
+//! To the origin, the cache is one open-owner. A second OPEN there is an upgrade of the first, with the union
+//! of both shares. OPEN_DOWNGRADE narrows the share. It may name only a combination that OPENs asked for, or
+//! the union of some (RFC 8881, section 18.18.3).
+//!
+//! The open at the origin is closed a little later than the last local open, because the next one may be
+//! near. While a lease is held, the open that it came with stays. A denial that no local open needs any more
+//! is given up at once. An open that is kept without need yields to an OPEN of ours that it would conflict
+//! with.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
 use vfs::{Caller, HolderId, OpenId, Owner, Principal, Share, StateidBasis};
 
-/// How long a failure to open for reading on behalf of a client without opens keeps us from trying again.
+/// How long not to try again after an OPEN for reading has failed that was sent for a client without opens.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
 
-/// What is used, and what is denied to others.
+/// The access that is used, and the access that is denied to others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
-    /// Used.
+    /// Used access.
     pub access: Share,
-    /// Denied.
+    /// Denied access.
     pub deny: Share,
 }
 
 impl Shares {
-    /// Nothing at all.
+    /// No access, and nothing denied.
     pub const NONE: Shares = Shares { access: Share::empty(), deny: Share::empty() };
 
-    /// Both.
+    /// The union of both.
     #[must_use]
     pub fn union(self, other: Shares) -> Shares {
         Shares { access: self.access | other.access, deny: self.deny | other.deny }
     }
 
-    /// Is the other a part of this?
+    /// Is `other` a part of this?
     pub fn contains(self, other: Shares) -> bool {
         self.access.contains(other.access) && self.deny.contains(other.deny)
     }
 
-    /// Does either do what the other denies?
+    /// Does either of them use what the other denies?
     pub fn conflicts(self, other: Shares) -> bool {
         self.access.intersects(other.deny) || self.deny.intersects(other.access)
     }
@@ -62,33 +64,33 @@ struct Local {
     holder: Option<HolderId>,
     owner: Owner,
     shares: Shares,
-    /// Who was let in.
+    /// The user that the open was made for.
     user: Option<Principal>,
 }
 
 /// The open at the origin.
 #[derive(Clone, Debug)]
 pub struct Upstream {
-    /// Its name there.
+    /// Its id at the origin.
     pub id: OpenId,
-    /// What it has.
+    /// Its share.
     pub shares: Shares,
-    /// Who made it.
+    /// The caller that made it.
     pub caller: Caller,
-    /// What the OPENs asked for that made it what it is.
+    /// The shares that the OPENs asked for which made it.
     had: Vec<Shares>,
-    /// It is from before this process, with what it had then.
+    /// Its share at the start of this process, if it is from before.
     adopted: Option<Shares>,
 }
 
-/// What is to be done about the open at the origin.
+/// The next action on the open at the origin.
 #[derive(Clone, Debug)]
 pub enum Step {
     /// Nothing.
     Nothing,
     /// Look again after this time.
     Wait(Duration),
-    /// OPEN with this, so that a downgrade may name it.
+    /// OPEN with this share, so that a downgrade may name it.
     Name(Shares),
     /// OPEN_DOWNGRADE to this.
     Narrow(Upstream, Shares),
@@ -96,18 +98,18 @@ pub enum Step {
     Close(Upstream),
 }
 
-/// What keeps an open at the origin that no local open needs.
+/// The reasons to keep an open at the origin that no local open needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Keep {
     /// A lease is held.
     pub leased: bool,
-    /// The file has no name any more: nobody will open it again.
+    /// The file has no name any more: no client will open it again.
     pub unlinked: bool,
-    /// How long it may be idle.
+    /// How long the open may be idle.
     pub idle_max: Duration,
-    /// Nothing keeps it: an OPEN waits that it stands in the way of.
+    /// Nothing keeps it: it conflicts with an OPEN that waits.
     pub yields: bool,
-    /// What was never asked for alone may be asked for, so as to narrow to it.
+    /// A share that no OPEN has asked for alone may be requested, in order to narrow to it.
     pub may_name: bool,
 }
 
@@ -116,18 +118,19 @@ pub struct Keep {
 pub struct Opens {
     local: Vec<Local>,
     upstream: Option<Upstream>,
-    /// Operations under the upstream open that are under way.
+    /// Operations in flight that use the open at the origin.
     uses: u32,
     used: Option<Instant>,
-    /// When it was last narrowed or closed, in the order of events; `u64::MAX` while that is under way.
+    /// The event at which it was last narrowed or closed; `u64::MAX` while that is in flight.
     narrowed: u64,
     refused: Option<Instant>,
-    /// Somebody will look whether it is to be narrowed or closed.
+    /// A task is due to check whether it must be narrowed or closed.
     pub awaited: bool,
 }
 
 impl Opens {
-    /// A local open. A second one by the same owner is an upgrade and has the id of the first. True if it is new.
+    /// Adds a local open. A second one by the same owner is an upgrade and has the id of the first. Returns
+    /// the id, and true if the open is new.
     pub fn open(
         &mut self,
         fresh: OpenId,
@@ -144,14 +147,14 @@ impl Opens {
         (fresh, true)
     }
 
-    /// A local open was made by this user.
+    /// Records the user that a local open was made for.
     pub fn let_in(&mut self, id: OpenId, user: &Principal) {
         if let Some(local) = self.local.iter_mut().find(|local| local.id == id) {
             local.user.get_or_insert_with(|| user.clone());
         }
     }
 
-    /// Was this user let in for reading, by this open?
+    /// Was this open made for this user, with read access?
     pub fn is_read_by(&self, by: StateidBasis, user: &Principal) -> bool {
         let StateidBasis::Open(id) = by else { return false };
         let local = self.local.iter().find(|local| local.id == id);
@@ -160,13 +163,13 @@ impl Opens {
         })
     }
 
-    /// A local open gives up part of its share. False if that is not a part of it.
+    /// Narrows the share of a local open. False if `shares` is not a part of it.
     pub fn downgrade(&mut self, id: OpenId, shares: Shares) -> bool {
         let local = self.local.iter_mut().find(|local| local.id == id);
         local.filter(|local| local.shares.contains(shares)).map(|local| local.shares = shares).is_some()
     }
 
-    /// A local open ends. False if it is none.
+    /// Ends a local open. False if there is none with this id.
     pub fn close(&mut self, id: OpenId) -> bool {
         let before = self.local.len();
         self.local.retain(|local| local.id != id);
@@ -179,27 +182,27 @@ impl Opens {
         !self.local.is_empty()
     }
 
-    /// May somebody write the file through another local open than this?
+    /// Has a local open other than this one write access?
     pub fn is_written_besides(&self, id: OpenId) -> bool {
         self.local.iter().any(|local| local.id != id && local.shares.access.contains(Share::WRITE))
     }
 
-    /// May somebody write the file through a local open?
+    /// Has a local open write access?
     pub fn is_written(&self) -> bool {
         self.local.iter().any(|local| local.shares.access.contains(Share::WRITE))
     }
 
-    /// Is there any local open but this?
+    /// Is there a local open other than this one?
     pub fn is_open_besides(&self, id: OpenId) -> bool {
         self.local.iter().any(|local| local.id != id)
     }
 
-    /// What a local open has.
+    /// The share of a local open.
     pub fn shares(&self, id: OpenId) -> Option<Shares> {
         self.local.iter().find(|local| local.id == id).map(|local| local.shares)
     }
 
-    /// Does the origin have an open with all of this?
+    /// Does the open at the origin contain these shares?
     pub fn covers(&self, shares: Shares) -> bool {
         self.upstream.as_ref().is_some_and(|upstream| upstream.shares.contains(shares))
     }
@@ -209,13 +212,13 @@ impl Opens {
         self.upstream.as_ref()
     }
 
-    /// Is there any open, here or there?
+    /// Is there neither a local open nor one at the origin?
     pub fn is_empty(&self) -> bool {
         self.local.is_empty() && self.upstream.is_none()
     }
 
-    /// An OPEN that was sent at the event `sent` has been answered. False if it crossed a narrowing or a close: then it
-    /// is not known whether the origin still has it.
+    /// An OPEN that was sent at the event `sent` has been answered. False if it crossed a narrowing or a
+    /// close: then it is not known whether the origin still has the open.
     pub fn opened(&mut self, id: OpenId, shares: Shares, caller: &Caller, sent: u64) -> bool {
         let crossed = self.narrowed >= sent;
         self.refused = None;
@@ -236,12 +239,12 @@ impl Opens {
         !crossed
     }
 
-    /// The origin has an open since before this process.
+    /// Takes over an open that the origin has had since before this process.
     pub fn adopt(&mut self, id: OpenId, shares: Shares, caller: Caller, had: Vec<Shares>) {
         self.upstream = Some(Upstream { id, shares, caller, had, adopted: Some(shares) });
     }
 
-    /// Has the origin had an open with all of this since before this process?
+    /// Has the origin had an open that contains these shares since before this process?
     pub fn was_open(&self, shares: Shares) -> bool {
         let adopted = |upstream: &Upstream| upstream.adopted.is_some_and(|had| had.contains(shares));
         self.covers(shares) && self.upstream.as_ref().is_some_and(adopted)
@@ -252,21 +255,21 @@ impl Opens {
         self.upstream.take_if(|upstream| upstream.id == id);
     }
 
-    /// An OPEN for a client without opens has failed.
+    /// An OPEN on behalf of a client without opens has failed.
     pub fn refuse(&mut self) {
         self.refused = Some(Instant::now());
     }
 
-    /// Has one failed lately?
+    /// Has such an OPEN failed lately?
     pub fn is_refused(&self) -> bool {
         self.refused.is_some_and(|at| at.elapsed() < REFUSED_FOR)
     }
 
-    /// An operation under the open at the origin, if it has this share: until `end_use`, it is neither narrowed nor
-    /// closed.
+    /// Begins an operation that uses the open at the origin, if the open has this share. The open is neither
+    /// narrowed nor closed until `end_use`.
     pub fn begin_use(&mut self, shares: Shares) -> Option<OpenId> {
         let id = self.upstream.as_ref().filter(|upstream| upstream.shares.contains(shares))?.id;
-        // One that is being narrowed is not for new uses.
+        // An open that is being narrowed is not for new uses.
         if self.narrowed == u64::MAX {
             return None;
         }
@@ -274,36 +277,36 @@ impl Opens {
         Some(id)
     }
 
-    /// The operation is over.
+    /// The operation has ended.
     pub fn end_use(&mut self) {
         self.uses = self.uses.saturating_sub(1);
         self.touch();
     }
 
-    /// What the local opens need.
+    /// The union of the local opens' shares.
     fn needed(&self) -> Shares {
         self.local.iter().fold(Shares::NONE, |sum, local| sum.union(local.shares))
     }
 
-    /// Does what the origin has for us, and no local open needs, stand in the way of an OPEN with these shares? It
-    /// counts what one owner has against that owner's next OPEN too (RFC 8881, section 9.7).
+    /// Would the open at the origin conflict with an OPEN of these shares, only by shares that no local open
+    /// needs? The origin checks an open also against the next OPEN of the same owner (RFC 8881, section 9.7).
     pub fn stands_in_the_way(&self, of: Shares) -> bool {
         let held = self.upstream.as_ref().map_or(Shares::NONE, |upstream| upstream.shares);
         held.conflicts(of) && !self.needed().conflicts(of)
     }
 
-    /// Does it deny what no local open denies?
+    /// Does the open at the origin deny access that no local open denies?
     pub fn denies_more(&self) -> bool {
         let needed = self.needed().deny;
         self.upstream.as_ref().is_some_and(|upstream| !needed.contains(upstream.shares.deny))
     }
 
-    /// Has it been narrowed or closed since this event, or is that under way?
+    /// Has the open been narrowed or closed since this event, or is that in flight?
     pub fn narrowed_since(&self, event: u64) -> bool {
         self.narrowed >= event
     }
 
-    /// What is to be done now. Whoever is told to narrow or close has to do it, and say so with `narrowed`.
+    /// The next action now. If it is to narrow or close, the caller must do so and then call `narrowed`.
     pub fn step(&mut self, keep: Keep) -> Step {
         let (needed, denies_more) = (self.needed(), self.denies_more());
         let Some(upstream) = &self.upstream else { return Step::Nothing };
@@ -333,7 +336,7 @@ impl Opens {
         }
     }
 
-    /// It has been narrowed to this, or closed if `None`, by this event.
+    /// At this event, the open was narrowed to these shares, or closed if `to` is `None`.
     pub fn narrowed(&mut self, id: OpenId, to: Option<Shares>, event: u64) {
         self.narrowed = event;
         let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.id == id) else { return };
@@ -352,7 +355,7 @@ impl Opens {
 }
 
 impl Upstream {
-    /// The narrowest combination that OPENs have named and that holds what is needed.
+    /// The narrowest combination of shares that OPENs have named and that contains the needed one.
     fn narrowest(&self, needed: Shares) -> Shares {
         let mut unions = vec![Shares::NONE];
         for had in &self.had {
@@ -452,7 +455,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever happens, the origin's open has what the local ones need, and each downgrade is a union of OPENs.
+        /// The open at the origin always has the shares that local opens need, and each downgrade is a union
+        /// of OPENs.
         #[test]
         fn the_origin_always_has_what_is_needed(steps in prop::collection::vec((0..4u8, 1..4u8, 0..4u8, 0..3u8), 1..60)) {
             let mut opens = Opens::default();

@@ -1,4 +1,4 @@
-//! How a cache is set up. The names are those of nfs(5) where it has one.
+//! The options of a cache. They have the names of nfs(5), if it has one.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -6,44 +6,45 @@ use std::time::Duration;
 
 use vfs::{Clock, SystemClock};
 
-/// What the cache promises its clients.
+/// The promise of the cache to its clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
-    /// Whatever a client opens is asked of the origin first (Lever's close-to-open): a read returns what was there at
+    /// At an open, the cache first asks the origin (Lever's close-to-open). A read returns the contents at
     /// the open or later.
     #[default]
     CloseToOpen,
-    /// Attribute timeouts alone decide, as with the mount option `nocto`: for files that nobody else writes.
+    /// Attribute timeouts alone decide, as with the mount option `nocto`: for files that no other client
+    /// writes.
     NoCto,
 }
 
 /// The mount option `lookupcache`: which remembered names are used.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LookupCache {
-    /// Names that lead somewhere, and names known not to.
+    /// Positive and negative entries.
     #[default]
     All,
-    /// Only names that lead somewhere.
+    /// Positive entries only.
     Positive,
     /// None: every LOOKUP goes to the origin.
     None,
 }
 
-/// How long attributes are believed without asking: the mount options `acregmin` and so on.
+/// How long attributes are believed without a call: the mount options `acregmin` and so on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
-    /// Of anything but a directory, at least.
+    /// Minimum for anything but a directory.
     pub acregmin: Duration,
-    /// Of anything but a directory, at most.
+    /// Maximum for anything but a directory.
     pub acregmax: Duration,
-    /// Of a directory, at least.
+    /// Minimum for a directory.
     pub acdirmin: Duration,
-    /// Of a directory, at most.
+    /// Maximum for a directory.
     pub acdirmax: Duration,
 }
 
 impl Default for Timeouts {
-    /// 3, 60, 30 and 60 seconds, as nfs(5) has them.
+    /// 3, 60, 30 and 60 seconds, as in nfs(5).
     fn default() -> Timeouts {
         let seconds = Duration::from_secs;
         Timeouts { acregmin: seconds(3), acregmax: seconds(60), acdirmin: seconds(30), acdirmax: seconds(60) }
@@ -56,12 +57,12 @@ impl Timeouts {
         Timeouts { acregmin: timeout, acregmax: timeout, acdirmin: timeout, acdirmax: timeout }
     }
 
-    /// The mount option `noac`: attributes are never believed without asking.
+    /// The mount option `noac`: attributes are never believed without a call.
     pub fn noac() -> Timeouts {
         Timeouts::actimeo(Duration::ZERO)
     }
 
-    /// The bounds for a directory or for anything else.
+    /// The minimum and the maximum, for a directory or for anything else.
     pub(crate) fn bounds(&self, is_dir: bool) -> (Duration, Duration) {
         if is_dir {
             (self.acdirmin, self.acdirmax.max(self.acdirmin))
@@ -71,27 +72,28 @@ impl Timeouts {
     }
 }
 
-/// Delayed writes: how much, how long, and how they are sent. Off where clients delay their writes themselves.
+/// Delayed writes: how much, how long, and how they are sent. Off if the clients delay their writes
+/// themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteBehind {
-    /// How long bytes may wait before they are sent unasked.
+    /// How long bytes may wait before the cache sends them on its own.
     pub age: Duration,
-    /// Bytes of one file that are not durable at the origin. A writer waits beyond it; from half of it on, they are
-    /// sent.
+    /// The largest number of bytes of one file that are not durable at the origin. From half of it on, the
+    /// cache sends them. Beyond it, a writer waits.
     pub file_max_bytes: u64,
-    /// The same, of all files together.
+    /// The same, for all files together.
     pub dirty_max_bytes: u64,
-    /// The mount option `wsize`: most bytes in a WRITE, if the origin takes as many.
+    /// The mount option `wsize`: the largest number of bytes in a WRITE, if the origin takes as many.
     pub wsize: u32,
-    /// WRITEs that are under way at a time, over all files; those of one file are three quarters of them at most.
+    /// WRITEs in flight at a time, over all files. Those of one file are at most three quarters of them.
     pub in_flight_max: usize,
-    /// How long the end of the process waits for an origin that takes nothing of what has not been sent.
+    /// How long the end of the process waits for an origin that takes none of the unsent bytes.
     pub unmount_max: Duration,
 }
 
 impl Default for WriteBehind {
-    /// 30 s (nfs(5)'s kernel and Badros' threshold alike), 128 MiB a file, 256 MiB in all, WRITEs of 1 MiB, 16 of them
-    /// at a time, and 60 s at the end in which nothing is taken.
+    /// 30 s (as the kernel according to nfs(5), and as Badros' threshold), 128 MiB a file, and 256 MiB in
+    /// all. WRITEs of 1 MiB, 16 of them at a time. At the end, 60 s in which nothing is taken.
     fn default() -> WriteBehind {
         WriteBehind {
             age: Duration::from_secs(30),
@@ -104,89 +106,91 @@ impl Default for WriteBehind {
     }
 }
 
-/// How files are completed of which a part has been read (Badros' nfsfillind).
+/// How files of which a part has been read are completed (Badros' nfsfillind).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// How long nothing else must have been asked of the origin.
+    /// For how long no other call to the origin must have been made.
     pub idle: Duration,
-    /// Of how many per cent of a file something must have been read for the rest to be worth fetching.
+    /// The percentage of a file that must have been read for the rest to be worth fetching.
     pub percent_min: u8,
 }
 
 impl Default for Fill {
-    /// A second of silence; a tenth of the file, as in section 4 of his paper.
+    /// One idle second, and a tenth of the file as in section 4 of Badros' paper.
     fn default() -> Fill {
         Fill { idle: Duration::from_secs(1), percent_min: 10 }
     }
 }
 
-/// What is answered while the origin does not answer.
+/// The answers that are given while the origin does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offline {
-    /// What needs no question to the origin; the rest waits, or fails if the mount is soft.
+    /// Only answers that need no call to the origin. Other operations wait, or fail if the mount is soft.
     #[default]
     Wait,
-    /// Reads of whole files, and what is known of names and attributes, from what was last known.
+    /// Also reads of complete files, and answers about known names and attributes, from the last known state.
     Read,
 }
 
-/// How a cache is set up.
+/// The options of a cache.
 #[derive(Clone)]
 pub struct Options {
-    /// Where it keeps its files. Made if it is not there; refused if it holds something else.
+    /// The cache directory. Created if it does not exist, refused if it holds other files.
     pub directory: PathBuf,
-    /// Whose files they are, such as `nfs://host/export`: a directory belongs to one origin for ever.
+    /// The origin, such as `nfs://host/export`. A cache directory belongs to one origin for ever.
     pub origin: String,
-    /// What it promises.
+    /// The promise to the clients.
     pub consistency: Consistency,
     /// Attribute timeouts.
     pub timeouts: Timeouts,
     /// Which remembered names are used.
     pub lookup_cache: LookupCache,
-    /// Most bytes of file data on disk: at so many caching pauses (the hard limit).
+    /// The hard limit of file data on disk, in bytes, at which caching pauses.
     pub size_max_bytes: u64,
-    /// From so many on the cleaner runs (the soft limit); nine tenths of the hard one, if not given.
+    /// The soft limit, at which the cleaner starts. Nine tenths of the hard limit by default.
     pub size_soft_bytes: Option<u64>,
-    /// Most bytes of data of each file system of the origin; its soft limit is in the same proportion.
+    /// The hard limit for each file system of the origin, in bytes. Its soft limit is in the same proportion.
     pub export_max_bytes: Option<u64>,
     /// Smaller files are not cached.
     pub file_min_bytes: u64,
     /// Larger files are not cached.
     pub file_max_bytes: u64,
-    /// Files that changed more recently are not cached. The granule rule keeps what is cached of them right; this keeps
-    /// the disk from being filled with what will be gone in a moment.
+    /// Files that changed more recently are not cached. The timestamp granularity rule keeps cached data of
+    /// such files right. This option keeps the disk from filling with data that will soon be gone.
     pub changed_min_age: Duration,
-    /// Files of which a part has been read are completed while nothing else is asked of the origin. `None`: they are not.
+    /// Complete files of which a part has been read, while nothing else is asked of the origin. `None`: do
+    /// not.
     pub fill: Option<Fill>,
-    /// The origin is told of reads that it has not seen (SETATTR of the access time) if the last time that it knows of is
-    /// older than this. `None`, as with `noatime`: it is told of none.
+    /// Tell the origin of reads that it has not seen (SETATTR of the access time), if its own access time is
+    /// older than this. `None`, as with `noatime`: tell it of none.
     pub atime_after: Option<Duration>,
-    /// What is answered while the origin does not answer.
+    /// The answers that are given while the origin does not answer.
     pub offline: Offline,
-    /// How long the origin must have been silent, with calls waiting, for that.
+    /// How long calls to the origin must have gone unanswered before `offline` takes effect.
     pub offline_after: Duration,
-    /// Bytes of the disk that are left to others: below it caching pauses, and the cleaner runs a tenth before.
+    /// Bytes of the disk that are left to others. Below this, caching pauses; the cleaner starts a tenth
+    /// above.
     pub min_free_bytes: u64,
-    /// Most bytes that are read ahead of one sequential reader.
+    /// The largest number of bytes that are read ahead of one sequential reader.
     pub readahead_max_bytes: u64,
-    /// The least granule of time stamps that is assumed of the origin, whatever it says: kernels stamp files with a
-    /// clock that moves with the timer tick, up to ten milliseconds.
+    /// The smallest timestamp granularity that is assumed of the origin, whatever it reports. Kernels stamp
+    /// files with a clock that moves with the timer tick, which takes up to ten milliseconds.
     pub granularity_min: Duration,
-    /// How far the origin's clock may be from ours, until we learn how far it is.
+    /// How far the origin's clock may be from ours, until the cache has learnt how far it is.
     pub clock_skew: Duration,
-    /// Files whose state is kept in memory; that of others is read from the index when it is needed.
+    /// Objects whose state is kept in memory. The state of others is read from the index on demand.
     pub objects_in_memory_max: usize,
-    /// Files that the index knows. Beyond it the least recently used are forgotten.
+    /// Objects in the index. Beyond it, the least recently used are forgotten.
     pub objects_max: u64,
-    /// Leases that are held of the origin. Beyond it the least recently used are returned.
+    /// Leases that are held from the origin. Beyond it, the least recently used are returned.
     pub leases_max: usize,
-    /// How long an open at the origin outlives the last local one, or the last READ that it was made for.
+    /// How long an open at the origin outlives the last local open, or the last READ that it was made for.
     pub close_delay: Duration,
-    /// How long new knowledge may wait before it goes to the index: what a killed process loses.
+    /// How long new knowledge may wait before it is written to the index. A killed process loses it.
     pub flush_interval: Duration,
     /// Whether and how writes are delayed.
     pub write_behind: Option<WriteBehind>,
-    /// The time of day.
+    /// The clock for the time of day.
     pub clock: Arc<dyn Clock>,
 }
 

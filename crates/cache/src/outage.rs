@@ -1,9 +1,11 @@
-//! The origin does not answer: when that counts as an outage, and what is told of it.
+//! An origin that does not answer: when that counts as an outage, and which messages are logged.
 //!
-//! The layer below says since when it has been calling in vain ([`vfs::FileSystem::unanswered_since`]). With `offline=read`, an
-//! outage begins when that has lasted for a while; then what is known is answered without being asked for anew. It ends
-//! with the first answer. Who answers from memory makes no calls, so that during a silence a call of our own is out all
-//! the time: without one, nobody would hear that the origin is back.
+//! The layer below reports since when calls have gone unanswered ([`vfs::FileSystem::unanswered_since`]).
+//! With `offline=read`, an outage begins when this has lasted for a while. During an outage, known data is
+//! answered without a call. The outage ends with the first answer of the origin.
+//!
+//! An answer from the cache sends no call. While the origin does not answer, one call of the cache itself is
+//! therefore always in flight. Without it, nothing would show that the origin is back.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Weak};
@@ -18,7 +20,7 @@ use crate::core::Core;
 use crate::inspect::since;
 use crate::options::{Offline, Options};
 
-/// Files of which it is told that they were read offline. More are not told of one by one.
+/// The largest number of files that are logged as read offline in one outage.
 const TOLD_MAX: usize = 10_000;
 
 /// Watches for outages.
@@ -30,18 +32,18 @@ pub struct Outage {
 }
 
 impl Outage {
-    /// As the options say; `silence` is what the layer below tells.
+    /// Configured by the options. `silence` is the report of the layer below.
     pub fn new(options: &Options, silence: Option<watch::Receiver<UnansweredSince>>) -> Outage {
         let silence = silence.filter(|_| options.offline == Offline::Read);
         Outage { silence, after: options.offline_after, told: Mutex::default() }
     }
 
-    /// Is anything answered offline, ever?
+    /// Can there be an outage at all?
     pub fn is_possible(&self) -> bool {
         self.silence.is_some()
     }
 
-    /// Is there one now?
+    /// Is there an outage now?
     pub fn is_on(&self) -> bool {
         self.silence
             .as_ref()
@@ -49,7 +51,7 @@ impl Outage {
             .is_some_and(|since| since.elapsed() >= self.after)
     }
 
-    /// Waits for one; for ever, if there cannot be any.
+    /// Waits for an outage; for ever, if there cannot be one.
     pub async fn begins(&self) {
         let Some(mut silence) = self.silence.clone() else { return std::future::pending().await };
         loop {
@@ -68,12 +70,12 @@ impl Outage {
         }
     }
 
-    /// Is the origin silent, for however short a time?
+    /// Are calls unanswered, for however short a time?
     fn is_silent(&self) -> bool {
         self.silence.as_ref().is_some_and(|silence| silence.borrow().is_some())
     }
 
-    /// Waits until it is; for ever, if nobody tells.
+    /// Waits until calls are unanswered; for ever, if nothing reports that.
     async fn falls_silent(&self) {
         let Some(mut silence) = self.silence.clone() else { return std::future::pending().await };
         if silence.wait_for(Option::is_some).await.is_err() {
@@ -87,7 +89,7 @@ impl Outage {
         let _ = silence.wait_for(Option::is_none).await;
     }
 
-    /// Is this the first time in this outage that it is to be told of a file?
+    /// Is this file to be logged for the first time in this outage?
     fn is_news(&self, handle: &Handle) -> bool {
         let mut told = self.told.lock();
         told.len() < TOLD_MAX && told.insert(*handle)
@@ -95,12 +97,12 @@ impl Outage {
 }
 
 impl Core {
-    /// Is the origin away, and is that what clients are to live with?
+    /// Is there an outage, so that answers come from the cache?
     pub fn is_away(&self) -> bool {
         self.outage.is_on()
     }
 
-    /// Tells of a file that is read as it was known, once in each outage.
+    /// Logs that a file is read in its last known state, once in each outage.
     pub fn tell_age(&self, handle: &Handle) {
         if !self.outage.is_news(handle) {
             return;
@@ -118,7 +120,7 @@ impl Core {
     }
 }
 
-/// Tells of outages, and calls the origin while they last, for as long as the cache lives.
+/// Logs outages, and calls the origin while it does not answer, for as long as the cache exists.
 pub async fn watcher(core: Weak<Core>) {
     loop {
         let Some(outage) = core.upgrade().map(|core| core.outage.clone()) else { return };
@@ -145,14 +147,14 @@ pub async fn watcher(core: Weak<Core>) {
     }
 }
 
-/// One call that waits for the origin, or less.
+/// Sends one call. Waits for its reply, or until the origin answers another call.
 async fn probe(core: &Arc<Core>, outage: &Outage) {
     let caller = Caller::machine();
     tokio::select! {
         _ = core.below.root(&caller) => {}
         () = outage.ends() => return,
     }
-    // A call of a soft mount fails soon; the next one need not follow at once.
+    // On a soft mount, the call fails soon. The next one need not follow at once.
     tokio::select! {
         () = sleep(Duration::from_secs(1)) => {}
         () = outage.ends() => {}

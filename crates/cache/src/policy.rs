@@ -1,4 +1,4 @@
-//! What all objects of one cache share: the promises made, the clocks, and the order of events.
+//! The state that all objects of one cache share: the promises, the clocks, and the order of events.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,15 +11,15 @@ use crate::news::{NEGATIVE_MAX, News};
 use crate::options::{Consistency, LookupCache, Options, Timeouts};
 use crate::trust::{OriginClock, Sent};
 
-/// What all objects of one cache share.
+/// The state that all objects of one cache share.
 pub struct Policy {
     consistency: Consistency,
-    /// Which names are used.
+    /// Which remembered names are used.
     pub lookup_cache: LookupCache,
     timeouts: Timeouts,
-    /// What is known about the origin's clock.
+    /// Knowledge of the origin's clock.
     pub origin: OriginClock,
-    /// What other clients were last seen to have done.
+    /// The latest observed work of other clients.
     pub news: News,
     clock: Arc<dyn Clock>,
     events: AtomicU64,
@@ -27,7 +27,7 @@ pub struct Policy {
 }
 
 impl Policy {
-    /// That of these options. `first_epoch` must be far from those of earlier processes.
+    /// The policy of these options. `first_epoch` must be far from the epochs of earlier processes.
     pub fn new(options: &Options, first_epoch: u64) -> Policy {
         Policy {
             consistency: options.consistency,
@@ -41,42 +41,43 @@ impl Policy {
         }
     }
 
-    /// A call is about to be sent.
+    /// A call is about to be sent: its event and its time.
     pub fn sending(&self) -> Sent {
         Sent { sequence: self.event(), at: Instant::now(), wall: self.wall() }
     }
 
-    /// Something happened: its place in the order of all that happens.
+    /// The next event: a place in the order of everything that happens.
     pub fn event(&self) -> u64 {
         self.events.fetch_add(1, Ordering::AcqRel)
     }
 
-    /// A number that no other epoch has, in this process or an earlier one.
+    /// A new epoch. No other one in this process or an earlier one has its number.
     pub fn epoch(&self) -> u64 {
         self.epochs.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// The time of day here.
+    /// The time of day on this machine.
     pub fn wall(&self) -> Timestamp {
         self.clock.wall()
     }
 
-    /// The time of day at the origin, or a little earlier, as far as is known.
+    /// The time of day at the origin, or slightly earlier, as far as is known.
     pub fn origin_wall(&self) -> Timestamp {
         self.origin.estimate(self.wall())
     }
 
-    /// Shortest and longest time that attributes are believed.
+    /// The shortest and the longest time that attributes are believed.
     pub fn timeouts(&self, is_dir: bool) -> (Duration, Duration) {
         self.timeouts.bounds(is_dir)
     }
 
-    /// How long a negative entry is believed at most. With `nocto` attribute timeouts alone decide.
+    /// The longest time that a negative entry is believed. `None` with `nocto`: attribute timeouts alone
+    /// decide.
     pub fn negative_max(&self) -> Option<Duration> {
         (self.consistency == Consistency::CloseToOpen).then_some(NEGATIVE_MAX)
     }
 
-    /// Must this caller's answer be asked of the origin after it came?
+    /// Must the answer for this caller be requested from the origin after the caller's request arrived?
     pub fn is_open(&self, caller: &Caller) -> bool {
         self.consistency == Consistency::CloseToOpen && caller.freshness == Freshness::Open
     }

@@ -1,11 +1,11 @@
 //! Sets of byte ranges: which parts of a file are on this disk (Badros' page bitmap, to the byte).
 //!
-//! Kept as sorted, disjoint, non-adjacent ranges. The number of ranges is bounded, so that a client that touches every
-//! other byte cannot make a record grow without end: a range that would be one too many is not remembered.
+//! The ranges are sorted, disjoint and not adjacent. Their number is bounded, so that a client that touches
+//! every other byte cannot make a record grow without end. A range beyond the bound is not remembered.
 
 use std::ops::Range;
 
-/// Most ranges in a set; at sixteen bytes each, a record stays below half a megabyte.
+/// The largest number of ranges in a set. At sixteen bytes each, a record stays below half a megabyte.
 const RANGES_MAX: usize = 16_384;
 
 /// A set of bytes of a file.
@@ -15,7 +15,7 @@ pub struct RangeSet {
 }
 
 impl RangeSet {
-    /// Adds a range. False if the set has as many ranges as it may have; then nothing is added.
+    /// Adds a range. False if the set already has the largest number of ranges; then nothing is added.
     pub fn insert(&mut self, range: Range<u64>) -> bool {
         if range.is_empty() {
             return true;
@@ -36,7 +36,7 @@ impl RangeSet {
         true
     }
 
-    /// Takes a range away.
+    /// Removes a range.
     pub fn remove(&mut self, range: Range<u64>) {
         if range.is_empty() {
             return;
@@ -52,20 +52,20 @@ impl RangeSet {
         self.ranges.splice(first..last, rest);
     }
 
-    /// Takes away all that is in `other`.
+    /// Removes everything that is in `other`.
     pub fn subtract(&mut self, other: &RangeSet) {
         for range in &other.ranges {
             self.remove(range.clone());
         }
     }
 
-    /// Takes away all from `end` on.
+    /// Removes everything from `end` on.
     #[cfg(test)]
     pub fn clip(&mut self, end: u64) {
         self.remove(end..u64::MAX);
     }
 
-    /// Takes everything away.
+    /// Removes everything.
     pub fn clear(&mut self) {
         self.ranges.clear();
     }
@@ -102,12 +102,12 @@ impl RangeSet {
         self.over(range).iter().map(clipped).filter(|part| !part.is_empty()).collect()
     }
 
-    /// Nothing in it?
+    /// Is the set empty?
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Number of bytes in it.
+    /// The number of bytes in the set.
     pub fn bytes(&self) -> u64 {
         self.ranges.iter().map(|range| range.end - range.start).sum()
     }

@@ -1,25 +1,27 @@
-//! Read-ahead: what will a sequential reader want next?
+//! Read-ahead: which bytes will a sequential reader want next?
 //!
-//! A kernel client sends the READs of one sequential reader in parallel, so they arrive a little out of order: a read
-//! belongs to a stream if it starts near where the stream has got to. From the second such read on a window opens ahead of
-//! it. It doubles while the reader follows, up to twice what the link to the origin holds at a time (bandwidth ×
-//! delay, as measured) and to the bound of the options. Pure; who calls fetches what it says.
+//! A kernel client sends the READs of one sequential reader in parallel, so they arrive slightly out of
+//! order. A READ belongs to a stream if it starts near the position of the stream. From the second such READ
+//! on, a window opens ahead of the stream. The window doubles while the reader follows. It grows up to twice
+//! the bandwidth-delay product of the link to the origin, as measured, and up to the bound of the options.
+//!
+//! This module is pure: the caller fetches the ranges that it returns.
 
 use std::ops::Range;
 use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// Readers followed per file.
+/// Readers that are followed per file.
 const STREAMS_MAX: usize = 4;
-/// The first window is at least so large.
+/// The smallest first window.
 const WINDOW_MIN_BYTES: u64 = 256 << 10;
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
-    /// Where the reader has got to.
+    /// The position of the reader.
     next: u64,
-    /// How far has been asked ahead.
+    /// The end of the bytes that were requested ahead.
     ahead: u64,
     window: u64,
     reads: u32,
@@ -34,8 +36,8 @@ pub struct Streams {
 }
 
 impl Streams {
-    /// A reader asks for `range` of a file of `size` bytes: what to fetch ahead of it, if anything. No window grows
-    /// beyond `window_max`; ahead of it are whole chunks.
+    /// A reader asks for `range` of a file of `size` bytes. Returns the range to fetch ahead of it, if any.
+    /// The range ends at a complete chunk, and no window grows beyond `window_max`.
     pub fn on_read(
         &mut self,
         range: &Range<u64>,
@@ -59,7 +61,7 @@ impl Streams {
         if range.end <= stream.next {
             return None;
         }
-        // Who reads about the same place again is not on its way.
+        // A reader that reads about the same place again is not sequential.
         stream.reads += u32::from(range.start >= stream.next);
         stream.next = range.end;
         if stream.reads < 2 || window_max == 0 {
@@ -110,7 +112,7 @@ impl<I: Iterator> PositionMin for I {
     }
 }
 
-/// What the link to the origin holds, as measured by what goes over it.
+/// The capacity of the link to the origin, as measured by its traffic.
 #[derive(Debug, Default)]
 pub struct Pace {
     /// The shortest round trip lately.
@@ -122,9 +124,9 @@ pub struct Pace {
 }
 
 impl Pace {
-    /// A small call was answered.
+    /// A small call was answered after this time.
     pub fn on_round_trip(&mut self, took: Duration) {
-        // The least counts; it creeps up, so that a longer way is noticed in the end.
+        // The shortest time counts. It rises slowly, so that a longer path is noticed in the end.
         let least = self.round_trip.map_or(took, |least| took.min(least + least / 64));
         self.round_trip = Some(least);
     }
@@ -143,7 +145,7 @@ impl Pace {
         self.bytes = 0;
     }
 
-    /// Twice bandwidth × delay, in bytes.
+    /// Twice the bandwidth-delay product, in bytes.
     pub fn window_bytes(&self) -> u64 {
         let round_trip = self.round_trip.unwrap_or(Duration::from_millis(10));
         (2.0 * self.rate * round_trip.as_secs_f64()) as u64
@@ -156,7 +158,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// Reads `reads` one after the other; what was fetched ahead.
+    /// Reads the ranges one after the other. Returns the ranges to fetch ahead.
     fn ahead(reads: impl Iterator<Item = Range<u64>>, size: u64) -> Vec<Range<u64>> {
         let mut streams = Streams::default();
         reads.filter_map(|range| streams.on_read(&range, size, 8 * MIB, MIB)).collect()

@@ -1,8 +1,9 @@
-//! Revalidation: one GETATTR for all who ask while it has not been sent.
+//! Revalidation: one GETATTR for all requesters that arrive before it is sent.
 //!
-//! An open must be answered from a GETATTR that was sent after the open arrived. While one is under way, those who
-//! arrive wait; when it ends, the first of them sends the next, and all who had arrived by then share its answer. The
-//! lock of the object's slot is that queue: it is fair, and who gives up waiting leaves no trace.
+//! An open must be answered from a GETATTR that was sent after the open arrived. While a GETATTR is in
+//! flight, new requesters wait. When it ends, the first of them sends the next one, and all that had arrived
+//! by then share its answer. The queue is the object's `revalidation` lock: it is fair, and a requester that
+//! gives up leaves no trace.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -14,7 +15,7 @@ use crate::object::{Opening, Seen};
 use crate::table::Object;
 
 impl Core {
-    /// The attributes of an object, asked of the origin after the event `arrived`.
+    /// The attributes of an object, requested from the origin after the event `arrived`.
     pub async fn revalidate(
         &self,
         caller: &Caller,
@@ -27,13 +28,14 @@ impl Core {
         {
             return result.clone();
         }
-        // What was asked for meanwhile may have brought a lease, or put what our own changes told in order.
+        // The call that this one waited for may have brought a lease, or may have put the reports of our
+        // changes in order.
         if let Some(attributes) = self.with(object, |state| state.believed(true).copied()) {
             return Ok(attributes);
         }
         self.know_limits(caller, &object.handle).await;
         if self.delegates.load(Ordering::Relaxed) && self.wants_directory(object) {
-            // The same call may bring a lease, so that it is the last.
+            // The same call may bring a lease, and would then be the last one needed.
             let asked = self.policy.event();
             self.counters.revalidations.bump();
             let result = self.ask_delegated(caller, object).await;
@@ -50,7 +52,7 @@ impl Core {
         let result = match result {
             Ok(attributes) => Ok(self.with(object, |state| {
                 match state.observe(&self.policy, &attributes, &sent, Opening::Yes) {
-                    // A later state is known: it is as good an answer.
+                    // A later state is known, which is as good an answer.
                     Seen::Late => state.attributes().copied().unwrap_or(attributes),
                     Seen::Known | Seen::Unclear => attributes,
                 }
@@ -64,7 +66,8 @@ impl Core {
         result
     }
 
-    /// As fresh as the caller wants them: without a call, if a lease or attribute timeouts allow it.
+    /// The attributes, as fresh as the caller wants them: without a call, if a lease or attribute timeouts
+    /// allow it.
     pub async fn fresh(&self, caller: &Caller, object: &Arc<Object>, arrived: u64) -> Result<Attributes> {
         let open = self.policy.is_open(caller);
         if let Some(attributes) = self.with(object, |state| state.believed(open).copied()) {

@@ -1,37 +1,36 @@
-//! What the origin allowed to whom: ACCESS answers and successes, remembered per credential.
+//! The rights that the origin has granted: ACCESS answers and successful operations, remembered per
+//! credential.
 //!
-//! A hit is decided by these alone, never by mode bits: owner override, squashing, access lists and server-side groups
-//! are the origin's business. An answer is either that of an ACCESS, or the success of an operation that only a holder
-//! of the right can have. All of them are forgotten when the object's attributes change by another hand than ours,
-//! when we change its mode or owner, and when they are older than `acregmax` or `acdirmax`: groups and exports may
-//! change at the origin without a trace on the file.
-//!
-//! Promise: remembered-rights
+//! A hit is decided by these alone, never by mode bits. Owner override, squashing, access lists and
+//! server-side groups are the origin's business. An entry is either the answer to an ACCESS, or the success
+//! of an operation that needs the right. All entries are forgotten when another client changes the object's
+//! attributes, and when we change its mode or owner. They expire after `acregmax` or `acdirmax`, because
+//! groups and exports may change at the origin without a trace on the file.
 
 use std::time::Duration;
 
 use vfs::{AccessMask, Credential, Principal, Timestamp};
 
-/// Credentials remembered per object; the least recently asked one gives way.
+/// Credentials that are remembered per object. The least recently used one is replaced.
 const CREDENTIALS_MAX: usize = 16;
 
-/// What one credential may do with one object.
+/// The rights of one credential on one object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Right {
-    /// Whose.
+    /// The credential.
     pub principal: Principal,
     /// The answer to an ACCESS that asked for everything.
     pub granted: Option<AccessMask>,
-    /// What it was seen to succeed with.
+    /// The rights that successful operations have proven.
     pub proven: AccessMask,
-    /// The answer belongs to a state that was not settled when it was asked: no answer to the next open.
+    /// The state was racy when the answer was requested: it does not answer the next open.
     pub racy: bool,
-    /// When it was asked.
+    /// When the answer was requested.
     pub learnt: Timestamp,
 }
 
 impl Right {
-    /// Was it ever told, or seen, to have this, as far as is remembered?
+    /// Was this right ever granted or proven, as far as is remembered?
     pub fn may_ever(&self, bit: AccessMask) -> bool {
         self.proven.contains(bit) || self.granted.is_some_and(|granted| granted.contains(bit))
     }
@@ -44,7 +43,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// May it? `None` if that has not been asked, or too long ago.
+    /// Has the credential this right? `None` if the origin has not been asked, or was asked too long ago.
     pub fn may(
         &mut self,
         principal: &Principal,
@@ -59,7 +58,7 @@ impl Rights {
         right.granted.map(|granted| granted.contains(bit))
     }
 
-    /// The whole ACCESS answer, if it was asked, not too long ago, and of a settled state.
+    /// The complete ACCESS answer, if it was requested, is not too old, and belongs to a nonracy state.
     pub fn answer(&mut self, principal: &Principal, now: Timestamp, max: Duration) -> Option<AccessMask> {
         self.find(principal, now, max).filter(|right| !right.racy)?.granted
     }
@@ -72,13 +71,14 @@ impl Rights {
         racy: bool,
         learnt: Timestamp,
     ) {
-        // What was proven before is proven again when it is next done: it must not outlive its time by riding along.
+        // An earlier proof must not outlive its time with the new answer. The next such operation proves the
+        // right again.
         self.take(principal);
         let proven = AccessMask::empty();
         self.push(Right { principal: principal.clone(), granted: Some(granted), proven, racy, learnt });
     }
 
-    /// An operation succeeded that needs this right.
+    /// An operation that needs this right has succeeded.
     pub fn remember_success(&mut self, principal: &Principal, bit: AccessMask, learnt: Timestamp) {
         let mut right = self.take(principal).unwrap_or(Right {
             principal: principal.clone(),
@@ -91,13 +91,13 @@ impl Rights {
         self.push(right);
     }
 
-    /// What it was last told, or seen, to have, however long ago.
+    /// The rights that were granted or proven last, however long ago.
     pub fn last(&self, principal: &Principal) -> Option<AccessMask> {
         let right = self.entries.iter().find(|right| same(&right.principal, principal))?;
         Some(right.granted.unwrap_or(AccessMask::empty()) | right.proven)
     }
 
-    /// Forgets what was asked of a state that was not settled.
+    /// Forgets the answers that belong to a racy state.
     pub fn forget_racy(&mut self) {
         self.entries.retain(|right| !right.racy);
     }
@@ -120,7 +120,7 @@ impl Rights {
         self.entries.len()
     }
 
-    /// Adds what the index remembers.
+    /// Adds an entry as the one used last.
     pub fn push(&mut self, right: Right) {
         if self.entries.len() == CREDENTIALS_MAX {
             self.entries.remove(0);

@@ -1,8 +1,8 @@
-//! Counters: what was answered here, what was asked of the origin, what is stored.
+//! Counters: answers from the cache, calls to the origin, and stored bytes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Answers from the cache, and those for which the origin had to be asked for more than a revalidation.
+/// Answers from the cache, and answers for which the origin was asked for more than a revalidation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HitsMisses {
     /// From the cache.
@@ -50,12 +50,12 @@ pub struct Calls {
     pub returned: u64,
     /// SEEK, ALLOCATE, DEALLOCATE, COPY, CLONE, access control lists and extended attributes.
     pub extended: u64,
-    /// FSSTAT, FSINFO and PATHCONF, and asking for the root.
+    /// FSSTAT, FSINFO and PATHCONF, and requests for the root.
     pub other: u64,
 }
 
 impl Calls {
-    /// All of them.
+    /// The sum of all operations.
     pub fn total(&self) -> u64 {
         let changes = self.setattr + self.write + self.commit + self.create + self.remove + self.rename;
         let reads = self.getattr + self.access + self.lookup + self.readlink + self.read + self.readdir;
@@ -64,7 +64,7 @@ impl Calls {
     }
 }
 
-/// The counters at one moment. All count from the start of the process, but for the gauges.
+/// The counters at one moment. All but the gauges count from the start of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// GETATTR.
@@ -77,53 +77,53 @@ pub struct Stats {
     pub access: HitsMisses,
     /// READDIR.
     pub listings: HitsMisses,
-    /// What was sent to the origin.
+    /// Calls sent to the origin.
     pub upstream: Calls,
     /// Bytes of READs answered from the cache.
     pub read_hit_bytes: u64,
     /// Bytes that the origin's READs brought.
     pub fetched_bytes: u64,
-    /// READs of the origin that came with an OPEN, and are no calls of their own.
+    /// READs of the origin that were piggybacked on an OPEN, and are no calls of their own.
     pub piggybacked_reads: u64,
     /// Bytes stored in the cache.
     pub stored_bytes: u64,
-    /// Objects whose data was dropped to make room.
+    /// Objects whose data was evicted to free capacity.
     pub evictions: u64,
-    /// GETATTRs sent to see whether something had changed.
+    /// GETATTRs sent to find out whether something had changed.
     pub revalidations: u64,
-    /// Objects whose data or names were dropped because somebody else changed them, or might have.
+    /// Objects whose data or names were dropped because another client changed them, or may have.
     pub distrusted: u64,
-    /// Opens answered without an OPEN of the origin.
+    /// Opens answered without an OPEN at the origin.
     pub opens_shared: u64,
     /// Leases that the origin recalled.
     pub recalls: u64,
-    /// Leases that were taken away.
+    /// Leases that the origin revoked.
     pub revoked: u64,
-    /// WRITEs of clients whose bytes joined others that waited to be sent.
+    /// WRITEs of clients whose bytes were merged with others that waited to be sent.
     pub merged_writes: u64,
     /// Bytes of delayed writes that the origin has taken.
     pub flushed_bytes: u64,
     /// WRITEs of clients that had to wait because too much was delayed.
     pub writers_held: u64,
-    /// Gauge: the cleaner is at work.
+    /// Gauge: the cleaner is running.
     pub cleaning: bool,
-    /// Gauge: the hard limit has been reached, and nothing is stored until the cleaner has made room.
+    /// Gauge: the hard limit has been reached, and nothing is stored until the cleaner has freed capacity.
     pub paused: bool,
     /// Gauge: bytes of delayed writes that are not durable at the origin.
     pub dirty_bytes: u64,
-    /// Gauge: files of which delayed bytes or attributes are not durable at the origin.
+    /// Gauge: files with delayed bytes or attributes that are not durable at the origin.
     pub dirty_files: u64,
-    /// Gauge: how long the oldest of them has been waiting, about.
+    /// Gauge: how long the oldest of them has been waiting, approximately.
     pub dirty_age: Option<std::time::Duration>,
-    /// Bytes that completed files in the background.
+    /// Bytes fetched to complete files in the background.
     pub filled_bytes: u64,
     /// Files whose data was found damaged, and dropped.
     pub damaged: u64,
-    /// Answers from what was last known, while the origin was away.
+    /// Answers from the last known state, during an outage.
     pub offline: u64,
-    /// Access times that the origin was told.
+    /// Access times that the origin was told of.
     pub atimes: u64,
-    /// Gauge: the origin is away, and clients live with it.
+    /// Gauge: there is an outage, and answers come from the cache.
     pub is_away: bool,
     /// Gauge: the index on disk has failed, as on a full disk; nothing is cached there until it works again.
     pub index_broken: bool,
@@ -142,17 +142,17 @@ pub struct Stats {
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// One more.
+    /// Adds one.
     pub fn bump(&self) {
         self.add(1);
     }
 
-    /// So many more.
+    /// Adds `count`.
     pub fn add(&self, count: u64) {
         self.0.fetch_add(count, Ordering::Relaxed);
     }
 
-    /// How many so far.
+    /// The count so far.
     pub fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
     }
@@ -166,12 +166,12 @@ pub struct HitCounter {
 }
 
 impl HitCounter {
-    /// From the cache.
+    /// Counts an answer from the cache.
     pub fn hit(&self) {
         self.hits.bump();
     }
 
-    /// From the origin.
+    /// Counts an answer from the origin.
     pub fn miss(&self) {
         self.misses.bump();
     }
@@ -182,7 +182,7 @@ impl HitCounter {
     }
 }
 
-/// The counters as they run.
+/// The running counters.
 #[derive(Debug, Default)]
 pub struct Counters {
     pub attributes: HitCounter,
@@ -230,7 +230,7 @@ pub struct Counters {
 }
 
 impl Counters {
-    /// All of them at this moment, without the gauges.
+    /// All counters at this moment, without the gauges.
     pub fn snapshot(&self) -> Stats {
         let upstream = Calls {
             getattr: self.getattr.get(),

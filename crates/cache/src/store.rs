@@ -1,4 +1,4 @@
-//! What is on this disk: the directory itself, the index, and one file per cached remote file.
+//! The local disk: the cache directory, the index, and one data file per cached remote file.
 
 pub mod codec;
 pub mod directory;

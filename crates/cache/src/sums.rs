@@ -1,28 +1,27 @@
-//! Checksums of what is on this disk: how rot is told from data.
+//! Checksums of the data on the local disk: they tell damaged data from good data.
 //!
-//! Each range that is stored has the CRC32C of its bytes, taken while they are still in memory. Neighbours are put
-//! together up to a granule, which doubles when there are many, so that a record stays small. A range that is written
-//! over loses its sum and gets that of the new bytes; a range of which a part is no longer valid cannot be checked any
-//! more, since the file is never cut and its bytes were never summed alone.
-//!
-//! Promise: checksums
+//! Each stored range has the CRC32C of its bytes, taken while they are still in memory. Adjacent ranges are
+//! merged up to a limit, which doubles when there are many sums, so that a record stays small. A range that
+//! is overwritten loses its sum and gets that of the new bytes. A range of which a part is no longer valid
+//! cannot be checked any more: the data file is never truncated, and the remaining bytes were never summed
+//! alone.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::ranges::RangeSet;
 
-/// Neighbours are put together up to so many bytes, at first.
+/// The first limit of merged ranges, in bytes.
 const GRANULE_MIN_BYTES: u64 = 1 << 20;
-/// From so many sums on, the granule doubles.
+/// From this number of sums on, the limit doubles.
 const COARSER_FROM: usize = 1024;
-/// Most sums of one file; what would be one too many has none.
+/// The largest number of sums of one file. A further range has none.
 const SUMS_MAX: usize = 8192;
 
 /// The checksum of one range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sum {
-    /// Of which bytes.
+    /// The bytes.
     pub range: Range<u64>,
     /// Their CRC32C.
     pub crc: u32,
@@ -43,7 +42,7 @@ impl Default for Sums {
 }
 
 impl Sums {
-    /// What the index remembers. Sums that are out of order or overlap are none.
+    /// The sums as the index has them. If they are out of order or overlap, there are none.
     pub fn restored(stored: impl Iterator<Item = Sum>) -> Sums {
         let mut sums = Sums::default();
         let mut end = 0;
@@ -59,7 +58,7 @@ impl Sums {
         sums
     }
 
-    /// These bytes have been stored.
+    /// Records the checksum of bytes that were stored.
     pub fn put(&mut self, range: Range<u64>, crc: u32) {
         if range.is_empty() {
             return;
@@ -83,7 +82,7 @@ impl Sums {
         }
     }
 
-    /// What overlaps these bytes has no sum any more.
+    /// Removes the sum of each range that overlaps these bytes.
     pub fn forget(&mut self, range: &Range<u64>) {
         while let Some((at, _)) =
             self.sums.range(..range.end).next_back().filter(|(_, (end, _))| *end > range.start)
@@ -93,12 +92,12 @@ impl Sums {
         }
     }
 
-    /// Forgets all.
+    /// Forgets all sums.
     pub fn clear(&mut self) {
         *self = Sums::default();
     }
 
-    /// The sums of what is valid to the last byte.
+    /// The sums of the ranges that are valid to the last byte.
     pub fn of(&self, valid: &RangeSet) -> Vec<Sum> {
         self.iter().filter(|sum| valid.contains(&sum.range)).collect()
     }
@@ -108,12 +107,12 @@ impl Sums {
         self.sums.iter().map(|(start, (end, crc))| Sum { range: *start..*end, crc: *crc })
     }
 
-    /// How many.
+    /// The number of sums.
     pub fn len(&self) -> usize {
         self.sums.len()
     }
 
-    /// Puts neighbours together up to the granule.
+    /// Merges adjacent ranges up to the limit.
     fn coarsen(&mut self) {
         let mut coarse: BTreeMap<u64, (u64, u32)> = BTreeMap::new();
         let mut last: Option<(u64, u64, u32)> = None;
@@ -159,7 +158,7 @@ mod tests {
     }
 
     proptest! {
-        /// A sum is always that of the bytes last stored there, whatever was stored, put together or forgotten.
+        /// A sum is always that of the bytes stored last, whatever was stored, merged or forgotten.
         #[test]
         fn sums_are_those_of_the_bytes(steps in prop::collection::vec(step(), 1..60)) {
             let (mut sums, mut file) = (Sums::default(), vec![0u8; BYTES]);

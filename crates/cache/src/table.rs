@@ -1,8 +1,9 @@
-//! Objects whose state is in memory: a bounded table, read from the index on demand.
+//! Objects whose state is in memory: a bounded table, filled from the index on demand.
 //!
-//! Sharded, so that hits on different files do not meet. Each shard lets go of objects in the order in which they came,
-//! with a second chance for those used since; an object that anybody holds, or that has something to tell the index,
-//! stays. What the table lets go of is in the index, or was worth nothing.
+//! The table is sharded, so that hits on different files do not contend. Each shard evicts objects in the
+//! order in which they arrived, with a second chance for those used since. An object stays while a task holds
+//! it, or while it waits to be written to the index. An evicted object is in the index, or was not worth
+//! keeping.
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -17,38 +18,39 @@ use vfs::{Attributes, Handle, Result};
 use crate::object::ObjectState;
 
 const SHARDS: usize = 64;
-/// Objects looked at, at most, for each one that comes.
+/// The largest number of objects that are examined for each one that arrives.
 const SEARCH_MAX: usize = 16;
 
-/// The result of the latest GETATTR of an object, and its place in the order of events.
+/// The result of the latest GETATTR of an object, and the event at which it was sent.
 pub type Revalidated = Option<(u64, Result<Attributes>)>;
 
 /// One remote object.
 #[derive(Debug)]
 pub struct Object {
-    /// Which.
+    /// Its handle.
     pub handle: Handle,
-    /// What is known of it. Held for bookkeeping alone, never across a call or the disk.
+    /// Its state. Locked for bookkeeping alone, never across a call or an access to the disk.
     pub state: Mutex<ObjectState>,
-    /// Held by the GETATTR under way; who waits for it shares the next one.
+    /// Held by the GETATTR in flight. The requesters that wait for it share the next one.
     pub revalidation: tokio::sync::Mutex<Revalidated>,
-    /// Held while an open at the origin is asked for by handle, narrowed or closed.
+    /// Held while an open at the origin is requested by handle, narrowed or closed.
     pub turn: Arc<tokio::sync::Mutex<()>>,
-    /// Held while locks are told to the origin, and for a moment by whoever gives some up that it does not know of.
+    /// Held while the origin is told of locks, and briefly by a task that gives up locks that the origin does
+    /// not know of.
     pub locking: tokio::sync::Mutex<()>,
-    /// Held while the file is being cut, and writes of it are delayed.
+    /// Held while the file is truncated and writes of it are delayed.
     pub cutting: Arc<tokio::sync::Mutex<()>>,
-    /// Something has become of what is delayed of it.
+    /// Notified when the state of its delayed writes changes.
     pub written: Notify,
-    /// Held while names in it are changed in the index.
+    /// Held while names in this directory are changed in the index.
     pub names: Mutex<()>,
-    /// When it was last used, in uses of the cache.
+    /// The number of its last use, in uses of the cache.
     pub used: AtomicU64,
-    /// The same by this machine's clock, in seconds; zero if that is not known.
+    /// The time of its last use by the local clock, in seconds; zero if that is not known.
     pub used_at: AtomicI64,
-    /// The same as `used`, as the index knows it; zero if the index does not know the object.
+    /// The value of `used` in the index; zero if the object is not in the index.
     pub used_in_index: AtomicU64,
-    /// It waits for its turn to be written to the index.
+    /// The object waits to be written to the index.
     pub queued: AtomicBool,
     recent: AtomicBool,
 }
@@ -73,7 +75,8 @@ impl Object {
         }
     }
 
-    /// Nobody but the table holds it, nothing waits for the index, nobody reads its file, and there is no state?
+    /// May the table evict the object? Only the table must hold it, and it must not wait for the index. Its
+    /// data must not be in use, and it must have no opens, locks, lease or delayed writes.
     fn is_idle(self: &Arc<Object>) -> bool {
         let unheld = Arc::strong_count(self) == 1 && !self.queued.load(Ordering::Acquire);
         unheld && self.state.try_lock().is_some_and(|state| !state.data.is_in_use() && !state.is_held())
@@ -85,7 +88,7 @@ struct Shard {
     objects: HashMap<Handle, Arc<Object>>,
     order: VecDeque<Handle>,
     departures: u64,
-    /// When one of those who are gone was last written by us.
+    /// When one of the evicted objects was last written by us.
     written: Option<Instant>,
 }
 
@@ -98,7 +101,7 @@ pub struct ObjectTable {
 }
 
 impl ObjectTable {
-    /// One that holds about so many objects.
+    /// A table for about so many objects.
     pub fn new(objects_max: usize) -> ObjectTable {
         ObjectTable {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
@@ -123,7 +126,8 @@ impl ObjectTable {
             if let Some(object) = shard.objects.get(handle) {
                 return object.clone();
             }
-            // Somebody may have loaded, changed and let go of it while we read what is old by now.
+            // Another task may have loaded, changed and evicted the object while we read a record that is old
+            // by now.
             if shard.departures != departures {
                 continue;
             }
@@ -142,7 +146,8 @@ impl ObjectTable {
         self.shard(handle).lock().objects.get(handle).cloned()
     }
 
-    /// May this object have been written by us since then, and let go of, so that it does not know?
+    /// May we have written this object since then, although it was evicted meanwhile and its new state does
+    /// not tell?
     pub fn may_be_written_since(&self, handle: &Handle, since: Instant) -> bool {
         self.shard(handle).lock().written.is_some_and(|at| at >= since)
     }
@@ -152,7 +157,7 @@ impl ObjectTable {
         self.shards.iter().flat_map(|shard| shard.lock().objects.values().cloned().collect::<Vec<_>>())
     }
 
-    /// How many there are.
+    /// The number of objects in memory.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().objects.len()).sum()
     }
@@ -171,7 +176,7 @@ impl Shard {
                 self.order.push_back(handle);
                 continue;
             }
-            // Nobody else holds it.
+            // No task holds the object, so its lock is free.
             let written = object.state.try_lock().and_then(|state| state.data.written());
             self.written = self.written.max(written);
             self.objects.remove(&handle);

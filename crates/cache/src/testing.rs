@@ -1,4 +1,4 @@
-//! What unit tests share.
+//! Helpers for unit tests.
 
 use vfs::{Attributes, Device, FileType, Fsid, Timestamp};
 

@@ -1,17 +1,16 @@
-//! The granule rule: when do unchanged attributes prove unchanged data?
+//! The timestamp granularity rule: when do unchanged attributes prove unchanged data?
 //!
-//! A file server stamps a change with a clock that moves in granules. Two changes within one granule leave the same
-//! time stamps, so what was fetched within the granule of the last change may miss the second half of it, and no
-//! GETATTR will ever tell. A state is **settled** for a call if the origin's clock had moved on from the state's time
-//! stamps before the call was sent: every later change then shows. What a call learnt of a state that is not settled
-//! for it is *young*: good until the next open, and not believed there.
+//! A file server stamps a change with a clock of limited granularity. Two changes within one granularity
+//! leave the same timestamps. Data that was fetched within the granularity of the last change may lack the
+//! second one, and no GETATTR will ever tell. A state is **nonracy** for a call if the origin's clock had
+//! moved beyond the state's timestamps before the call was sent: every later change then shows. The results
+//! of a call on a **racy** state are valid only until the next open.
 //!
-//! The origin's clock is not ours. A state is settled for a call
-//! - if the call was sent at least a granule after we first saw that very state: no clock is compared; or
-//! - if the state's time stamps are older than our wall clock by more than the skew allowed, after taking off what
-//!   the time stamps of our own operations taught us about the origin's clock.
-//!
-//! Promise: timestamp-granularity
+//! The origin's clock is not ours. A state is nonracy for a call in two cases:
+//! - The call was sent at least one granularity after we first saw that very state. No clocks are compared.
+//! - The state's timestamps are older than our wall clock by more than the granularity and the allowed skew.
+//!   Our clock is first corrected by what the timestamps of our own operations taught us about the origin's
+//!   clock.
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
@@ -22,26 +21,27 @@ use vfs::{Timestamp, WccAttributes};
 /// When a call was sent.
 #[derive(Clone, Copy, Debug)]
 pub struct Sent {
-    /// Its place among all sendings and receivings of this process.
+    /// Its place in the order of all events of this process: calls sent and replies received.
     pub sequence: u64,
     /// For ages and timeouts.
     pub at: Instant,
-    /// For comparing with time stamps of files.
+    /// For comparison with the timestamps of files.
     pub wall: Timestamp,
 }
 
-/// What is known about the origin's clock.
+/// Knowledge of the origin's clock.
 #[derive(Debug)]
 pub struct OriginClock {
-    /// All in nanoseconds.
+    /// The timestamp granularity; all fields are in nanoseconds.
     granularity: AtomicU64,
     skew: i128,
-    /// The origin's clock less ours, at least; zero until learnt.
+    /// A lower bound of the origin's clock minus ours; zero until it is learnt.
     offset: AtomicI64,
 }
 
 impl OriginClock {
-    /// Nothing learnt yet.
+    /// A clock of which nothing has been learnt. `skew` is the largest difference to our clock that is
+    /// assumed.
     pub fn new(granularity_min: Duration, skew: Duration) -> OriginClock {
         OriginClock {
             granularity: AtomicU64::new(granularity_min.as_nanos() as u64),
@@ -50,24 +50,26 @@ impl OriginClock {
         }
     }
 
-    /// The origin says how coarse its time stamps are (FSINFO's `time_delta`). They are never finer than assumed.
+    /// The origin has reported its timestamp granularity (FSINFO's `time_delta`). A finer one than assumed is
+    /// ignored, and one above ten seconds counts as ten seconds.
     pub fn learn_granularity(&self, nanos: u64) {
         self.granularity.fetch_max(nanos.min(10_000_000_000), Ordering::Relaxed);
     }
 
-    /// How coarse its time stamps are taken to be.
+    /// The timestamp granularity that is assumed.
     pub fn granularity(&self) -> Duration {
         Duration::from_nanos(self.granularity.load(Ordering::Relaxed))
     }
 
-    /// An operation of our own, answered at `received`, left this ctime: the origin's clock showed at least it then.
+    /// An operation of ours left this ctime, and its reply arrived at `received`. The origin's clock had then
+    /// reached at least `ctime`.
     pub fn learn_offset(&self, ctime: Timestamp, received: Timestamp) {
         let offset = ctime.as_nanos() - received.as_nanos();
         let offset = i64::try_from(offset).unwrap_or(0);
         self.offset.store(offset, Ordering::Relaxed);
     }
 
-    /// What the origin's clock showed at least when ours showed this.
+    /// A lower bound of what the origin's clock showed when ours showed `wall`.
     pub fn estimate(&self, wall: Timestamp) -> Timestamp {
         Timestamp::from_nanos(wall.as_nanos() + i128::from(self.offset.load(Ordering::Relaxed)))
     }

@@ -1,10 +1,12 @@
-//! Background work: new knowledge goes to the index, data to the disk itself, and the cleaner runs when it is called.
+//! Background work: writes new knowledge to the index, makes data durable, and runs the cleaner on demand.
 //!
-//! The order makes a record true whenever the process is killed: bytes are written to their file before they count as
-//! valid in memory, and what is valid in memory goes to the index some time later. A record may be behind; then the
-//! state that it speaks of is not the origin's, and the first revalidation drops it. Where there would be no first
-//! revalidation, because a lease outlives the process, the index says which records are not behind (`crate::adopt`). So
-//! one flush at a time: a record that was made earlier must not arrive later.
+//! The order of the writes keeps each record true whenever the process is killed. Bytes are written to their
+//! data file before they count as valid in memory. Valid ranges go to the index some time later. A record may
+//! be out of date: its state is then not the origin's, and the first revalidation drops it.
+//!
+//! If a lease outlives the process, there may be no first revalidation. For this case the index records which
+//! entries are up to date (`crate::adopt`). Only one flush runs at a time, because an older record must not
+//! replace a newer one.
 
 use std::sync::Arc;
 use std::sync::Weak;
@@ -21,20 +23,20 @@ use crate::store::records::fsid_key;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 
-/// Changes in one batch of the index, about.
+/// The number of changes in one batch of the index, approximately.
 const BATCH_MAX: usize = 1000;
-/// Data that has not changed for so long is made durable.
+/// Data that has not changed for this long is made durable.
 const SYNC_AFTER: Duration = Duration::from_secs(5);
-/// The sweep starts so long after the cache, comes again so often, and takes a breath of so long after each page.
+/// When the first sweep starts, how often it is repeated, and how long it pauses after each page.
 const SWEEP_AFTER: Duration = Duration::from_secs(60);
 const SWEEP_EVERY: Duration = Duration::from_secs(6 * 3600);
 const SWEEP_BREATH: Duration = Duration::from_millis(20);
-/// After a cleaning that has not made enough room, the next one waits so long; twice as long each time that nothing at
-/// all could go.
+/// The pause after a cleaning that has not freed enough. It doubles each time that nothing at all could be
+/// evicted.
 const CLEANER_PAUSE: Duration = Duration::from_secs(1);
 const CLEANER_PAUSE_MAX: Duration = Duration::from_secs(30);
 
-/// An index that failed and could not be made anew is tried again after so long; twice as long each time.
+/// The pause before another try to replace an index that failed. It doubles each time.
 const RENEW_PAUSE: Duration = Duration::from_millis(250);
 const RENEW_PAUSE_MAX: Duration = Duration::from_secs(30);
 
@@ -44,12 +46,12 @@ pub const USED_BYTES: &[u8] = b"used-bytes";
 pub const USES: &[u8] = b"uses";
 /// See [`USED_BYTES`].
 pub const INDEXED: &[u8] = b"indexed";
-/// What the keys begin with of the bytes in use by data of one file system of the origin; its id follows.
+/// The prefix of the keys for the bytes in use by data of one file system of the origin; the id follows.
 pub const SHARE_BYTES: &[u8] = b"share-bytes/";
 /// The handle of the origin's root.
 pub const ROOT: &[u8] = b"root";
 
-/// Starts the background work of a cache. It ends with the cache.
+/// Starts the background work of a cache. The tasks end with the cache.
 pub fn start(core: &Arc<Core>) -> Vec<AbortHandle> {
     let weak = Arc::downgrade(core);
     vec![
@@ -97,11 +99,12 @@ async fn cleaner(weak: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
         if cleaned == Cleaned::Enough {
             continue;
         }
-        // Everything is in use or pinned, or somebody else fills the disk: no use in trying again at once.
+        // Everything is in use or pinned, or others fill the disk: an immediate retry is useless.
         if tokio::time::timeout(pause, eased.notified()).await.is_err() {
             pause = (pause * 2).min(CLEANER_PAUSE_MAX);
         }
-        // What was in use may be so no more, and nobody says so: it is not left to whoever stores something next.
+        // Data may be out of use by now, and nothing reports that. The retry does not wait for the next
+        // store.
         if weak.upgrade().is_some_and(|core| core.needs_cleaning()) {
             wake.notify_one();
         }
@@ -127,7 +130,7 @@ async fn sweeper(core: Weak<Core>) {
 }
 
 impl Core {
-    /// Writes to the index what there is to tell.
+    /// Writes the latest state of all changed objects to the index.
     pub async fn flush(self: &Arc<Core>) {
         let turn = self.telling.clone().lock_owned().await;
         let objects = std::mem::take(&mut *self.dirty.lock());
@@ -135,7 +138,7 @@ impl Core {
             return;
         }
         let core = self.clone();
-        // To its end, even if nobody waits for it any more.
+        // Runs to completion even if the caller gives up.
         let flush = move || {
             core.flush_now(&objects);
             drop(turn);
@@ -159,10 +162,11 @@ impl Core {
         self.dirty.lock().append(&mut again);
     }
 
-    /// Makes a new index in the place of one that has failed, and tells it all that is in memory. What the old one alone
-    /// knew is forgotten, and its data goes. False if it does not work yet.
+    /// Replaces an index that has failed with a new one, and writes everything in memory to it. The cache
+    /// forgets everything that only the old index knew, and removes its data. False if that does not work
+    /// yet.
     async fn renew_index(self: &Arc<Core>) -> bool {
-        // Nobody can find that data any more, and a full disk may need the space.
+        // No record can lead to that data any more, and a full disk may need the space.
         self.sweep(Duration::ZERO, true).await;
         let turn = self.telling.clone().lock_owned().await;
         let core = self.clone();
@@ -189,7 +193,7 @@ impl Core {
         true
     }
 
-    /// The index is empty: everything in memory is to be told again.
+    /// The index is empty: everything in memory must be written again.
     fn tell_anew(&self) {
         self.indexed.store(0, Ordering::Relaxed);
         for object in self.table.all() {
@@ -219,7 +223,7 @@ impl Core {
         }
     }
 
-    /// Tells the index of all uses since it was last told.
+    /// Writes all uses since the last flush to the index.
     pub async fn tell_uses(self: &Arc<Core>) {
         for object in self.table.all() {
             let told = object.used_in_index.load(Ordering::Relaxed);
@@ -230,7 +234,7 @@ impl Core {
         self.flush().await;
     }
 
-    /// Makes data durable that has not changed lately, so that it outlives the machine.
+    /// Makes data durable that has not changed lately, so that it survives a crash of the machine.
     pub async fn sync_idle(self: &Arc<Core>) {
         let mut told = false;
         loop {
@@ -243,7 +247,8 @@ impl Core {
             };
             let Some(object) = object.and_then(|(_, object)| object.upgrade()) else { continue };
             if !std::mem::replace(&mut told, true) {
-                // Before bytes are durable, so is what the index has heard of what they took the place of.
+                // Before new bytes are durable, the index must durably have dropped the bytes that they
+                // replaced.
                 let core = self.clone();
                 let _ = tokio::task::spawn_blocking(move || core.index.sync()).await;
             }
@@ -259,7 +264,7 @@ impl Core {
         let Some(file) = file else { return };
         let synced = crate::store::objects::blocking(move || file.sync()).await.is_ok();
         self.with(object, |state| {
-            // What was stored meanwhile is not synced; it is queued again when it is told to the index.
+            // Data stored meanwhile is not synced. It is queued again when its record is written.
             if synced && (state.data.generation(), state.data.stores) == stores {
                 state.data.synced = true;
                 state.changed = true;
@@ -267,7 +272,7 @@ impl Core {
         });
     }
 
-    /// Leaves everything in order: the index knows all, and all is on the disk itself.
+    /// Leaves everything in order at the end: the index is up to date, and all of it is durable.
     pub async fn finish(self: &Arc<Core>) {
         self.empty_trash().await;
         self.tell_uses().await;
@@ -299,10 +304,10 @@ mod tests {
     use crate::store::{Directory, Index, Pins, Record};
     use crate::testing::attributes;
 
-    /// A table and what is put there.
+    /// A table and a key in it.
     type Key = (u8, Vec<u8>);
 
-    /// A store in memory whose first change of objects waits.
+    /// A store in memory whose first change of objects blocks until it is released.
     struct Slow {
         values: Mutex<BTreeMap<Key, Vec<u8>>>,
         begun: mpsc::SyncSender<()>,
@@ -358,7 +363,7 @@ mod tests {
         })
     }
 
-    /// A file under a lease for writing, of which this is known.
+    /// A file under a write lease, with these known attributes.
     fn leased(core: &Arc<Core>, known: &Attributes) -> Arc<Object> {
         let object = core.object(&Handle::new(b"file").unwrap());
         let lease = Lease {
@@ -392,10 +397,10 @@ mod tests {
         };
         let first = flush();
         tokio::task::spawn_blocking(move || began.recv().unwrap()).await.unwrap();
-        // A change of ours, while what was known before it is on its way to the index.
+        // A change of ours, while the state before it is being written to the index.
         Change::begin(&core, &object).done(&Wcc::around(old.wcc(), Some(new)));
         let mut second = flush();
-        // Time enough for one that does not wait its turn.
+        // Time enough for a flush that does not wait for its turn.
         let _ = tokio::time::timeout(Duration::from_millis(100), &mut second).await;
         go_on.send(()).unwrap();
         first.await.unwrap();

@@ -1,6 +1,7 @@
-//! The open that the origin has for all opens of a file: how it is asked for, used, narrowed and closed.
+//! The open that the origin has for all opens of a file: how it is requested, used, narrowed and closed.
 //!
-//! An OPEN runs as a task of its own: who gives up waiting for it must not leave a lease behind that nobody knows of.
+//! An OPEN runs as a task of its own. A waiter that gives up must not leave a lease behind that the cache
+//! does not know of.
 
 pub mod piggyback;
 pub mod read;
@@ -31,12 +32,12 @@ use piggyback::{Brought, Reply};
 /// The owner of all opens of a cache at the origin.
 const OWNER: &[u8] = b"cache";
 
-/// An operation under the open at the origin, which is not closed meanwhile.
+/// An operation that uses the open at the origin. The open is not closed meanwhile.
 #[derive(Debug)]
 pub struct Use {
     core: Weak<Core>,
     object: Arc<Object>,
-    /// The open.
+    /// The id of the open.
     pub id: OpenId,
 }
 
@@ -48,38 +49,39 @@ impl Drop for Use {
     }
 }
 
-/// What an OPEN at the origin gave.
+/// The result of an OPEN at the origin.
 pub struct Granted {
     /// The file.
     pub object: Arc<Object>,
-    /// Keeps the open from being closed. None if it crossed a close, and may be gone.
+    /// Keeps the open from being closed. `None` if the OPEN crossed a close, which may have ended the open.
     pub usage: Option<Use>,
-    /// As it was told.
+    /// The reply to the OPEN.
     pub opened: Opened,
-    /// What was read along with it.
+    /// The result of the READ that was piggybacked on the OPEN.
     pub brought: Option<Brought>,
 }
 
-/// A name to be opened, and what was known of its directory before.
+/// An open by name, and the state of its directory before.
 struct Naming<'a> {
     directory: Arc<Object>,
     name: &'a Name,
     before: Before,
-    /// If it may be made: the changes of name and directory.
+    /// If the open may create the file: the changes of the name and of the directory.
     making: Option<(NameChange<'a>, Change<'a>)>,
-    /// If it may be cut: the file that it is believed to lead to, the range that goes, and the change.
+    /// If the open may truncate the file: the file that the name is believed to lead to, the write of the
+    /// range that goes, and the change.
     cutting: Option<(Arc<Object>, OwnWrite, Change<'a>)>,
 }
 
 impl Core {
-    /// What an OPEN of the cache asks for on behalf of this one. A lease is welcome whether or not this client wants one:
-    /// all clients live off it.
+    /// The OPEN that the cache sends for this request. It asks for a lease whether or not the client wants
+    /// one, because all clients benefit.
     pub fn open_below(request: &OpenRequest) -> OpenRequest {
-        // To the origin, nothing of this process is from before.
+        // To the origin, no open of this process is a reclaim.
         OpenRequest { owner: Owner(OWNER.into()), want: Want::Any, reclaim: false, ..request.clone() }
     }
 
-    /// The same, for a file by its handle.
+    /// The OPEN that the cache sends for a file by its handle.
     pub fn open_handle_below(handle: Handle, shares: Shares, want: Want) -> OpenRequest {
         let Shares { access, deny } = shares;
         let owner = Owner(OWNER.into());
@@ -97,7 +99,8 @@ impl Core {
         }
     }
 
-    /// Sends an OPEN. `turn` is that of the file, if it is known which: it keeps the open from being closed meanwhile.
+    /// Sends an OPEN. `turn` is the lock of the file, if the file is known. It keeps the open from being
+    /// closed meanwhile.
     pub async fn ask_open(
         &self,
         caller: &Caller,
@@ -107,7 +110,7 @@ impl Core {
         self.open_with_piggyback(caller, request, turn, None).await
     }
 
-    /// The same, with a READ of this range along with it, if the origin takes them together.
+    /// The same, with a piggybacked READ of this range, if the layer below combines them.
     pub async fn open_with_piggyback(
         &self,
         caller: &Caller,
@@ -214,7 +217,8 @@ impl Core {
         let forgotten = self.table.may_be_written_since(&object.handle, sent.at);
         let cutting = naming.as_mut().and_then(|naming| naming.cutting.take());
         let cut = request.create.as_ref().and_then(|(_, set)| set.size).filter(|_| !opened.created);
-        // What is kept of the write goes last: until then, nobody takes the cut range for known.
+        // The write is kept until this function ends: until then, the truncated range does not count as
+        // known.
         let _own = cutting.map(|(child, own, change)| {
             if cut.is_some() && child.handle == opened.handle {
                 change.done(&Wcc::seen(Some(opened.attributes)));
@@ -223,14 +227,16 @@ impl Core {
             }
             own
         });
-        // A change of the name by us may have come between the OPEN and its reply: it has moved the file's ctime.
+        // A change of the name by us may have come between the OPEN and its reply. It has then moved the
+        // file's ctime.
         let moved = naming.as_ref().is_some_and(|naming| {
             let before = naming.before.names_generation;
             self.with(&naming.directory, |state| state.touched_since(before, naming.name))
         });
         let (entry, usage, early, came) = self.with(&object, |state| {
             if let Some(size) = cut {
-                // As a write of ours: what others of ours have on their way there is not known to outlast it.
+                // Counts as a write of ours: other bytes of ours in flight to that range are not known to
+                // outlast it.
                 let ticket = state.data.begin_write(size..u64::MAX);
                 state.data.end_write(ticket);
                 state.changed = true;
@@ -246,7 +252,7 @@ impl Core {
             let shares = Shares { access: request.access, deny: request.deny };
             let clear = state.opens.opened(opened.id, shares, caller, sent.sequence);
             let usage = if clear { state.opens.begin_use(shares) } else { None };
-            // The lease vouches for the name too, since it was granted along with it.
+            // The lease vouches for the name, too, because it was granted by the same call.
             let racy = state.lease.is_none() && state.is_racy(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
             let entry = NameEntry { leads, epoch, racy, within: None };
@@ -265,7 +271,7 @@ impl Core {
         Granted { object, usage, opened, brought }
     }
 
-    /// What an OPEN proves, and what it tells, of the caller's rights.
+    /// Records the rights of the caller that an OPEN has proven or reported.
     fn learn_rights(
         &self,
         state: &mut ObjectState,
@@ -281,12 +287,12 @@ impl Core {
             let racy = state.lease.is_none() && state.is_racy(&self.policy, sent);
             state.rights.remember_answer(&caller.principal, granted, racy, sent.wall);
         }
-        // Who makes a file may open it whatever mode it gets.
+        // The creator of a file may open it, whatever its mode.
         if !opened.created {
             let bits = needed(request.access);
             state.rights.remember_success(&caller.principal, bits, sent.wall);
         } else if let Some(lease) = opened.lease.filter(|_| self.leases_alone()) {
-            // With a lease, the origin has said what else he may.
+            // With the lease, the origin has said what else the creator may do.
             let write = if lease.kind == LeaseKind::Write { Share::WRITE } else { Share::empty() };
             state.rights.remember_success(&caller.principal, needed(Share::READ | write), sent.wall);
         }
@@ -337,7 +343,7 @@ impl Core {
                 change.unchanged(opened.directory.after.as_ref());
             }
             names.end(entry);
-            // What our own change has left is the state in which the name could be looked up.
+            // The name could be looked up in the state that our own change has left.
             self.with(&directory, |state| {
                 let told = opened.directory.after.map(|after| after.wcc());
                 if told.is_some() && state.attributes().map(Attributes::wcc) == told {
@@ -376,14 +382,15 @@ impl Core {
         }
     }
 
-    /// An operation under the open at the origin, if it has this share.
+    /// Begins an operation that uses the open at the origin, if the open has this share.
     pub fn use_open(&self, object: &Arc<Object>, shares: impl Into<Shares>) -> Option<Use> {
         let id = self.with(object, |state| state.opens.begin_use(shares.into()))?;
         Some(Use { core: self.weak(), object: object.clone(), id })
     }
 
-    /// Opens a file for reading on behalf of a client that has no opens and wants this range of it, to gain a lease. What of
-    /// the range comes along is on its way when this returns. If it fails, the READ has to do without.
+    /// Opens a file for reading on behalf of a client that has no opens and wants this range of it, to gain a
+    /// lease. When this returns, piggybacked bytes of the range count as a fetch in flight. If the OPEN
+    /// fails, the READ does without.
     pub async fn open_for_reading(&self, caller: &Caller, object: &Arc<Object>, range: &Range<u64>) {
         let turn = object.turn.clone().lock_owned().await;
         let shares = Shares::from(Share::READ);
@@ -393,7 +400,7 @@ impl Core {
         let request = Core::open_handle_below(object.handle, shares, Want::Any);
         let piggyback = self.piggyback_on_read(object, range);
         match self.open_with_piggyback(caller, request, Some(turn), piggyback).await {
-            // Who reads takes the bytes as they came, and does not wait for this disk.
+            // The reader takes the bytes as they came, and does not wait for the local disk.
             Ok(Granted { brought, .. }) => brought.into_iter().for_each(|it| drop(tokio::spawn(it.store()))),
             Err(_) => self.with(object, |state| state.opens.refuse()),
         }
@@ -419,12 +426,12 @@ impl Core {
         self.below.write(caller, &object.handle, StateidBasis::Anonymous, offset, data, stability).await
     }
 
-    /// The ground for any other operation.
+    /// The stateid basis of any other operation.
     pub fn stateid_basis(usage: Option<&Use>) -> StateidBasis {
         usage.map_or(StateidBasis::Anonymous, |usage| StateidBasis::Open(usage.id))
     }
 
-    /// The same, after waiting for a narrowing that is under way.
+    /// As [`Core::use_open`], but waits for a narrowing in flight.
     pub async fn use_open_in_turn(&self, object: &Arc<Object>, shares: impl Into<Shares>) -> Option<Use> {
         let shares = shares.into();
         if let Some(usage) = self.use_open(object, shares) {
@@ -437,7 +444,8 @@ impl Core {
         self.use_open(object, shares)
     }
 
-    /// The origin would not do something under an open: if it no longer knows that, it is not used again.
+    /// An operation under an open failed. If the origin no longer knows the open, the cache forgets the open
+    /// and the locks that the origin held.
     pub fn lose_open(&self, object: &Arc<Object>, id: OpenId, error: &Error) {
         if error.status != Status::BadStateId {
             return;
@@ -449,7 +457,7 @@ impl Core {
     }
 }
 
-/// The rights that a share needs.
+/// The rights that an open with this access needs.
 pub fn needed(access: Share) -> AccessMask {
     let mut bits = AccessMask::empty();
     if access.contains(Share::READ) {
@@ -461,7 +469,7 @@ pub fn needed(access: Share) -> AccessMask {
     bits
 }
 
-/// Does a failure say that the origin has no such open, or none with that share?
+/// Does the failure mean that the origin has no such open, or none with that share?
 pub fn is_lost(error: &Error) -> bool {
     matches!(error.status, Status::BadStateId | Status::OpenMode)
 }

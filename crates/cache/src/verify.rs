@@ -1,9 +1,9 @@
-//! Is what is cached still what it was, and what the origin has?
+//! Is the cached data still what was stored, and what the origin has?
 //!
-//! Two questions. **The disk**: each range has the checksum of the bytes that were stored; reading it back finds rot. No
-//! origin is needed. **The origin**: the bytes are read again there and compared; that finds whatever else went wrong,
-//! and costs as much as reading the files for the first time. What is found damaged is dropped, and fetched again when
-//! it is next read.
+//! There are two checks. **The disk**: each range has the checksum of the bytes that were stored. Reading the
+//! range back finds damage, without an origin. **The origin**: the bytes are read again there and compared.
+//! That finds any other error, and costs as much as reading the files for the first time. Damaged data is
+//! dropped, and fetched again at the next read.
 
 use std::fs::File;
 use std::io;
@@ -27,22 +27,22 @@ use crate::upstream::read::Reader;
 /// Bytes read at a time.
 const PIECE_BYTES: u64 = 1 << 20;
 
-/// What was found of one file.
+/// The result of checking one file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
     /// Bytes that were checked and are right.
     pub good_bytes: u64,
-    /// Bytes that have no checksum, or could not be compared: nothing is said of them.
+    /// Bytes that have no checksum, or could not be compared.
     pub unchecked_bytes: u64,
-    /// Ranges that are not what they were.
+    /// Ranges that have changed.
     pub damaged: Vec<Range<u64>>,
-    /// The file has changed at the origin since it was cached: nothing was compared.
+    /// The file has changed at the origin since it was cached: the comparison has stopped.
     pub changed: bool,
-    /// What is cached of it was dropped.
+    /// The cached data of the file was dropped.
     pub dropped: bool,
 }
 
-/// What is checked, kept from being written over as long as this lives.
+/// The data under check, which is not overwritten while this value exists.
 struct Subject {
     object: Arc<Object>,
     file: Arc<ObjectFile>,
@@ -53,7 +53,7 @@ struct Subject {
 }
 
 impl Cache {
-    /// Compares what is on the disk with the checksums of what was stored. `repair` drops what is damaged.
+    /// Compares the data on the disk with the checksums of what was stored. `repair` drops damaged data.
     pub async fn verify_disk(&self, handle: &Handle, repair: bool) -> Verified {
         let Some(subject) = self.core.subject(handle) else { return Verified::default() };
         let valid: u64 = subject.valid.iter().map(|range| range.end - range.start).sum();
@@ -61,7 +61,7 @@ impl Cache {
         let file = subject.file.clone();
         let mut found = match blocking(move || check(&file, &sums)).await {
             Ok(found) => found,
-            // A process that was killed had taken it away, and the index did not hear of it: there is nothing there.
+            // A killed process had removed the file without telling the index: there is no data.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let dropped = repair && self.core.drop_subject(&subject).await;
                 return Verified { dropped, ..Verified::default() };
@@ -77,10 +77,11 @@ impl Cache {
         found
     }
 
-    /// Compares what is on the disk with what the origin has, by somebody who may read it. `repair` drops what differs.
+    /// Compares the data on the disk with the origin's, as a caller that may read the file. `repair` drops
+    /// data that differs.
     ///
     /// # Errors
-    /// What the origin says.
+    /// The status of the origin's reply.
     pub async fn verify_origin(&self, handle: &Handle, repair: bool) -> Result<Verified, Status> {
         let Some(subject) = self.core.subject(handle) else { return Ok(Verified::default()) };
         let mut found = Verified::default();
@@ -105,7 +106,7 @@ impl Cache {
 }
 
 impl Cache {
-    /// Who looks at a cache that nothing runs on is told otherwise.
+    /// Logs the damage. A user that views an offline cache is told otherwise.
     fn tell_damage(&self, handle: &Handle, found: &Verified) {
         if !found.dropped || self.is_offline() {
             return;
@@ -137,7 +138,8 @@ impl Core {
         })
     }
 
-    /// Are the bytes of this range those of the origin? `None` if the file is not the one that was looked at any more.
+    /// Are the bytes of this range those of the origin? `None` if the file is no longer the one that was
+    /// looked at.
     async fn compare(
         &self,
         caller: &vfs::Caller,
@@ -168,7 +170,8 @@ impl Core {
             Ok(ours)
         });
         let same = ours.await.is_ok_and(|ours| ours == theirs);
-        // A READ need not bring attributes: whether the file is the same is asked. That is no open of it.
+        // A READ need not carry attributes, so a GETATTR tells whether the file is the same. It does not
+        // count as an open.
         let sent = self.policy.sending();
         self.counters.getattr.bump();
         let now = self.below.getattr(caller, &subject.object.handle).await.map_err(|error| error.status)?;
@@ -176,12 +179,12 @@ impl Core {
         let still = self.with(&subject.object, |state| {
             state.data.generation() == subject.generation && !state.is_suspect()
         });
-        // A write of ours may have taken the range out meanwhile.
+        // A write of ours may have invalidated the range meanwhile.
         let there = self.with(&subject.object, |state| state.data.valid().contains(range));
         Ok((still && there).then_some(same))
     }
 
-    /// Compares what an earlier process has left of a whole file with its sums, once.
+    /// Compares the data of a complete file from an earlier process with its checksums, once.
     pub async fn prove(&self, handle: &Handle) {
         let object = self.glance(handle);
         let open = self.with(&object, |state| {
@@ -206,7 +209,7 @@ impl Core {
         dropped
     }
 
-    /// Drops what was looked at, unless it has been already.
+    /// Drops the data under check, unless it was dropped already.
     async fn drop_subject(&self, subject: &Subject) -> bool {
         let dropped = self.with(&subject.object, |state| {
             let same = state.data.generation() == subject.generation;
@@ -221,14 +224,14 @@ impl Core {
 }
 
 impl ObjectState {
-    /// Is the data that is here one state of the file, whatever an earlier process was doing when it was killed? If the
-    /// origin has been asked since, its attributes have told.
+    /// Is the cached data one state of the file, whatever an earlier process was doing when it was killed? If
+    /// the origin has been asked since, its attributes have proven it.
     pub fn is_proven(&self) -> bool {
         self.is_seen() || self.data.proof == Proof::Given
     }
 }
 
-/// Reads what has a sum back from the disk.
+/// Reads the ranges that have a checksum back from the disk.
 fn check(file: &ObjectFile, sums: &[Sum]) -> io::Result<Verified> {
     let mut found = Verified::default();
     let opened = file.open_again()?;

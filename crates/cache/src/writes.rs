@@ -1,38 +1,39 @@
-//! Delayed writes (Badros 3.1): the cache answers a WRITE when its bytes are in memory, and sends them to
-//! the origin later.
+//! Delayed writes (Badros 3.1): a WRITE is answered when its bytes are in memory, and reaches the origin
+//! later.
 //!
-//! | part | what it holds |
+//! | module | responsibility |
 //! |---|---|
 //! | `runs` | bytes of a file that are not at the origin, without overlaps |
-//! | `file` | what is delayed of one file, and the next call to send: pure bookkeeping |
+//! | `file` | the delayed writes of one file, and what to send next: pure bookkeeping |
 //! | `flush` | the calls: WRITEs in flight, COMMITs, and their waiters |
-//! | `limits` | how many bytes may wait, for how long, and which writers are held back |
+//! | `limits` | how much may be delayed, for how long, and which writers must wait |
 //! | `pending` | attributes that are set once everything is at the origin |
-//! | `space` | how many bytes may stay here after a close: pure bookkeeping |
-//! | `cover` | closes, WRITEs and refusals, entered in that account |
-//! | `losses` | bytes that were lost after a close, and how users learn of it |
-//! | `cut` | truncation and removal, in order with delayed writes |
+//! | `space` | how much delayed data may stay here after a close: pure bookkeeping |
+//! | `cover` | closes, WRITEs and refusals, against the account of `space` |
+//! | `losses` | data that was lost after a close, and which clients are told |
+//! | `cut` | truncation and removal, in order with the delayed writes |
 //!
-//! A byte passes through three stages. It is **dirty** until a WRITE takes it, and **in flight** until the
-//! reply. If the origin took it without making it durable, it is then **unstable** until a COMMIT returns
-//! the verifier of that WRITE. The cache keeps the byte in memory through all three stages, so an origin
-//! that crashes between WRITE and COMMIT loses nothing.
+//! A byte passes through three stages. It is **dirty** until a WRITE takes it, and then **in flight** until
+//! the reply. If the origin took it without making it durable, it is **unstable** until a COMMIT whose
+//! verifier is that of the WRITE.
 //!
-//! For every reader here, the bytes in memory are the file's contents. Dirty bytes and bytes in flight take
-//! precedence over whatever the origin has. Unstable bytes do so only while weak cache consistency data or
-//! a lease proves that nobody else has changed the file since. The proof is missing if another client
-//! changed the file, if the origin crashed, or if the origin does not send that data. Then the bytes are
-//! **in doubt**: the cache commits everything before it answers anything about the file, and then asks the
-//! origin.
+//! The byte is kept in memory through all three stages, so an origin that restarts between WRITE and COMMIT
+//! loses nothing. To every reader here, the byte is the contents of the file. For dirty bytes and bytes in
+//! flight this holds whatever the origin has. For unstable bytes it holds as long as weak cache consistency
+//! data or a lease proves that no other client has changed the file since.
 //!
-//! **Promise.** fsync (`commit`) and a writer's close return when everything written before is at the
-//! origin and durable there. If that fails, they return the error, once. Under a write lease a close sends
-//! nothing, as long as the origin has space for the bytes ([`space`]). If another client wants the file,
-//! the origin recalls the lease, and the cache sends everything first.
+//! Unstable bytes without that proof are **in doubt**: another client changed the file, the origin restarted,
+//! or the origin reports no weak cache consistency data. The cache then commits everything before it answers
+//! anything about the file, and asks the origin afterwards.
 //!
-//! **Assumption.** A client that holds an open for writing may write, and the origin will agree. For a
-//! writer without an open, the cache asks for ACCESS first. If the origin refuses the bytes in the end, the
-//! cache drops them, as Linux does, and reports the error to the writer.
+//! **Promise**: fsync (`commit`) and the close of a writer return when everything written before is durable
+//! at the origin, or with the error, once. Under a write lease, a close sends nothing, as long as the origin
+//! has space for the data ([`space`]). If another client wants the file, the origin recalls the lease, and
+//! the cache sends everything first.
+//!
+//! **Assumption**: a writer with an open may write, and the origin will agree. For a writer without one, the
+//! cache asks by ACCESS first. If the origin refuses in the end, the cache drops the bytes, as Linux does,
+//! and tells the writer.
 
 mod cover;
 mod cut;

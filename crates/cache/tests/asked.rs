@@ -1,8 +1,6 @@
-//! What the origin is told of a file under a write lease when others ask for its attributes (CB_GETATTR): size and times
-//! as they are here, or nothing where the origin would show other times. Then it takes the lease back.
-//!
-//! Promise: close-under-a-write-lease
-//! Promise: times-seen-elsewhere
+//! Answers to the origin's CB_GETATTR for a file under a write lease. The answer has the size and the times
+//! that the cache has. If the origin would show other times, the cache does not answer, and the origin
+//! recalls the lease.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -27,7 +25,7 @@ async fn leased() -> (Bench, Arc<Cache>, Handle) {
     over(bench, b"old").await
 }
 
-/// Asks as the origin does.
+/// Sends the query as the origin does.
 async fn ask(bench: &Bench, file: &Handle, times: bool) -> Option<DelayedAttributes> {
     let (answer, held) = tokio::sync::oneshot::channel();
     let deadline = tokio::time::Instant::now() + SECOND;
@@ -49,7 +47,7 @@ async fn the_times_of_what_is_delayed_are_told_and_cost_no_call() {
     assert_eq!(ask(&bench, &file, false).await, Some(held));
     bench.origin.calls();
     put(&cache, id, &file, 0, b"newer").await;
-    // While it is being written, an origin that cannot show times presumes that this is now.
+    // While the file is being written, an origin that cannot show times presumes that it is modified now.
     assert!(ask(&bench, &file, false).await.unwrap().modified);
     cache.close(&user(), id).await.unwrap();
     let (long_ago, read) = (Timestamp::new(5, 6), Timestamp::new(7, 8));

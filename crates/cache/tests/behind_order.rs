@@ -1,4 +1,5 @@
-//! Delayed writes before an origin that is slow or says "later": what comes after what, and who waits for whom.
+//! Delayed writes before an origin that is slow or answers DELAY: their order, and which operations wait for
+//! which.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -19,8 +20,8 @@ fn sizes(size: u64) -> SetAttributes {
     SetAttributes { size: Some(size), ..SetAttributes::default() }
 }
 
-/// A file under a write lease that was written and closed, so that its time of modification is set with its data; and
-/// that time.
+/// A file under a write lease that was written and closed, and its time of modification. The time is set with
+/// the data.
 async fn written_and_closed() -> (Bench, Arc<Cache>, Handle, Timestamp) {
     let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
     let (bench, cache, file) = over(bench, b"").await;
@@ -28,7 +29,7 @@ async fn written_and_closed() -> (Bench, Arc<Cache>, Handle, Timestamp) {
     put(&cache, id, &file, 0, b"first").await;
     cache.close(&user(), id).await.unwrap();
     let shown = cache.getattr(&opener(0), &file).await.unwrap().mtime;
-    // Age sends it before long.
+    // The age limit sends the data before long.
     tokio::time::sleep(20 * SECOND).await;
     (bench, cache, file, shown)
 }
@@ -43,7 +44,7 @@ async fn a_time_that_is_on_its_way_does_not_come_after_newer_writes() {
     for cuts in [false, true] {
         let (bench, cache, file, first) = written_and_closed().await;
         let gate = bench.origin.gate("SETATTR");
-        // Age sends the data, and then the time.
+        // The age limit sends the data, and then the time.
         gate.wait_for(1).await;
         let id = open(&cache, &open_request(&root(), "f", 1, BOTH)).await;
         let syncing = cache.clone();
@@ -75,7 +76,7 @@ async fn a_time_that_the_origin_puts_off_is_not_set_after_newer_writes_or_times(
         bench.origin.calls();
         bench.origin.durability.refuse_setattrs.lock().push_back(Status::Delay);
         until(|| bench.origin.durability.refuse_setattrs.lock().is_empty()).await;
-        // While the origin is left alone with it, what is newer goes.
+        // While the cache waits to send the time again, newer changes are sent.
         let id = open(&cache, &open_request(&root(), "f", 1, BOTH)).await;
         put(&cache, id, &file, 0, b"newer").await;
         let begun = tokio::time::Instant::now();
@@ -118,7 +119,7 @@ async fn a_file_that_the_origin_puts_off_holds_up_no_other() {
         let sync = tokio::time::timeout(SECOND, cache.commit(&user(), &files[1], 0, 0)).await;
         sync.expect("the other file is nothing to it").unwrap();
     }
-    // A recall as well.
+    // Nor is a recall held up.
     put(&cache, opens[1], &files[1], 0, b"recalled").await;
     bench.origin.others(&files[1], |tree| assert_eq!(tree.get(&files[1]).unwrap().data, b"recalled")).await;
     assert!(!sync.is_finished());

@@ -14,7 +14,7 @@ use vfs::{CreateHow, Data, FileSystem, Handle, SetAttributes, Stability, Stateid
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// A file of the origin that is old enough to be trusted, and a cache that has opened it.
+/// A file of the origin that is old enough to be nonracy, and a cache that has opened it.
 async fn opened(data: &[u8]) -> (Bench, Arc<Cache>, Handle) {
     let bench = Bench::new();
     let file = bench.origin.put(&root(), "f", data);
@@ -43,7 +43,7 @@ async fn opens_share_a_getattr_that_is_not_yet_sent_and_no_other() {
     gate.wait_for(1).await;
     let more: Vec<_> = (0..20).map(|_| ask()).collect();
     tokio::task::yield_now().await;
-    // The first one has been sent: what changes now is for the others to see.
+    // The first GETATTR has been sent: the others must see a change from now on.
     gate.admit(1);
     until(|| bench.origin.tree().get(&file).is_ok()).await;
     gate.reply(1);
@@ -124,7 +124,7 @@ async fn partial_reads_cache_partially_and_join() {
     assert_eq!(bench.origin.calls(), []);
 }
 
-/// A byte with each READ would cost a call for each byte.
+/// One byte with each READ would cost a call for each byte.
 #[tokio::test]
 async fn an_origin_that_sends_a_few_bytes_with_each_read_is_an_error_after_a_few_calls() {
     let (bench, cache, file) = opened(&pattern(100_000)).await;
@@ -134,7 +134,7 @@ async fn an_origin_that_sends_a_few_bytes_with_each_read_is_an_error_after_a_few
     let reads: u64 =
         bench.origin.calls().iter().filter(|(call, _)| *call == "READ").map(|(_, calls)| calls).sum();
     assert!(reads < 100, "{reads} calls");
-    // An honest answer again.
+    // The origin answers in full again.
     bench.origin.read_max.store(1 << 20, std::sync::atomic::Ordering::Relaxed);
     assert_eq!(read_all(&cache, &file).await, pattern(100_000));
 }
@@ -167,7 +167,7 @@ async fn a_large_hit_is_a_range_of_a_file_that_no_write_tears() {
     settle(&cache, &file, 1 << 20).await;
     let pinned = cache.read(&opener(0), &file, StateidBasis::Anonymous, 4096, 500_000).await.unwrap().data;
     assert!(matches!(pinned, Data::File(_)));
-    // Everything that could touch the bytes: a write of ours, a cut, a change by somebody else.
+    // Everything that could touch the bytes: a write of ours, a truncation, a change by another client.
     write(&cache, &opener(0), &file, 8192, &vec![0xee; 100_000]).await;
     let set = SetAttributes { size: Some(300_000), ..SetAttributes::default() };
     cache.setattr(&opener(0), &file, &set, None).await.unwrap();
@@ -180,7 +180,7 @@ async fn a_large_hit_is_a_range_of_a_file_that_no_write_tears() {
     assert_eq!(read(&cache, &opener(0), &file, 0, 1 << 20).await, expected);
 }
 
-/// Waits until what was fetched is on the disk: replies do not wait for that.
+/// Waits until the fetched bytes are on the disk: replies do not wait for that.
 async fn settle(cache: &Cache, file: &Handle, length: u32) {
     for _ in 0..5000 {
         let read = cache.read(&opener(0), file, StateidBasis::Anonymous, 0, length).await.unwrap();
@@ -212,7 +212,7 @@ async fn parallel_writes_keep_the_data_in_whatever_order_replies_come() {
         }
         gate.wait_for(8).await;
         gate.admit(8);
-        // All have taken effect before the first reply.
+        // All writes have taken effect before the first reply.
         let gone = || bench.origin.tree().history[&id(&file)].len() >= 8;
         until(gone).await;
         if round % 2 == 0 {
@@ -282,7 +282,7 @@ async fn a_fetch_that_a_write_overtakes_is_not_kept() {
     let reader = tokio::spawn(async move { read(&reading, &opener(0), &file, 0, 4096).await });
     gate.wait_for(1).await;
     gate.admit(1);
-    // The reply with the old bytes is on its way when we write.
+    // The reply with the old bytes is in flight when we write.
     tokio::time::sleep(Duration::from_millis(5)).await;
     write(&cache, &opener(0), &file, 0, &[5; 4096]).await;
     gate.open();
@@ -296,7 +296,7 @@ async fn a_write_without_a_state_before_it_proves_nothing() {
     let (bench, cache, file) = opened(b"0123456789").await;
     bench.origin.without_before.store(true, std::sync::atomic::Ordering::Relaxed);
     read(&cache, &opener(0), &file, 0, 100).await;
-    // Somebody else's write hides before ours.
+    // Another client's write is hidden before ours.
     bench.origin.tree().write(&file, 0, b"XX").unwrap();
     write(&cache, &opener(0), &file, 8, b"89").await;
     assert_eq!(read(&cache, &opener(0), &file, 0, 100).await, "XX23456789");
@@ -326,7 +326,7 @@ async fn names_changed_by_two_of_us_at_once_are_asked_again() {
     gate.wait_for(1).await;
     gate.admit(1);
     until(|| bench.origin.tree().get(&root()).unwrap().names.is_empty()).await;
-    // The name is made anew before the reply to its removal is here.
+    // The name is made again before the reply to its removal arrives.
     let set = SetAttributes::default();
     let made = cache.create(&opener(0), &root(), &name("f"), CreateHow::Guarded, &set).await.unwrap();
     gate.open();

@@ -1,7 +1,5 @@
-//! Leases on directories: what names cost under one, what ends it, and that no name is ever answered as it was before
-//! somebody else's change.
-//!
-//! Promise: directory-leases
+//! Leases on directories: the calls that names cost under one, and the events that end one. No name is ever
+//! answered as it was before another client's change.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -21,7 +19,8 @@ use vfs::{
 
 const SECOND: Duration = Duration::from_secs(1);
 
-/// Two files and a directory at an origin that gives leases on directories alone, and a cache that has one on the root.
+/// Two files and a directory at an origin that grants leases on directories only. The cache has one on the
+/// root.
 async fn setup() -> (Bench, Arc<Cache>) {
     let bench = Bench::with_state(Policy::Never);
     bench.origin.state.lock().directories = true;
@@ -37,7 +36,7 @@ async fn setup() -> (Bench, Arc<Cache>) {
     (bench, cache)
 }
 
-/// Somebody else makes a file.
+/// Another client makes a file.
 async fn others_make(bench: &Bench, text: &str) {
     let make = |tree: &mut origin::Tree| {
         let (how, set) = (CreateHow::Guarded, SetAttributes::default());
@@ -46,7 +45,7 @@ async fn others_make(bench: &Bench, text: &str) {
     bench.origin.others_name(&root(), text, make).await;
 }
 
-/// What a name leads to.
+/// The object that a name leads to.
 async fn look(cache: &Cache, caller: &Caller, text: &str) -> Option<Handle> {
     match cache.lookup(caller, &root(), &name(text), vfs::Want::None).await {
         Ok(looked) => Some(looked.node.handle),
@@ -81,7 +80,8 @@ async fn a_name_costs_one_call_and_then_none_there_or_not() {
         assert_eq!(look(&cache, &v4(0, 2), text).await, found);
         assert_eq!(bench.origin.calls(), [], "{text}: a client with state");
     }
-    // A v3 client's request counts as an open of what the name leads to; that there is nothing needs no proof.
+    // A v3 client's request counts as an open of the object that the name leads to. A negative entry needs no
+    // call.
     look(&cache, &opener(0), "f").await;
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
     look(&cache, &opener(0), "absent").await;
@@ -90,7 +90,7 @@ async fn a_name_costs_one_call_and_then_none_there_or_not() {
     let absent = cache.open(&v4_opener(0, 1), &open_request(&root(), "absent", 1, Share::READ)).await;
     assert_eq!(absent.unwrap_err().status, Status::NoEnt);
     assert_eq!(bench.origin.calls(), []);
-    // Timeouts have no say in it; those of a child's attributes have.
+    // Attribute timeouts do not matter for names. They matter for the attributes of a child.
     tokio::time::advance(40 * SECOND).await;
     look(&cache, &opener(0), "absent").await;
     assert_eq!(bench.origin.calls(), []);
@@ -117,7 +117,7 @@ async fn a_directory_that_is_made_and_filled_here_is_asked_about_twice() {
     }
     let calls = [("CREATE", 20), ("LOOKUP", 1), ("READDIR", 1)];
     assert_eq!(bench.origin.calls(), calls, "a lease with the first question, all names with the second");
-    // Somebody else's name is found all the same.
+    // Another client's name is found all the same.
     let other = |tree: &mut origin::Tree| {
         tree.make(&new, &name("other"), FileType::Regular, CreateHow::Guarded, &set, b"").map(drop).unwrap();
     };
@@ -134,7 +134,8 @@ async fn a_directory_in_which_a_name_was_sought_in_vain_is_listed_when_the_next_
         create(&cache, &text).await.unwrap();
     }
     assert_eq!(bench.origin.calls(), [("CREATE", 20), ("LOOKUP", 1), ("READDIR", 1)]);
-    // Names that are there are no reason: who walks through a directory is not told what is not in it.
+    // Lookups of existing names are no reason to list the directory: a walk through it does not look for
+    // missing names.
     others_make(&bench, "other").await;
     for text in ["f", "g", "d"] {
         assert!(look(&cache, &v4_opener(0, 1), text).await.is_some());
@@ -182,7 +183,7 @@ async fn a_whole_listing_says_which_names_there_are_not() {
     assert_eq!(list(&cache, &opener(0)).await.len(), 3);
     assert_eq!(look(&cache, &opener(0), "never asked for").await, None);
     assert_eq!(bench.origin.calls(), []);
-    // Our own changes are in it.
+    // Our own changes are in the listing.
     create(&cache, "new").await.unwrap();
     assert_eq!(bench.origin.calls(), [("CREATE", 1)]);
     assert!(look(&cache, &v4(0, 1), "new").await.is_some());
@@ -198,7 +199,7 @@ async fn a_whole_listing_says_which_names_there_are_not() {
     assert_eq!(look(&cache, &v4(0, 1), "newer").await, Some(made.node.handle));
     assert_eq!(look(&cache, &opener(0), "neither").await, None);
     assert_eq!(bench.origin.calls(), []);
-    // It is not read out any more.
+    // The listing no longer answers READDIR.
     assert_eq!(list(&cache, &opener(0)).await, ["f", "g", "d", "newer"]);
     assert_eq!(bench.origin.calls(), [("READDIR", 1)]);
 }
@@ -242,7 +243,7 @@ async fn whoever_else_changes_a_name_is_waited_for_and_seen() {
     assert_eq!(cache.stats().recalls, 2, "what asked again brought another lease");
 }
 
-/// A directory that is removed and made anew is another one.
+/// A directory that is removed and made again is another directory.
 #[tokio::test(start_paused = true)]
 async fn a_directory_that_is_made_anew_is_not_the_old_one() {
     let (bench, cache) = setup().await;
@@ -260,7 +261,7 @@ async fn a_directory_that_is_made_anew_is_not_the_old_one() {
         .await;
     let again = look(&cache, &caller, "d").await.unwrap();
     assert_ne!(again, d);
-    // Our own removal gives the lease on what goes back first.
+    // Our own removal first returns the lease on the directory.
     cache.access(&caller, &again, AccessMask::LOOKUP).await.unwrap();
     assert_eq!(bench.origin.lease(&again), Some(LeaseKind::Read));
     bench.origin.calls();
@@ -268,7 +269,8 @@ async fn a_directory_that_is_made_anew_is_not_the_old_one() {
     assert_eq!(bench.origin.calls(), [("RETURN", 1), ("RMDIR", 1)]);
 }
 
-/// Nobody here has heard of the name yet; a lease on what it leads to goes back before that is gone all the same.
+/// The cache does not know the name yet. It returns the lease on the directory before the removal all the
+/// same.
 #[tokio::test(start_paused = true)]
 async fn a_leased_directory_whose_name_is_not_remembered_goes_back_before_it_is_removed_or_replaced() {
     for rename in [false, true] {
@@ -276,7 +278,7 @@ async fn a_leased_directory_whose_name_is_not_remembered_goes_back_before_it_is_
         let caller = v4_opener(0, 1);
         let d = bench.origin.tree().lookup(&caller.principal, &root(), &name("d")).unwrap().node.handle;
         bench.origin.put_dir(&root(), "other");
-        // By its handle, as a client that knew it before a restart.
+        // By its handle, like a client that knew it before a restart.
         cache.getattr(&caller, &d).await.unwrap();
         cache.access(&caller, &d, AccessMask::LOOKUP).await.unwrap();
         assert_eq!(bench.origin.lease(&d), Some(LeaseKind::Read));
@@ -293,7 +295,7 @@ async fn a_leased_directory_whose_name_is_not_remembered_goes_back_before_it_is_
     }
 }
 
-/// One that is had anew while the RMDIR is on its way has nothing left to be used for.
+/// A lease that is granted again while the RMDIR is in flight has no use left.
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_comes_back_during_the_removal_goes_with_it() {
     let (bench, cache) = setup().await;
@@ -307,7 +309,7 @@ async fn a_lease_that_comes_back_during_the_removal_goes_with_it() {
     });
     gate.wait_for(1).await;
     assert_eq!(bench.origin.lease(&d), None, "returned first");
-    // Somebody else may do what this one may is a question that asks for a lease again.
+    // An ACCESS by another credential asks for a lease again.
     cache.access(&v4_opener(9, 2), &d, AccessMask::LOOKUP).await.unwrap();
     assert_eq!(bench.origin.lease(&d), Some(LeaseKind::Read));
     gate.open();
@@ -315,7 +317,8 @@ async fn a_lease_that_comes_back_during_the_removal_goes_with_it() {
     origin::until(|| bench.origin.lease(&d).is_none()).await;
 }
 
-/// While a name of it is on its way, the index is not told that all is known of a directory.
+/// While a change of a name in it is in flight, the index is not told that everything about the directory is
+/// known.
 #[tokio::test]
 async fn a_directory_is_not_vouched_for_while_a_name_of_it_changes() {
     let (mut bench, cache) = setup().await;
@@ -330,7 +333,8 @@ async fn a_directory_is_not_vouched_for_while_a_name_of_it_changes() {
     gate.wait_for(1).await;
     gate.admit(1);
     origin::until(|| bench.origin.tree().get(&root()).unwrap().names.contains_key(&name("new"))).await;
-    // It is there, and nobody here knows. What is asked now tells the index of the directory, and may not vouch.
+    // The name exists, and the cache does not know it. These calls write the directory to the index, which
+    // must not vouch.
     cache.getattr(&opener(0), &root()).await.unwrap();
     cache.access(&v4(7, 3), &root(), AccessMask::LOOKUP).await.unwrap();
     cache.flush().await;
@@ -353,8 +357,8 @@ async fn one_that_is_revoked_vouches_for_nothing() {
     assert!(look(&cache, &opener(0), "absent").await.is_some());
 }
 
-/// Not every client sends ACCESS: what is asked for brings a lease along, whatever it is asked with and whether it is there
-/// or not.
+/// Not every client sends ACCESS. The first LOOKUP, OPEN or READDIR also brings a lease, whether the name
+/// exists or not.
 #[tokio::test(start_paused = true)]
 async fn who_never_sends_access_gets_one_with_the_first_question() {
     for call in ["LOOKUP", "OPEN", "READDIR"] {
@@ -390,7 +394,8 @@ async fn who_never_sends_access_gets_one_with_the_first_question() {
             assert_eq!(bench.origin.lease(&root()), Some(LeaseKind::Read), "{call}");
         }
         if call != "READDIR" {
-            // What came along with it, too: it is of the same state of the directory.
+            // The answer that came with the lease is covered, too: it belongs to the same state of the
+            // directory.
             let second = if call == "LOOKUP" { "READDIR" } else { call };
             let calls = bench.origin.calls();
             assert_eq!(calls.iter().map(|(_, count)| count).sum::<u64>(), 2, "{calls:?}");
@@ -408,7 +413,7 @@ async fn who_never_sends_access_gets_one_with_the_first_question() {
     }
 }
 
-/// A directory that others change all the time is asked for less and less.
+/// The cache asks less and less often for a lease on a directory that others change all the time.
 #[tokio::test(start_paused = true)]
 async fn what_is_taken_back_at_once_is_not_asked_for_each_time() {
     let bench = Bench::with_state(Policy::Never);
@@ -421,11 +426,11 @@ async fn what_is_taken_back_at_once_is_not_asked_for_each_time() {
         look(&cache, &caller, &format!("absent-{round}")).await;
         bench.origin.others_name(&root(), "x", |_| ()).await;
     }
-    // The first question, and 2, 4, 8 and 16 later.
+    // The first question, and then those 2, 4, 8 and 16 questions later.
     assert_eq!(cache.stats().recalls, 5);
 }
 
-/// What a lease vouches for is told to those who may know it.
+/// An answer that a lease vouches for is given only to a credential that may know it.
 #[tokio::test(start_paused = true)]
 async fn each_credential_is_asked_for_its_right_once() {
     let (bench, cache) = setup().await;
@@ -442,7 +447,7 @@ async fn each_credential_is_asked_for_its_right_once() {
     assert_eq!(refused, Status::Access);
 }
 
-/// An origin without leases on directories costs what it did.
+/// An origin without leases on directories costs as many calls as before.
 #[tokio::test(start_paused = true)]
 async fn without_one_absence_is_asked_for() {
     let bench = Bench::with_state(Policy::Never);
@@ -460,7 +465,7 @@ async fn without_one_absence_is_asked_for() {
     assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
 }
 
-/// Those of the layer above stand under ours: they are had without a call, and are back before ours is.
+/// Leases of the layer above depend on ours: they cost no call, and are returned before ours is.
 #[tokio::test(start_paused = true)]
 async fn it_is_lent_to_the_layer_above() {
     let (bench, cache) = setup().await;
@@ -480,7 +485,7 @@ async fn it_is_lent_to_the_layer_above() {
     assert_eq!(bench.origin.calls(), [("RETURN", 1)]);
 }
 
-/// Over a restart, if the origin has kept it and the index was told all.
+/// A lease outlives a restart if the origin has kept it, and vouches if the index holds everything.
 #[tokio::test]
 async fn what_is_held_still_after_a_restart_vouches_still() {
     let (mut bench, cache) = setup().await;
@@ -494,7 +499,7 @@ async fn what_is_held_still_after_a_restart_vouches_still() {
     bench.origin.calls();
     assert_eq!(look(&cache, &opener(0), "absent").await, None);
     assert_eq!(bench.origin.calls(), []);
-    // A change of ours that the index did not live to hear of.
+    // A change of ours that the index had not been told of when the process was killed.
     create(&cache, "absent").await.unwrap();
     let after = bench.killed();
     drop(cache);
@@ -520,7 +525,8 @@ async fn a_listing_of_before_a_restart_says_which_names_there_are_not() {
     assert!(calls.iter().all(|(call, _)| ["ACCESS", "GETATTR"].contains(call)), "{calls:?}");
 }
 
-/// Clients of ours and others, all at once: what a look finds was there at some moment since it began.
+/// Clients of the cache and other clients, all at once. The result of a lookup was true at some moment since
+/// it began.
 async fn interleaved(seed: u64) -> u64 {
     let bench = Bench::with_state(Policy::Never);
     bench.origin.state.lock().directories = true;
@@ -529,13 +535,14 @@ async fn interleaved(seed: u64) -> u64 {
     let cache = bench.open().await;
     cache.getattr(&opener(0), &root()).await.unwrap();
     bench.origin.jitter.store(300, Ordering::Relaxed);
-    // Every change has a time stamp of its own, as the granule rule assumes.
+    // Every change has a timestamp of its own, as the timestamp granularity rule assumes.
     bench.origin.tree().ticks = true;
     let mut clients = tokio::task::JoinSet::new();
     for number in 0..3 {
         let (cache, origin) = (cache.clone(), bench.origin.clone());
         clients.spawn(async move {
-            // Who asks otherwise may be told what was there within the attribute timeouts, where there is no lease.
+            // Without a lease, a request with other freshness may get an answer as old as the attribute
+            // timeouts.
             let caller =
                 if number == 0 { opener(0) } else { v4_opener(0, number).with_freshness(Freshness::Open) };
             for _ in 0..60 {
@@ -562,7 +569,7 @@ async fn interleaved(seed: u64) -> u64 {
                         let found = match cache.open(&v4_opener(0, number), &request).await {
                             Ok(opened) => Some(opened.handle),
                             Err(error) if error.status == Status::NoEnt => None,
-                            // What a name led to was gone.
+                            // The object that the name led to was gone.
                             Err(error) => panic!("{error}"),
                         };
                         check(&origin, began, (seed, "OPEN", text), found);
@@ -624,8 +631,8 @@ async fn no_name_is_answered_as_it_was_before() {
     assert!(recalls > 100, "{recalls}");
 }
 
-/// What is asked of one name while others in the directory are made and removed is remembered all the same; what is asked
-/// of the name itself is not.
+/// An answer about one name is remembered although other names in the directory are made and removed
+/// meanwhile. An answer about the changed name itself is not.
 #[tokio::test(start_paused = true)]
 async fn a_change_of_one_name_is_none_of_another() {
     let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
@@ -649,7 +656,7 @@ async fn a_change_of_one_name_is_none_of_another() {
             create(&cache, "new").await.unwrap();
             cache.remove(&caller, &root(), &name("old")).await.unwrap();
         } else {
-            // The OPEN finds it under the name that it has lost when it is told.
+            // The OPEN finds the file under its name, and the name is gone when the reply arrives.
             open.admit(1);
             let file = handle(bench.origin.tree().get(&root()).unwrap().names[&name("f")].0);
             origin::until(|| bench.origin.lease(&file).is_some()).await;
@@ -662,7 +669,7 @@ async fn a_change_of_one_name_is_none_of_another() {
         let calls: u64 = bench.origin.calls().iter().map(|(_, count)| count).sum();
         assert_eq!(calls, costs, "{changed}");
         assert_eq!(found, (changed == "new").then_some(opened.handle));
-        // It is had under a lease: the next round needs an OPEN again.
+        // The file is under a lease. Ends it, so that the next round needs an OPEN again.
         cache.close(&caller, opened.id).await.unwrap();
         bench.origin.others(&opened.handle, |_| ()).await;
         tokio::time::sleep(10 * SECOND).await;

@@ -1,4 +1,5 @@
-//! What is on the disk: restarts, limits, and disks that are full, damaged or somebody else's.
+//! The cache on the disk: restarts, limits, and directories that are full, damaged, in use, or another
+//! origin's.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -17,13 +18,13 @@ use vfs::{
 const LONG: Duration = Duration::from_secs(10);
 const MIB: usize = 1 << 20;
 
-/// An open as a v3 client does it, and the whole file.
+/// An open as a v3 client does it, and a read of the complete file.
 async fn open_and_read(cache: &Cache, file: &Handle) -> bytes::Bytes {
     cache.access(&opener(0), file, AccessMask::all()).await.unwrap();
     read(cache, &opener(0), file, 0, 8 << 20).await
 }
 
-/// Reads a file until it comes from the disk: replies do not wait for it.
+/// Reads a file until the data comes from the disk: replies do not wait for that.
 async fn store(cache: &Cache, file: &Handle, length: usize) -> Data {
     for _ in 0..5000 {
         cache.getattr(&opener(0), file).await.unwrap();
@@ -133,13 +134,13 @@ async fn at_the_hard_limit_reads_go_past_the_cache() {
     let bench = Bench::new();
     let (a, b) =
         (bench.origin.put(&root(), "a", &vec![1; MIB]), bench.origin.put(&root(), "b", &vec![2; MIB / 2]));
-    // The second is below the soft limit when it is alone: it stays, once it is there.
+    // The second file alone is below the soft limit, so it stays once it is cached.
     bench.origin.pass(LONG);
     let mut options = bench.options();
     options.size_max_bytes = MIB as u64;
     let cache = bench.open_with(options).await;
     open_and_read(&cache, &a).await;
-    // Somebody is sending it: it stays, so there is no room.
+    // A reply is being sent from the data. It stays, so there is no capacity.
     let pinned = store(&cache, &a, MIB).await;
     let before = cache.stats();
     for _ in 0..3 {
@@ -223,7 +224,7 @@ async fn a_damaged_index_costs_calls_and_nothing_else() {
         drop(store(&cache, &file, 300_000).await);
         cache.shutdown().await;
         drop(cache);
-        // The directory is let go of when the last task has ended.
+        // The directory is released when the last task has ended.
         drop(bench.open().await);
         let damaged = bench.killed();
         damage(&damaged.directory.path().join("cache/index"), round);
@@ -290,14 +291,14 @@ async fn files_without_a_record_are_swept() {
     let cache = bench.open().await;
     open_and_read(&cache, &file).await;
     drop(store(&cache, &file, 300_000).await);
-    // Killed before the index knew: the file is an orphan.
+    // Killed before the index had a record: the file is an orphan.
     let killed = bench.killed();
     assert_eq!(killed.stored_files().len(), 1);
     let cache = killed.open().await;
     cache.sweep().await;
     assert_eq!(killed.stored_files().len(), 0);
     assert_eq!(cache.stats().used_bytes, 0);
-    // What is known stays, and is counted.
+    // A file with a record stays, and is counted.
     open_and_read(&cache, &file).await;
     drop(store(&cache, &file, 300_000).await);
     cache.flush().await;

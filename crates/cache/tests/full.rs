@@ -1,6 +1,5 @@
-//! Delayed writes under write leases, before an origin that runs full: what a close has said to be safe is, or it is told.
-//!
-//! Promise: closes-on-a-full-origin
+//! Delayed writes under write leases, before an origin that runs full. Data that a close reported as safe is
+//! safe, or its loss is reported.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -22,7 +21,7 @@ use vfs::{
 const SECOND: Duration = Duration::from_secs(1);
 const KIB: u64 = 1024;
 
-/// An origin with leases and so much space.
+/// An origin with leases and this many bytes of space.
 async fn setup(capacity: u64) -> (Bench, Arc<Cache>) {
     let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
     bench.origin.hold(capacity);
@@ -40,7 +39,7 @@ async fn make(cache: &Cache, called: &str, data: &[u8]) -> (OpenId, Handle) {
     (opened.id, opened.handle)
 }
 
-/// What close(2) says, and the end of the open.
+/// The result of close(2), and the end of the open.
 async fn close(cache: &Cache, id: OpenId) -> Result<(), Status> {
     let flushed = Opens::flush(cache, &user(), id).await.map_err(|error| error.status);
     let _ = cache.close(&user(), id).await;
@@ -111,7 +110,7 @@ async fn what_is_lost_after_a_close_is_told_by_path_and_by_the_next_use_once() {
     closed.unwrap();
     let (two, closed) = write_file(&cache, "two", &[2; 10_000]).await;
     closed.unwrap();
-    // Somebody else fills it.
+    // Another client fills the origin.
     bench.origin.hold(0);
     tokio::time::sleep(31 * SECOND).await;
     until(|| cache.lost().1 == 2).await;
@@ -119,20 +118,20 @@ async fn what_is_lost_after_a_close_is_told_by_path_and_by_the_next_use_once() {
     lost.sort_by(|a, b| a.path.cmp(&b.path));
     let told: Vec<_> = lost.iter().map(|lost| (lost.path.as_str(), lost.status, lost.bytes)).collect();
     assert_eq!(told, [("/one", Status::NoSpc, 10_000), ("/two", Status::NoSpc, 10_000)]);
-    // The next use says so, once.
+    // The next use reports the loss, once.
     let reading = open_request(&root(), "one", 1, Share::READ);
     let refused = cache.open(&origin::v4_opener(0, 1), &reading).await.unwrap_err();
     assert_eq!(refused.status, Status::Io);
     open(&cache, &reading).await;
     assert_eq!(read(&cache, &user(), &one, 0, 100).await, b""[..]);
-    // One that is written anew needs no such word.
+    // A file that is written anew needs no report.
     let emptying = OpenRequest { create: Some(unchecked(Some(0))), ..open_request(&root(), "two", 1, BOTH) };
     let id = open(&cache, &emptying).await;
     assert_eq!(read(&cache, &user(), &two, 0, 100).await, b""[..]);
-    // From now on each close tells.
+    // From now on, each close reports the error.
     bench.origin.calls();
     assert_eq!(write_file(&cache, "three", b"x").await.1, Err(Status::NoSpc));
-    // There is space again: the first write goes through, and then closes are free.
+    // There is space again: the first write goes to the origin, and then closes cost nothing.
     bench.origin.hold(1 << 40);
     let again =
         cache.write(&user(), &two, StateidBasis::Open(id), 0, "again".into(), Stability::Unstable).await;
@@ -165,7 +164,7 @@ async fn a_refusal_of_one_file_makes_the_closes_of_others_send() {
 async fn what_the_origin_promises_is_kept_and_no_more() {
     let (bench, cache) = setup(1 << 20).await;
     bench.origin.state.lock().promises = Some(256 * KIB);
-    // More than is kept without a promise.
+    // More than the cache keeps without a promise.
     let (within, closed) = write_file(&cache, "within", &vec![1; 200 * KIB as usize]).await;
     closed.unwrap();
     assert_eq!(bench.origin.contents(&within), b"");

@@ -1,7 +1,5 @@
-//! A disk of the cache that is full for a while, or before the cache is there: nothing fails, nothing is believed that was
-//! not written down, and caching begins, or begins again, when there is space.
-//!
-//! Promise: full-cache-disk
+//! A disk of the cache that is full for a while, or before the cache exists. Nothing fails. Nothing is
+//! believed that was not written. Caching begins, or begins again, when there is space.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -25,7 +23,7 @@ struct Setting {
 }
 
 impl Setting {
-    /// Small files at the origin, and a disk for the cache. None where none can be mounted.
+    /// Small files at the origin, and a disk for the cache. `None` if no disk can be mounted.
     fn new() -> Option<Setting> {
         let bench = Bench::new();
         let disk = SmallDisk::on(bench.directory.path(), 64 * MIB)?;
@@ -54,7 +52,7 @@ async fn read_all(cache: &Cache, files: &[Handle]) {
     }
 }
 
-/// Reads all files until each comes from the disk.
+/// Reads all files until the data of each comes from the disk.
 async fn store_all(cache: &Cache, files: &[Handle]) {
     for (number, file) in files.iter().enumerate() {
         let length = content(FILES).len() as u32;
@@ -70,7 +68,7 @@ async fn store_all(cache: &Cache, files: &[Handle]) {
     }
 }
 
-/// Names are asked for until the index has noticed that it has no space.
+/// Looks up names until the index has noticed that it has no space.
 async fn break_index(cache: &Cache) {
     for number in 0.. {
         if cache.stats().index_broken {
@@ -97,7 +95,7 @@ async fn a_disk_that_is_full_for_a_while_stops_caching_for_a_while() {
     store_all(&cache, files).await;
     disk.fill();
     break_index(&cache).await;
-    // Everything works, out of memory and from the origin.
+    // Everything works, from memory and from the origin.
     read_all(&cache, files).await;
     cache.remove(&opener(0), &root(), &name("f0")).await.unwrap();
     assert_eq!(
@@ -116,7 +114,7 @@ async fn a_disk_that_is_full_for_a_while_stops_caching_for_a_while() {
     cache.flush().await;
     cache.shutdown().await;
     drop(cache);
-    // What was told to the new index is there after a restart, and what was not is asked for.
+    // Everything written to the new index is there after a restart. The rest is requested again.
     let cache = setting.open().await;
     assert!(!cache.stats().index_broken);
     bench.origin.calls();
@@ -142,14 +140,14 @@ async fn a_process_that_dies_while_the_disk_is_full_leaves_nothing_to_be_believe
     disk.fill();
     break_index(&cache).await;
     drop(cache);
-    // The index of before is not there any more, whatever it said.
+    // The old index is gone, whatever it held.
     assert!(!bench.directory.path().join("cache/index").exists());
     disk.free();
     let cache = setting.open().await;
     bench.origin.calls();
     read_all(&cache, files).await;
     assert!(bench.origin.calls().contains(&("READ", FILES as u64)));
-    // What no record speaks of is taken off the disk.
+    // Files without a record are removed from the disk.
     cache.sweep().await;
     until(|| bench.stored_files().len() == FILES).await;
 }
@@ -173,11 +171,11 @@ async fn a_cache_that_is_opened_on_a_full_disk_works_and_begins_when_there_is_sp
     drop(cache);
     let format = std::fs::read_to_string(bench.directory.path().join("cache/format")).unwrap();
     assert!(format.contains("nfs://origin/export"), "{format}");
-    // To look at a cache on a full disk is no reason to throw it away.
+    // An inspection must not discard a cache on a full disk.
     disk.fill();
     let directory = bench.directory.path().join("cache");
     let mut looked = Cache::open_offline(&directory).await;
-    // The cache of before may be torn down still.
+    // The previous cache may still be shutting down.
     while matches!(looked, Err(OpenError::InUse { .. })) {
         tokio::time::sleep(std::time::Duration::from_millis(1)).await;
         looked = Cache::open_offline(&directory).await;

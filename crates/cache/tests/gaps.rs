@@ -1,7 +1,5 @@
-//! What assemblers and linkers leave between what they write: zeros where nobody else can have written, and nothing of
-//! ours elsewhere. Counted call by call.
-//!
-//! Promise: gaps-of-new-files
+//! Gaps that assemblers and linkers leave between their writes. Where no other client can have written, the
+//! cache sends zeros for them. Elsewhere it sends nothing. Counted call by call.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -20,7 +18,8 @@ use vfs::{
     Opens, Owner, SetAttributes, Share, Stability, StateidBasis,
 };
 
-/// Sections of an object file in the order in which an assembler writes them; between them is what alignment leaves.
+/// Sections of an object file, in the order in which an assembler writes them. Alignment leaves gaps between
+/// them.
 const SECTIONS: [(usize, usize); 4] = [(480, 1987), (64, 458), (2312, 3144), (0, 64)];
 const BOTH: Share = Share::all();
 
@@ -54,7 +53,7 @@ async fn assemble(cache: &Cache, by: OpenId, file: &Handle) -> Vec<u8> {
             .write(&user(), file, StateidBasis::Open(by), start as u64, bytes, Stability::Unstable)
             .await
             .unwrap();
-        // Its library reads a block of what it has written so far, by the same descriptor.
+        // The assembler's library reads a block of the bytes written so far, by the same descriptor.
         let there = cache
             .read(&user(), file, StateidBasis::Open(by), 0, 4096)
             .await
@@ -68,7 +67,7 @@ async fn assemble(cache: &Cache, by: OpenId, file: &Handle) -> Vec<u8> {
     object
 }
 
-/// Nothing but what was written: the bytes that an origin without our zeros would have.
+/// The number of bytes in all WRITEs. Without our zeros it is the size of the sections.
 fn sections(came: &[Came]) -> usize {
     came.iter().map(|came| came.length).sum()
 }
@@ -116,7 +115,7 @@ async fn a_file_that_is_emptied_is_as_good_as_new() {
         let (id, file) = if by_open {
             open(&cache, &making(CreateHow::Unchecked, Some(0))).await
         } else {
-            // As FUSE tells it.
+            // As FUSE does it.
             let (id, file) = open(&cache, &open_request(&root(), "o", 1, BOTH)).await;
             let empty = SetAttributes { size: Some(0), ..SetAttributes::default() };
             cache.setattr(&user(), &file, &empty, None).await.unwrap();
@@ -130,7 +129,7 @@ async fn a_file_that_is_emptied_is_as_good_as_new() {
     }
 }
 
-/// What somebody else wrote into a gap, and what is there after our close.
+/// Another client writes into a gap. Its bytes must be there after our close.
 async fn beside_another(bench: &Bench, cache: &Cache, id: OpenId, file: &Handle, seen: bool) {
     let mut object = assemble(cache, id, file).await;
     bench.origin.tree().write(file, 1990, &[77; 20]).unwrap();
@@ -146,21 +145,21 @@ async fn beside_another(bench: &Bench, cache: &Cache, id: OpenId, file: &Handle,
 
 #[tokio::test(start_paused = true)]
 async fn what_others_wrote_is_kept_where_the_file_is_not_new_or_not_ours_alone() {
-    // It was there, empty, when it was opened.
+    // The file existed, empty, when it was opened.
     let bench = Bench::new();
     bench.origin.put(&root(), "o", b"");
     bench.origin.pass(Duration::from_secs(10));
     let cache = delaying(&bench).await;
     let (id, file) = open(&cache, &open_request(&root(), "o", 1, BOTH)).await;
     beside_another(&bench, &cache, id, &file, false).await;
-    // Made here, closed, and opened again: others may have got to know it.
+    // Made here, closed, and opened again: other clients may know the file by now.
     let bench = Bench::new();
     let cache = delaying(&bench).await;
     let (id, _) = open(&cache, &making(CreateHow::Guarded, None)).await;
     cache.close(&user(), id).await.unwrap();
     let (id, file) = open(&cache, &open_request(&root(), "o", 1, BOTH)).await;
     beside_another(&bench, &cache, id, &file, false).await;
-    // Made here, and another's hand has been seen.
+    // Made here, and a change by another client has been seen.
     let bench = Bench::new();
     let cache = delaying(&bench).await;
     let (id, file) = open(&cache, &making(CreateHow::Guarded, None)).await;

@@ -1,8 +1,6 @@
-//! The granule rule: changes that leave the same time stamps behind.
+//! The timestamp granularity rule: changes that leave the same timestamps.
 //!
-//! Time stands still unless a test moves it, so that two changes fall into one granule for certain.
-//!
-//! Promise: timestamp-granularity
+//! Time stands still unless a test moves it, so two changes certainly fall into one granularity.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -131,8 +129,8 @@ async fn listings_of_young_directories_are_read_again() {
     assert_eq!(bench.origin.calls(), [("GETATTR", 1)]);
 }
 
-/// Our own changes need no granule between them, and a process may be killed after the second has taken effect and
-/// before it knows.
+/// Two changes of our own may fall into one granularity. A process may be killed after the second one has
+/// taken effect and before the process knows.
 #[tokio::test(start_paused = true)]
 async fn killed_between_two_own_writes_within_a_granule() {
     let bench = bench();
@@ -184,7 +182,7 @@ async fn killed_between_two_own_changes_of_names_within_a_granule() {
     rename.await.unwrap().unwrap();
 }
 
-/// What is told to the index later, when the state has settled, is worth keeping.
+/// A record that is written later, when the state is nonracy, is worth keeping.
 #[tokio::test(start_paused = true)]
 async fn own_writes_outlive_a_kill_once_they_are_settled() {
     let bench = bench();

@@ -1,10 +1,8 @@
-//! Law 1, many clients at once: requests of several clients and changes by others overlap in random ways.
+//! Law 1 with many clients at once: requests of several clients and changes by others overlap at random.
 //!
-//! The origin remembers everything it has ever been. What a client reads after an open must have been there at some
-//! moment between the beginning of its open and the end of its read; what a name leads to, between the beginning and
-//! the end of the request.
-//!
-//! Promise: close-to-open
+//! The origin remembers all its versions. A client opens a file and reads. The bytes must have been there at
+//! some moment between the beginning of the open and the end of the read. The target of a name must have been
+//! right at some moment between the beginning and the end of the request.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -158,7 +156,7 @@ impl Client {
         }
     }
 
-    /// Somebody else, at the origin itself.
+    /// A change by another client, at the origin itself.
     fn others(&self) {
         let (one, other, file) = (self.some_name(), self.some_name(), self.some_file());
         let (what, at, byte) = (self.random(6), self.random(SIZE), self.random(256) as u8);
@@ -206,7 +204,7 @@ async fn run(seed: u64, without_before: bool, jitter_micros: u64) {
     for client in clients {
         client.await.unwrap();
     }
-    // When all is quiet, everything is as it is at the origin.
+    // When everything is quiet, the cache agrees with the origin.
     for text in NAMES {
         let truth = origin.tree().get(&root()).unwrap().names.get(&name(text)).map(|(id, _)| handle(*id));
         let found = cache
@@ -220,13 +218,13 @@ async fn run(seed: u64, without_before: bool, jitter_micros: u64) {
             assert!(bytes == origin.tree().get(&file).unwrap().data, "{text} differs in the end");
         }
     }
-    // A cache that never hits never lies either.
+    // A cache without hits could not be wrong.
     let stats = cache.stats();
     assert!(stats.data.hits > 20, "{stats:?}");
     let _ = write(&cache, &opener(0), &origin.put(&root(), "end", b""), 0, b"end").await;
 }
 
-/// How many runs: a few, or as many as `INTERLEAVED_RUNS` says.
+/// The number of runs: a few, or as many as `INTERLEAVED_RUNS` says.
 fn runs() -> u64 {
     std::env::var("INTERLEAVED_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(8)
 }

@@ -110,7 +110,7 @@ async fn a_read_of_a_v3_client_opens_on_its_behalf_and_is_then_free() {
 #[tokio::test(start_paused = true)]
 async fn a_v3_reader_that_may_not_open_reads_all_the_same() {
     let (bench, cache, file) = setup(Policy::Always(LeaseKind::Read)).await;
-    // The owner may read, whatever the mode says; an OPEN asks the mode.
+    // The owner may read, whatever the mode says. An OPEN checks the mode.
     let set = vfs::SetAttributes { mode: Some(0), uid: Some(7), ..vfs::SetAttributes::default() };
     bench.origin.tree().setattr(&file, &set, None).unwrap();
     assert_eq!(read(&cache, &opener(7), &file, 0, 10).await, "data");
@@ -130,7 +130,7 @@ async fn a_second_credential_costs_one_access_even_under_a_lease() {
         assert_eq!(bench.origin.calls(), [("ACCESS", 1)], "{policy:?}");
         assert_eq!(read(&cache, &v4(5, 2), &file, 0, 10).await, "data");
         assert_eq!(bench.origin.calls(), [], "{policy:?}");
-        // Who may not is told so by the origin.
+        // The origin refuses a credential without the right.
         let write = open_handle(&file, 3, Share::WRITE);
         let denied = cache.open(&v4_opener(5, 3), &write).await.unwrap_err();
         assert_eq!(denied.status, vfs::Status::Access);
@@ -199,7 +199,7 @@ async fn a_remote_writer_is_seen_at_once_after_a_recall_and_at_the_next_open_wit
     }
 }
 
-/// Nache's second table, in small.
+/// Nache's second table, on a small scale.
 #[tokio::test(start_paused = true)]
 async fn a_hundred_files_eight_times_by_two_clients_are_a_hundred_opens_with_their_reads() {
     for kind in [LeaseKind::Read, LeaseKind::Write] {
@@ -255,7 +255,7 @@ async fn a_share_is_widened_narrowed_and_closed_with_the_last() {
 async fn own_writes_under_a_lease_keep_data_and_attributes() {
     for kind in [LeaseKind::Read, LeaseKind::Write] {
         let (bench, cache, file) = setup(Policy::Always(kind)).await;
-        // As the Linux server, which says nothing of before a WRITE.
+        // As the Linux server, which reports no state before a WRITE.
         bench.origin.without_before.store(true, std::sync::atomic::Ordering::Relaxed);
         let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ | Share::WRITE), 0, 1).await;
         read(&cache, &v4(0, 1), &file, 0, 10).await;
@@ -265,7 +265,7 @@ async fn own_writes_under_a_lease_keep_data_and_attributes() {
         assert_eq!(cache.getattr(&opener(0), &file).await.unwrap().size, 13);
         assert_eq!(read(&cache, &v4(0, 1), &file, 0, 100).await, "data and more");
         assert_eq!(bench.origin.calls(), [], "{kind:?}");
-        // Several at a time: which was last, one GETATTR tells; the data stays.
+        // Several at a time: one GETATTR tells which was last, and the data stays.
         let writes = (0..4u64).map(|n| {
             let cache = cache.clone();
             async move {
@@ -294,7 +294,7 @@ async fn an_open_that_makes_or_cuts_is_one_open() {
     assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
     assert!(!open(&cache, &request, 0, 1).await.created);
     assert_eq!(bench.origin.calls(), [], "it is there, and nothing is to be cut");
-    // Cutting a file that is cached.
+    // Truncates a file that is cached.
     open(&cache, &open_request(&root(), "f", 1, Share::READ | Share::WRITE), 0, 1).await;
     assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "data");
     bench.origin.calls();

@@ -1,15 +1,10 @@
-//! Law 1 under leases: requests of several clients of the cache and changes by other clients of the origin overlap in
-//! random ways, over an origin that grants leases at random and wants them back.
+//! Law 1 under leases: requests of several clients of the cache and changes by other clients of the origin
+//! overlap at random. The origin grants leases at random and recalls them.
 //!
-//! What is read after an open was there between the last change that had been answered when the open began and the end
-//! of the read. While the cache holds a lease, more is promised: between the last change that had been answered when the
-//! read itself began and its end. A byte-range lock keeps out all others, here and at the origin.
-//!
-//! Promise: exclusion-under-a-lease
-//! Promise: delegations-of-the-origin
-//! Promise: own-changes-under-a-lease
-//! Promise: first-bytes-with-the-open
-//! Promise: shared-opens
+//! Bytes that are read after an open existed at some moment. That moment lies between the last change that
+//! had been answered when the open began, and the end of the read. While the cache holds a lease, more is
+//! promised: the moment lies after the last change that had been answered when the read itself began. A
+//! byte-range lock keeps out all others, here and at the origin.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -35,14 +30,14 @@ use vfs::{
 const NAMES: [&str; 4] = ["a", "b", "c", "d"];
 const SIZE: u64 = 30_000;
 
-/// What the layer above the cache knows.
+/// The knowledge of the layer above the cache.
 #[derive(Default)]
 struct Known {
     leases: BTreeMap<u64, LeaseId>,
     returned: BTreeSet<LeaseId>,
-    /// For each file, the version that the last change made that was answered.
+    /// For each file, the version that the last answered change made.
     floor: BTreeMap<u64, usize>,
-    /// Who is in the section that a lock guards.
+    /// For each file, the client that is in the section guarded by a lock.
     locked: BTreeMap<u64, u64>,
     strict: u64,
     locks: u64,
@@ -50,7 +45,7 @@ struct Known {
 
 type Shared = Arc<Mutex<Known>>;
 
-/// Returns what is recalled, a little later.
+/// Returns recalled leases, a little later.
 async fn layer_above(cache: Arc<Cache>, mut callbacks: Callbacks, known: Shared, origin: Arc<Origin>) {
     while let Some(callback) = callbacks.recv().await {
         let (handle, lease) = match callback {
@@ -95,7 +90,7 @@ impl Client {
         v4(self.uid(), self.number)
     }
 
-    /// The version that the last change made that has been answered.
+    /// The version that the last answered change made.
     fn floor(&self, file: &Handle) -> usize {
         self.known.lock().floor.get(&id(file)).copied().unwrap_or(0)
     }
@@ -157,7 +152,7 @@ impl Client {
         }
     }
 
-    /// The name led there at some moment since.
+    /// The name led to this object at some moment since.
     fn led(&self, text: &str, to: Option<u64>, since: usize) {
         let tree = self.origin.tree();
         let led = |names: &BTreeMap<vfs::Name, u64>| names.get(&name(text)).copied() == to;
@@ -219,7 +214,7 @@ impl Client {
         }
     }
 
-    /// A change was answered that left these attributes.
+    /// A change that left these attributes was answered.
     fn answered(&self, file: &Handle, attributes: &Attributes) {
         let at = {
             let tree = self.origin.tree();
@@ -239,7 +234,7 @@ impl Client {
             Ok(Locked::Granted) => {}
             Ok(Locked::Denied(_)) => return,
             Err(error) => {
-                // Opened for reading; the file is gone; a lease came or went.
+                // The file is open for reading only, or is gone, or a lease came or went.
                 assert!(matches!(error.status, Status::OpenMode | Status::Stale | Status::Delay), "{error}");
                 return;
             }
@@ -248,7 +243,7 @@ impl Client {
         self.cache.unlock(&self.caller(), opened.id, &owner(client), (0, 10)).await.unwrap();
     }
 
-    /// Nobody else is here.
+    /// No other client is in the guarded section.
     async fn guarded(&self, file: &Handle, client: u64) {
         let other = self.known.lock().locked.insert(id(file), client);
         assert_eq!(other, None, "two hold a lock of {file}");
@@ -272,7 +267,7 @@ impl Client {
         self.origin.tree().get(&root()).unwrap().names.get(&name).map(|(id, _)| handle(*id))
     }
 
-    /// A client without opens.
+    /// Requests of a client without opens.
     async fn v3(&self) {
         let Some(file) = self.some_file() else { return };
         let since = self.floor(&file);
@@ -303,7 +298,7 @@ impl Client {
         }
     }
 
-    /// Other clients of the origin: leases of ours are recalled first.
+    /// A change by other clients of the origin: leases of ours are recalled first.
     async fn others(&self) {
         let (one, other) = (name(self.some_name()), name(self.some_name()));
         let (what, at, byte) = (self.random(6), self.random(SIZE), self.random(256) as u8);
@@ -372,7 +367,7 @@ async fn run(seed: u64, policy: Policy, jitter_micros: u64) {
     for client in clients {
         client.await.unwrap();
     }
-    // When all is quiet, everything is as it is at the origin.
+    // When everything is quiet, the cache agrees with the origin.
     for text in NAMES {
         let truth = origin.tree().get(&root()).unwrap().names.get(&name(text)).map(|(id, _)| handle(*id));
         let found = cache
@@ -388,7 +383,7 @@ async fn run(seed: u64, policy: Policy, jitter_micros: u64) {
             cache.close(&v4(0, 99), opened.id).await.unwrap();
         }
     }
-    // A cache that never hits never lies either.
+    // A cache without hits could not be wrong.
     let stats = cache.stats();
     let leases = policy != Policy::Never;
     let (strict, locks) = {
@@ -406,12 +401,12 @@ async fn run(seed: u64, policy: Policy, jitter_micros: u64) {
     above.abort();
 }
 
-/// How many runs: a few, or as many as `INTERLEAVED_RUNS` says.
+/// The number of runs: a few, or as many as `INTERLEAVED_RUNS` says.
 fn runs() -> u64 {
     std::env::var("INTERLEAVED_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(8)
 }
 
-/// With which seed to begin: the first, or what `INTERLEAVED_FIRST` says.
+/// The first seed: 1, or the one that `INTERLEAVED_FIRST` says.
 fn first() -> u64 {
     std::env::var("INTERLEAVED_FIRST").ok().and_then(|first| first.parse().ok()).unwrap_or(1)
 }

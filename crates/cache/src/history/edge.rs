@@ -1,13 +1,13 @@
-//! One change of ours: from which state to which.
+//! One change of ours, from one state to the next.
 
 use vfs::{Attributes, ChangeInfo, Wcc, WccAttributes};
 
-/// A state at one end of a change, as far as it was told.
+/// A state at one end of a change, as far as the reply describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Point {
-    /// All that weak cache consistency compares.
+    /// All attributes that weak cache consistency compares.
     ObjectState(WccAttributes),
-    /// Its change attribute.
+    /// The change attribute alone.
     Change(u64),
 }
 
@@ -19,7 +19,7 @@ impl Point {
         }
     }
 
-    /// The same state, as far as both tell?
+    /// Are these the same state, as far as both points describe it?
     pub(super) fn is(&self, other: &Point) -> bool {
         match (self, other) {
             (Point::ObjectState(one), Point::ObjectState(other)) => one == other,
@@ -28,17 +28,17 @@ impl Point {
     }
 }
 
-/// A change between two states, with nothing else in between.
+/// A change from one state to the next, with no other change in between.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edge {
     pub(super) before: Point,
     pub(super) after: Point,
-    /// Attributes of the state after, if they came along.
+    /// The attributes of the state after the change, if the reply carried them.
     pub(super) shown: Option<Attributes>,
 }
 
 impl Edge {
-    /// What an operation has told, if it is enough to say where it began and ended.
+    /// The edge that a reply describes, if it tells where the change began and ended.
     pub(super) fn told(wcc: &Wcc) -> Option<Edge> {
         if let Some((before, after)) = wcc.before.zip(wcc.after) {
             let (before, shown) = (Point::ObjectState(before), Some(after));
@@ -49,7 +49,7 @@ impl Edge {
         Some(Edge { before: Point::Change(before), after: Point::Change(after), shown })
     }
 
-    /// Does it leave no trace in what is compared?
+    /// Does the change leave all compared attributes as they were?
     pub(super) fn is_circle(&self) -> bool {
         self.before.is(&self.after)
     }

@@ -1,8 +1,7 @@
-//! The chain against a model of an origin: our changes are carried out in any order, their replies come in any order and
-//! may show what came later, and strangers change the object in between. What strangers do is always noticed, and nothing
-//! else is taken for it.
-//!
-//! Promise: own-changes
+//! The change history against a model of an origin. Our changes take effect in any order. Their replies
+//! arrive in any order and may show later states. Strangers, which are other clients, change the object in
+//! between. The history always notices a change by a stranger, and never takes one of our own changes for a
+//! stranger's.
 
 use proptest::prelude::*;
 use vfs::{Attributes, ChangeInfo, Wcc};
@@ -10,21 +9,22 @@ use vfs::{Attributes, ChangeInfo, Wcc};
 use super::{ChangeHistory, Verdict};
 use crate::testing::attributes;
 
-/// What may happen next; numbers choose among what is under way.
+/// The next event. A number selects one of the changes in flight.
 #[derive(Clone, Debug)]
 enum Step {
     Send,
-    /// It takes effect. Does anything that is compared move?
+    /// A change takes effect. The flag tells whether a compared attribute moves.
     Take(usize, bool),
-    /// Its reply comes, with attributes of the moment after it or of now.
+    /// The reply to a change arrives. With the flag it may show the attributes of now, not those right after
+    /// the change.
     Tell(usize, bool),
-    /// Somebody else changes the object.
+    /// Another client changes the object.
     Stranger,
-    /// A GETATTR of ours.
+    /// We send a GETATTR.
     Look,
 }
 
-/// A change of ours that is under way.
+/// A change of ours that is in flight.
 #[derive(Clone, Copy)]
 enum Change {
     Sent,
@@ -39,12 +39,12 @@ fn state(n: usize) -> Attributes {
 struct Model {
     version4: bool,
     history: ChangeHistory,
-    /// What the cache knows, and what it began with.
+    /// The state that the cache knows, and the one that it began with.
     known: usize,
     base: usize,
-    /// The latest state that was told or seen.
+    /// The latest state that was reported or seen.
     told: usize,
-    /// Who has made which state from the one before: was it a stranger?
+    /// For each change from one state to the next: was it made by a stranger?
     strange: Vec<bool>,
     under_way: Vec<Change>,
 }
@@ -157,7 +157,7 @@ proptest! {
             under_way: Vec::new(),
         };
         steps.iter().for_each(|step| model.step(step));
-        // Whatever is left comes to its end; then all is known, or a stranger has been.
+        // The remaining changes complete. Afterwards everything is known, or a stranger's change was noticed.
         while !model.under_way.is_empty() {
             model.step(&Step::Take(0, true));
             model.step(&Step::Tell(0, false));

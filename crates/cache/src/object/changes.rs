@@ -1,4 +1,5 @@
-//! Changes of our own, from before they are sent until it is known what they left: see [`crate::history`].
+//! Our own changes of an object, from before they are sent until their outcome is known: see
+//! [`crate::history`].
 
 use vfs::{Attributes, Wcc};
 
@@ -8,7 +9,8 @@ use crate::policy::Policy;
 use crate::trust::Sent;
 
 impl ObjectState {
-    /// An operation of ours that changes the object and will say how is about to be sent.
+    /// An operation of ours that changes the object, and whose reply will describe the change, is about to be
+    /// sent.
     pub fn begin_change(&mut self, policy: &Policy) {
         self.unvouch();
         if !self.history.is_under_way() {
@@ -20,7 +22,7 @@ impl ObjectState {
         self.history.begin();
     }
 
-    /// It has been done.
+    /// The operation has ended, and has changed the object or may have. Its reply brought `wcc`.
     pub fn end_change(&mut self, policy: &Policy, wcc: &Wcc, sent: &Sent) {
         learn_clock(policy, wcc);
         if wcc.after.is_none() {
@@ -31,14 +33,14 @@ impl ObjectState {
         self.conclude(policy, verdict, sent);
     }
 
-    /// It has failed, and changed nothing.
+    /// The operation has ended, and has changed nothing.
     pub fn end_failed(&mut self, policy: &Policy, attributes: Option<&Attributes>, sent: &Sent) {
         let known = self.known.as_ref().map(|known| known.attributes);
         let verdict = self.history.end_unchanged(known.as_ref(), attributes);
         self.conclude(policy, verdict, sent);
     }
 
-    /// Nobody knows what became of it.
+    /// The operation was abandoned: its outcome is unknown.
     pub fn end_lost(&mut self, policy: &Policy) {
         let sent = policy.sending();
         let known = self.known.as_ref().map(|known| known.attributes);
@@ -49,9 +51,10 @@ impl ObjectState {
         self.distrust(policy);
     }
 
-    /// An operation of ours changed a name of it: RENAME, LINK or REMOVE. That moves its ctime, and no reply says from
-    /// where to where, so that the next attributes will look like a change by somebody else. They may hide one, too:
-    /// nothing is made of knowing better. What names led to it is asked anew.
+    /// An operation of ours changed a name of the object: RENAME, LINK or REMOVE. The operation moves the
+    /// object's ctime, and no reply describes that change. The next attributes will therefore look like a
+    /// change by another client; they may also hide one. The cache does not try to tell these cases apart. It
+    /// looks the names of the object up again.
     pub fn lose_names(&mut self, policy: &Policy) {
         self.unvouch();
         self.presumed.untold();
@@ -70,23 +73,24 @@ impl ObjectState {
                 self.data.clip(attributes.size);
                 self.adopt(policy, &attributes, sent);
             }
-            // Under a lease, what nothing explains is ours all the same.
+            // Under a lease, a change that nothing explains is still our own.
             Verdict::Blind(latest) | Verdict::Foreign(latest) if self.covered => {
                 let alone = self.explained == 1;
                 if let Some(attributes) = latest.attributes {
-                    // Which of several operations told it does not matter, if it is as old as any of them.
+                    // Any of several operations may have reported the state, so it counts as requested by the
+                    // first of them.
                     let from = if alone { *sent } else { self.explained_from };
                     self.data.clip(attributes.size);
                     self.adopt(policy, &attributes, &from);
                 }
-                // Which of several came last, the replies do not tell.
+                // The replies do not tell which of several operations came last.
                 if latest.attributes.is_none() || !(alone || latest.certain) {
                     self.ours = true;
                     self.distrust(policy);
                 }
             }
-            // What nothing explains may hide somebody else's change: that our own bytes are known does not help, since
-            // together with the others they would be a file that never was.
+            // An unexplained change may be another client's. Our own bytes are known, but they do not help:
+            // together with the cached bytes they might form a file that never existed.
             Verdict::Blind(latest) | Verdict::Foreign(latest) => {
                 self.doubt_writes();
                 self.drop_all(policy);
@@ -102,7 +106,7 @@ impl ObjectState {
     }
 }
 
-/// A change that just now was ours shows the origin's clock.
+/// The ctime of a change that we have just made shows the origin's clock.
 fn learn_clock(policy: &Policy, wcc: &Wcc) {
     if let (Some(before), Some(after)) = (wcc.before, wcc.after)
         && before.ctime < after.ctime

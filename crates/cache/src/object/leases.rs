@@ -1,7 +1,7 @@
-//! The lease from below that vouches for an object, and what the index is told of it.
+//! The lease from the layer below that vouches for an object, and the record of it in the index.
 //!
-//! While it is held, nobody else changes the object unannounced. It may outlive the process: then the index vouches for
-//! what it has, if that was all there was to know.
+//! While the lease is held, no other client changes the object unannounced. The lease may outlive the
+//! process. The index entry is then believed too, if it held everything there was to know.
 
 use vfs::{LeaseId, LeaseKind};
 
@@ -11,14 +11,14 @@ use crate::policy::Policy;
 use crate::trust::Sent;
 
 impl ObjectState {
-    /// A lease of an earlier process is held still.
+    /// Takes over a lease that the layer below still holds for an earlier process.
     pub fn adopt_lease(&mut self, policy: &Policy, lease: impl FnOnce(u64, u64) -> HeldLease) {
         let since = policy.event();
         self.lease = Some(lease(since, if self.vouched { 0 } else { since }));
     }
 
-    /// Is there nothing more to know of it than what is known, for as long as the lease is held? If so, the index, which
-    /// has just been told all, is to say that the lease vouches for it.
+    /// Is everything there is to know in the index, for as long as the lease is held? Then returns the lease
+    /// that the index must record as vouching for the entry. The caller has just written the entry.
     pub fn vouch(&mut self) -> Option<LeaseId> {
         let lease = self.lease.as_ref().filter(|lease| lease.until().is_none() && lease.is_free())?.id;
         let busy = self.history.is_under_way() || self.is_busy();
@@ -28,13 +28,13 @@ impl ObjectState {
         new.then_some(lease)
     }
 
-    /// Does the index say that a lease vouches for what it has?
+    /// Does the index record that a lease vouches for its entry?
     pub fn is_vouched(&self) -> bool {
         self.vouched
     }
 
-    /// What the index has is not to be believed by a later process without asking: we are about to change the object, or
-    /// have learnt that it changed.
+    /// From now on, a later process must not believe the index entry without a call: we are about to change
+    /// the object, or have learnt that it changed.
     pub fn unvouch(&mut self) {
         if std::mem::take(&mut self.vouched) {
             self.unvouched = true;
@@ -42,7 +42,7 @@ impl ObjectState {
         }
     }
 
-    /// A lease was granted with these attributes, by a call that was sent so.
+    /// A lease was granted by the call `sent`, together with attributes that turned out to be `seen`.
     pub fn grant(
         &mut self,
         policy: &Policy,
@@ -53,9 +53,9 @@ impl ObjectState {
         let since = policy.event();
         let atomic = seen == Seen::Known
             && self.known.as_ref().is_some_and(|known| known.sent.sequence >= self.distrusted_before);
-        // If the known attributes are not those of the grant, only later ones are vouched for.
+        // If the known attributes are not those of the grant, the lease vouches only for later ones.
         let lease = lease(since, if atomic { sent.sequence } else { since });
-        // So that the index hears of it.
+        // The next flush can then record in the index that the lease vouches.
         self.changed = true;
         match &mut self.lease {
             Some(held) if held.id == lease.id => {
@@ -66,12 +66,12 @@ impl ObjectState {
         }
     }
 
-    /// The lease ends. What it alone kept believable goes with it, and the attributes are asked for at the next use.
+    /// Ends the lease. Drops everything that only the lease kept valid. The next use requests the attributes.
     pub fn end_lease(&mut self, policy: &Policy) -> Option<HeldLease> {
         let lease = self.lease.take()?;
         self.unvouch();
         self.covered = false;
-        // What was learnt under the lease counts as settled; from now on only the time stamps tell.
+        // Everything learnt under the lease counted as nonracy. From now on only the timestamps count.
         if std::mem::take(&mut self.ours) || !self.is_stamped(policy, &policy.sending()) {
             self.drop_all(policy);
         }
@@ -79,8 +79,9 @@ impl ObjectState {
         Some(lease)
     }
 
-    /// From where on the origin has nothing of it that anybody else may have written: its end, if it is being written for
-    /// the first time here, or under a lease for writing; but not under locks, which are for those who share a file.
+    /// The offset from which on the origin has no bytes that another client may have written: the end of the
+    /// file. `None` unless the file is being written for the first time here, or a write lease is held. Also
+    /// `None` while locks are held, because locks are for files that clients share.
     pub fn nothing_from(&self) -> Option<u64> {
         let writing = |lease: &HeldLease| lease.kind == LeaseKind::Write && lease.is_valid();
         let leased = self.lease.as_ref().is_some_and(writing) && self.leased().is_some();

@@ -1,4 +1,5 @@
-//! Names in a directory: which of them we are changing, and what a lease on it makes of those that are known.
+//! Names in a directory: which of them we are changing, and which of the known ones a lease on the directory
+//! covers.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -13,14 +14,17 @@ use crate::names::{Leads, NameEntry};
 use crate::policy::Policy;
 use crate::trust::Sent;
 
-/// A lease on a directory is asked for at the first question about names in it, as with the ACCESS of its first use, ...
-const BACKOFF_MIN: u32 = 1;
-/// ... after twice as many each time that it does not last, and at most so many.
-const BACKOFF_MAX: u32 = 64;
-/// After so long it is as if it had not been asked for.
-const BACKOFF_MEMORY: Duration = Duration::from_secs(60);
+/// After so many questions about names in a directory, the cache asks for a lease on it. The first question
+/// already does, like the ACCESS of the directory's first use.
+const WISH_MIN: u32 = 1;
+/// Each request doubles the number of questions before the next request, up to this limit: the lease did not
+/// last.
+const WISH_MAX: u32 = 64;
+/// After this time without a request, the backoff starts anew.
+const WISH_MEMORY: Duration = Duration::from_secs(60);
 
-/// How much a lease on a directory is wanted, by the questions about names in it that were asked of the origin.
+/// How soon to ask again for a lease on a directory, counted in questions about its names that go to the
+/// origin.
 #[derive(Debug)]
 pub struct DelegationBackoff {
     questions: u32,
@@ -35,7 +39,7 @@ impl Default for DelegationBackoff {
 }
 
 impl DelegationBackoff {
-    /// One more question is about to be asked. Is it to bring a lease along?
+    /// Another question is about to be sent. True if it should ask for a lease as well.
     pub fn question(&mut self, now: Instant) -> bool {
         if self.asked.is_some_and(|asked| now.saturating_duration_since(asked) > BACKOFF_MEMORY) {
             *self = DelegationBackoff { questions: self.questions, ..DelegationBackoff::default() };
@@ -53,15 +57,18 @@ impl DelegationBackoff {
     }
 }
 
-/// Names that we changed last. More are forgotten: then any may have been.
+/// The number of our latest changes of names that are remembered. A forgotten change counts as one of any
+/// name.
 const TOUCHED_MAX: usize = 256;
 
-/// Which names we changed, and when: what was asked meanwhile of one of them is not stored, and what was asked of others is.
+/// Which names we changed, and when. An answer about a name is not stored if we changed that name while the
+/// call was in flight. Answers about other names are stored.
 #[derive(Debug, Default)]
 pub(super) struct Touched {
-    /// By the generation that their change made, in order; no name for a change that may have been of any.
+    /// The generation that each change made, in order, with the name. `None` for a change that may concern
+    /// any name.
     names: VecDeque<(u64, Option<Name>)>,
-    /// Of what is in there no more.
+    /// The generation of the latest change that is no longer in `names`.
     forgotten: u64,
 }
 
@@ -84,7 +91,7 @@ impl Touched {
     }
 }
 
-/// A change of a name of ours that is under way.
+/// A change of a name by us that is in flight.
 #[derive(Debug)]
 pub(super) struct BusyName {
     ticket: u64,
@@ -93,26 +100,26 @@ pub(super) struct BusyName {
 }
 
 impl ObjectState {
-    /// The epoch whose names are those that there are: a lease is held, and all that has happened since it began is our
-    /// own doing.
+    /// The epoch whose recorded names are exactly those that exist: a lease is held, and every change since
+    /// the lease began is our own.
     pub fn names_epoch(&self) -> Option<u64> {
         let ours = self.is_ours_alone() || (self.covered && self.history.is_under_way());
         (ours && self.lease.as_ref().is_some_and(HeldLease::is_valid)).then_some(self.epoch)
     }
 
-    /// Is every difference between what is known and what the origin has of our own making?
+    /// Is every difference between the known state and the origin's our own doing, by a lease?
     pub(super) fn is_ours_alone(&self) -> bool {
         let held = self.lease.as_ref().is_some_and(HeldLease::is_valid);
         held && (self.ours || self.leased().is_some())
     }
 
-    /// Does a name lead nowhere for certain, by a lease and what is known of all names?
+    /// Is it certain that the name does not exist, by a lease and a listing of all names?
     pub fn lacks(&self, name: &Name) -> bool {
         let told = |listing: &crate::listing::KnownListing| !listing.racy && listing.lacks(name);
         self.names_epoch().is_some() && !self.is_busy_name(name) && self.listing.as_ref().is_some_and(told)
     }
 
-    /// Attributes of the directory that prove a negative entry of its epoch, if they do. See [`crate::news`].
+    /// The directory's attributes, if they prove a negative entry of its current epoch. See [`crate::news`].
     pub fn proves_absence(&self, policy: &Policy) -> Option<&Attributes> {
         let max = policy.negative_max();
         let from = if max.is_some() { policy.news.latest().max(self.negative_from) } else { 0 };
@@ -124,13 +131,13 @@ impl ObjectState {
         vouched.or_else(timed)
     }
 
-    /// A client has opened a file in this directory, by a request that arrived at this event: it may go on from what
-    /// another client did before.
+    /// A client has opened a file in this directory, by a request that arrived at this event. The client may
+    /// rely on earlier work of another client.
     pub fn pass_open(&mut self, arrived: u64) {
         self.negative_from = self.negative_from.max(arrived);
     }
 
-    /// Has a client opened a file in this directory since its attributes were asked for?
+    /// Has a client opened a file in this directory since the directory's attributes were requested?
     pub fn is_to_be_confirmed(&self) -> bool {
         self.negative_from > 0 && self.leased().is_none() && !self.is_known_since(self.negative_from)
     }
@@ -145,8 +152,8 @@ impl ObjectState {
         self.listing.as_ref().is_some_and(|listing| listing.lacks(name))
     }
 
-    /// A lease is about to begin. What was learnt of names in a state of which not every change would show is not what
-    /// it vouches for.
+    /// A lease is about to begin. It does not vouch for names that were learnt in a racy state, so they are
+    /// dropped.
     pub fn settle_names(&mut self, policy: &Policy, sent: &Sent) {
         if self.lease.is_none() && !self.is_stamped(policy, sent) {
             self.epoch = policy.epoch();
@@ -155,7 +162,7 @@ impl ObjectState {
         }
     }
 
-    /// We are about to change this name in it.
+    /// A change of this name by us is about to be sent. Returns the ticket of the change.
     pub fn begin_name(&mut self, name: &Name) -> u64 {
         self.touch_names(Some(name));
         self.tickets += 1;
@@ -168,14 +175,15 @@ impl ObjectState {
         self.tickets
     }
 
-    /// Is the change of the name the only one that is under way?
+    /// Is this the only change of its name in flight?
     pub fn is_alone(&self, ticket: u64) -> bool {
         self.busy_names.iter().any(|busy| busy.ticket == ticket && !busy.contested)
     }
 
-    /// The change of the name is over. False if another one was under way with it: which came last is not known.
+    /// The change of the name has ended. False if another change of the same name was in flight: it is not
+    /// known which came last.
     pub fn end_name(&mut self, ticket: u64) -> bool {
-        // A lease may vouch for it again.
+        // The lease may vouch for the index entry again.
         self.changed = true;
         let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else {
             self.touch_names(None);
@@ -186,17 +194,17 @@ impl ObjectState {
         !ended.contested
     }
 
-    /// A change of ours may have been of what any name leads to.
+    /// A change of ours may have changed the object that any of the names leads to.
     pub fn touch_all_names(&mut self) {
         self.touch_names(None);
     }
 
-    /// Have we begun or ended a change of this name since then?
+    /// Has a change of this name by us begun or ended since this generation?
     pub fn touched_since(&self, generation: u64, name: &Name) -> bool {
         self.names_touched.since(generation, name)
     }
 
-    /// After a change of ours this is what is known of the name.
+    /// Updates the listing with what is known of the name after a change of ours.
     pub fn edit_listing(&mut self, name: &Name, entry: Option<&NameEntry>) {
         let edit = match entry.map(|entry| entry.leads) {
             Some(Leads::To(_)) => Edit::There,
@@ -211,7 +219,7 @@ impl ObjectState {
         }
     }
 
-    /// Are we changing any name?
+    /// Are we changing any name in this directory?
     pub fn is_busy(&self) -> bool {
         !self.busy_names.is_empty()
     }
@@ -221,8 +229,8 @@ impl ObjectState {
         self.busy_names.iter().any(|busy| busy.name == *name)
     }
 
-    /// Names in it are changed, or about to be: nothing that was asked before is stored. A whole listing is worth keeping
-    /// where it is known for certain what becomes of it.
+    /// A change of names is about to begin, or has ended: answers requested before are not stored. The
+    /// listing survives only under a lease, which makes the outcome of the change certain.
     fn touch_names(&mut self, name: Option<&Name>) {
         self.names_generation += 1;
         self.names_touched.push(self.names_generation, name);

@@ -1,6 +1,7 @@
-//! The encoding of what the index holds: little-endian integers, lengths before bytes, CRC32C behind.
+//! The encoding of index values: little-endian integers, byte strings with their length first, and a CRC32C
+//! at the end.
 //!
-//! A value that does not decode is a value that is not there: [`Reader`] gives `None` and never panics.
+//! A value that does not decode counts as missing: [`Reader`] returns `None` and never panics.
 
 use std::ops::Range;
 
@@ -18,7 +19,7 @@ impl Writer {
         Writer(vec![version])
     }
 
-    /// Ends it with its checksum.
+    /// Ends the value with its checksum.
     pub fn finish(mut self) -> Vec<u8> {
         let sum = crc32c::crc32c(&self.0);
         self.0.extend_from_slice(&sum.to_le_bytes());
@@ -82,12 +83,12 @@ impl Writer {
     }
 }
 
-/// Takes a value apart.
+/// Decodes a value.
 #[derive(Debug)]
 pub struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
-    /// Begins with a value of this layout, if it is one and whole.
+    /// Begins to decode a value, if its checksum is right and it has this layout.
     pub fn new(value: &'a [u8], version: u8) -> Option<Reader<'a>> {
         let (body, sum) = value.split_last_chunk::<4>()?;
         if crc32c::crc32c(body) != u32::from_le_bytes(*sum) {
@@ -97,7 +98,7 @@ impl<'a> Reader<'a> {
         (*first == version).then_some(Reader(rest))
     }
 
-    /// Was that all?
+    /// Is everything decoded?
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

@@ -1,12 +1,12 @@
-//! The cache directory: whose it is, who uses it, and where things are.
+//! The cache directory: which origin it belongs to, which process uses it, and where things are.
 //!
 //! ```text
 //! DIR/lock      flock'ed by the process that uses the directory; holds its process id
 //! DIR/format    version and origin
-//! DIR/index     the index; `index.corrupt-N` if one had to be put aside, `index.dropped` one that is being deleted
+//! DIR/index     the index; also `index.corrupt-N`, put aside, and `index.dropped`, being deleted
 //! DIR/objects   the data
-//! DIR/pins      what somebody wants kept
-//! DIR/state     none of our business: what a server over the cache keeps there
+//! DIR/pins      the objects that an administrator has pinned
+//! DIR/state     the state of a server over the cache; the cache itself does not use it
 //! ```
 
 use std::fs::{File, OpenOptions};
@@ -25,65 +25,65 @@ const OURS: [&str; 7] = ["lock", "format", "index", "index.dropped", "objects", 
 /// Why a cache directory cannot be used: one line that names the thing, the cause and the way out.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// It cannot be made, read or written.
+    /// The directory cannot be made, read or written.
     #[error("cache directory {path}: {cause}; give a directory on a writable disk with --cache")]
     Unusable {
-        /// The directory, or what is in it.
+        /// The directory, or something in it.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the system.
         cause: io::Error,
     },
-    /// There is no space to make it.
+    /// There is no space to make the directory.
     #[error(
         "cache directory {0}: its disk is full; make space there, or give another directory with --cache"
     )]
     Full(PathBuf),
-    /// Another process uses it.
+    /// Another process uses the directory.
     #[error(
         "cache directory {path} is in use by process {process}; stop that one, or give another directory with --cache"
     )]
     InUse {
         /// The directory.
         path: PathBuf,
-        /// Who has it.
+        /// The process that uses it.
         process: String,
     },
-    /// It holds the files of another origin.
+    /// The directory holds the files of another origin.
     #[error(
         "cache directory {path} belongs to {theirs}, not to {ours}; give another directory with --cache, or remove it"
     )]
     OtherOrigin {
         /// The directory.
         path: PathBuf,
-        /// Whose it is.
+        /// The origin that it belongs to.
         theirs: String,
-        /// Who asks.
+        /// The origin that was asked for.
         ours: String,
     },
-    /// A later version made it.
+    /// A later version made the directory.
     #[error(
         "cache directory {path} has format \"{format}\", which this version does not know; use the version that made it, or remove it"
     )]
     UnknownFormat {
         /// The directory.
         path: PathBuf,
-        /// What its format file says.
+        /// The contents of its format file.
         format: String,
     },
-    /// There is none.
+    /// The directory is not a cache.
     #[error("{0} is no cache directory; name that of a proxy or a mount: its --cache, or `cache=`")]
     NoCache(PathBuf),
-    /// It holds something else.
+    /// The directory holds other files.
     #[error(
         "{path} is not a cache directory: it contains {found}; give an empty or a new directory with --cache"
     )]
     NotACache {
         /// The directory.
         path: PathBuf,
-        /// Something that is no part of a cache.
+        /// A file that is no part of a cache.
         found: String,
     },
-    /// The origin cannot be written down.
+    /// The name of the origin cannot be written to a file.
     #[error("the name of the origin must be one line, not {0:?}")]
     BadOrigin(String),
     /// The index could neither be opened nor put aside.
@@ -91,22 +91,22 @@ pub enum OpenError {
     Index {
         /// The index.
         path: PathBuf,
-        /// What went wrong.
+        /// The error.
         cause: String,
     },
 }
 
-/// A cache directory that is ours as long as this value lives.
+/// A cache directory that belongs to this process for as long as this value exists.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    /// There was no space to write down whose it is.
+    /// There was no space to write the origin into the directory.
     unmarked: AtomicBool,
     _lock: File,
 }
 
 impl Directory {
-    /// Takes the directory for an origin; makes it if it is not there.
+    /// Takes the directory for an origin. Creates it if it does not exist.
     pub fn open(path: &Path, origin: &str) -> Result<Directory, OpenError> {
         if origin.is_empty() || origin.contains(['\n', '\0']) {
             return Err(OpenError::BadOrigin(origin.into()));
@@ -119,23 +119,23 @@ impl Directory {
         check_contents(path)?;
         let lock = take_lock(path)?;
         let marked = unless_full(check_format(path, origin))?;
-        // The directory of each file is made with it.
+        // The subdirectory of each data file is made with the file.
         let made = std::fs::create_dir_all(path.join("objects"));
         unless_full(made.map_err(unusable))?;
         Ok(Directory { path: path.into(), unmarked: AtomicBool::new(!marked), _lock: lock })
     }
 
-    /// Writes down whose it is, if there was no space for that when it was taken.
+    /// Writes the origin into the directory, if there was no space for that when it was taken.
     pub fn mark(&self, origin: &str) {
         if self.unmarked.load(Ordering::Relaxed) && write_format(&self.path, origin).is_ok() {
             self.unmarked.store(false, Ordering::Relaxed);
         }
     }
 
-    /// Takes a directory that is a cache already, whosever it is; and whose that is.
+    /// Takes a directory that is already a cache, whatever its origin. Returns the origin, too.
     ///
     /// # Errors
-    /// As [`Directory::open`]; one that is no cache is left alone.
+    /// As [`Directory::open`]. A directory that is not a cache is left unchanged.
     pub fn reopen(path: &Path) -> Result<(Directory, String), OpenError> {
         let unusable = |cause| OpenError::Unusable { path: path.into(), cause };
         let found = match std::fs::read(path.join("format")) {
@@ -152,23 +152,23 @@ impl Directory {
         Ok((Directory::open(path, &origin)?, origin))
     }
 
-    /// Where it is.
+    /// The path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Where the index is.
+    /// The path of the index.
     pub fn index(&self) -> PathBuf {
         self.path.join("index")
     }
 
-    /// Where the data is.
+    /// The path of the data.
     pub fn objects(&self) -> PathBuf {
         self.path.join("objects")
     }
 }
 
-/// False if it failed for lack of space, which is no reason to give up.
+/// False if the operation failed for lack of space, which is no reason to give up.
 fn unless_full(result: Result<(), OpenError>) -> Result<bool, OpenError> {
     match result {
         Ok(()) => Ok(true),
@@ -178,7 +178,7 @@ fn unless_full(result: Result<(), OpenError>) -> Result<bool, OpenError> {
     }
 }
 
-/// Refuses a directory that holds something else, before anything is written there.
+/// Refuses a directory that holds other files, before anything is written there.
 fn check_contents(path: &Path) -> Result<(), OpenError> {
     let unusable = |cause| OpenError::Unusable { path: path.into(), cause };
     if path.join("format").exists() {
@@ -215,7 +215,7 @@ fn take_lock(path: &Path) -> Result<File, OpenError> {
         writeln!(lock, "{}", std::process::id())
     };
     match write(&mut lock) {
-        // It is held all the same; it does not say by whom.
+        // The lock is held all the same. Only the process id is missing.
         Err(cause) if is_full_error(cause.kind()) => Ok(lock),
         written => written.map(|()| lock).map_err(unusable),
     }
@@ -246,7 +246,7 @@ fn judge_format(path: &Path, origin: &str, found: &str) -> Result<(), OpenError>
     Ok(())
 }
 
-/// Written whole or not at all.
+/// Writes the file completely or not at all.
 fn write_format(path: &Path, origin: &str) -> io::Result<()> {
     let new = path.join("format.new");
     let mut file = File::create(&new)?;
@@ -256,7 +256,7 @@ fn write_format(path: &Path, origin: &str) -> io::Result<()> {
     File::open(path)?.sync_all()
 }
 
-/// Names the running of this machine: another one means that what was not synced may be lost.
+/// Identifies the current boot of the machine. After another boot, data that was not synced may be lost.
 pub fn boot_id() -> u64 {
     let id = std::fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     u64::from(crc32c::crc32c(&id)) | u64::from(crc32c::crc32c_append(1, &id)) << 32

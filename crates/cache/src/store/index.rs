@@ -1,10 +1,13 @@
-//! The index: what is known about every file, on this disk. It can be lost at any time and costs only calls.
+//! The index: everything known of each file, on the local disk. It can be lost at any time, and that costs
+//! only calls.
 //!
-//! Behind [`MetaStore`] stands fjall, a log-structured store whose commits survive `kill -9` without being waited for.
-//! If it refuses to open, it is put aside and an empty one takes its place. If it fails later, the index is *broken*:
-//! nothing more is read from it or written to it, in this process or a later one, since a name that could not be taken out
-//! of it would come back. It is renamed at once, and [`Index::renew`] makes an empty one in its place, which is told again
-//! what is in memory. A full disk is a failure like any other, except that what was there is deleted and not put aside.
+//! Behind [`MetaStore`] stands fjall, a log-structured store. Its commits survive `kill -9` without a wait
+//! for the disk. If the store cannot be opened, it is put aside, and an empty one takes its place.
+//!
+//! If the store fails later, the index is *broken*. Nothing more is read from it or written to it, by this
+//! process or a later one. Otherwise a name that could not be removed from it would come back. The store is
+//! renamed at once. [`Index::renew`] makes an empty one in its place, and everything in memory is written to
+//! that. A full disk is a failure like any other, except that the old store is deleted and not put aside.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -22,17 +25,17 @@ use super::directory::OpenError;
 /// The tables of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// Handle → what is known of the object.
+    /// Handle → record of the object.
     Objects,
-    /// Directory handle and name → what the name leads to.
+    /// Directory handle and name → target of the name.
     Names,
     /// Directory handle and number → part of a listing.
     Listings,
-    /// Stamp and handle → nothing: objects in the order of their last use.
+    /// Number of the last use, and handle → use note: the objects in the order of their last use.
     Uses,
-    /// Handle → lease: what is known of the object is what the origin has for as long as the lease is held.
+    /// Handle → lease id. While this lease is held, the record of the object is the origin's state.
     Leases,
-    /// Counters of the whole.
+    /// Counters of the cache, and the origin's root.
     Meta,
 }
 
@@ -55,18 +58,18 @@ impl Batch {
         self.0.push((table, key, Some(value)));
     }
 
-    /// Takes a value away.
+    /// Removes a value.
     pub fn remove(&mut self, table: Table, key: Vec<u8>) {
         self.0.push((table, key, None));
     }
 
-    /// Nothing to do?
+    /// Is there nothing to change?
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
 
-/// Table, key, and the value if it is set.
+/// Yields table, key, and the value if it is set.
 impl IntoIterator for Batch {
     type Item = (Table, Vec<u8>, Option<Vec<u8>>);
     type IntoIter = std::vec::IntoIter<Self::Item>;
@@ -76,7 +79,7 @@ impl IntoIterator for Batch {
     }
 }
 
-/// A failure of a store, as it describes itself.
+/// A failure of a store, with its own description.
 #[derive(Debug, thiserror::Error)]
 #[error("{cause}")]
 pub struct StoreError {
@@ -86,7 +89,7 @@ pub struct StoreError {
 }
 
 impl StoreError {
-    /// One that has nothing to do with space.
+    /// A failure that has nothing to do with space.
     pub fn other(cause: impl Into<String>) -> StoreError {
         StoreError { cause: cause.into(), full: false }
     }
@@ -103,15 +106,15 @@ impl From<fjall::Error> for StoreError {
     }
 }
 
-/// Does the system say that there is no space?
+/// Does the error mean that there is no space?
 pub fn is_full_error(kind: io::ErrorKind) -> bool {
     matches!(kind, io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// A disk with less space than this is full.
+/// A disk with less free space than this, in bytes, counts as full.
 pub const FULL_BYTES: u64 = 4 << 20;
 
-/// Is there so little space at a path that a failure of unknown cause is for lack of it?
+/// Is there so little space at a path that a failure of unknown cause counts as lack of space?
 fn is_full_disk(path: &Path) -> bool {
     let disk = rustix::fs::statvfs(path.parent().unwrap_or(path));
     disk.is_ok_and(|disk| disk.f_bavail.saturating_mul(disk.f_frsize) < FULL_BYTES)
@@ -120,32 +123,33 @@ fn is_full_disk(path: &Path) -> bool {
 /// Some pairs of a table.
 pub type Pairs = Vec<(Vec<u8>, Vec<u8>)>;
 
-/// An ordered store of tables: the seam where another engine could stand.
+/// An ordered store of tables. Another engine could take its place behind this trait.
 pub trait MetaStore: Send + Sync {
-    /// A value.
+    /// The value of a key.
     fn get(&self, table: Table, key: &[u8]) -> Result<Option<Vec<u8>>, StoreError>;
-    /// Makes changes; they survive the process once this returns, and the machine some time later.
+    /// Makes changes. They survive the process once this returns, and the machine some time later.
     fn commit(&self, batch: Batch) -> Result<(), StoreError>;
-    /// At most `limit` pairs with keys from `from` on that begin with `prefix`, in order.
+    /// At most `limit` pairs, in the order of their keys. The keys are at or after `from` and begin with
+    /// `prefix`.
     fn scan(&self, table: Table, prefix: &[u8], from: &[u8], limit: usize) -> Result<Pairs, StoreError>;
     /// Makes everything durable.
     fn sync(&self) -> Result<(), StoreError>;
 }
 
-/// What there is to be said of an index that is broken.
+/// The state of a broken index.
 #[derive(Debug, Default)]
 struct Broken {
     /// The old store is being closed.
     closing: Option<JoinHandle<()>>,
-    /// The old one could not be taken away: a later process may read it.
+    /// The old store could not be removed: a later process may read it.
     in_place: bool,
-    /// There was no space.
+    /// The disk had no space.
     full: bool,
 }
 
-/// The index as the rest of the cache sees it: it answers, or it is as good as empty.
+/// The index as the rest of the cache sees it: it works, or it behaves as if it were empty.
 pub struct Index {
-    /// Where it is, if it can be made anew.
+    /// The path of the index, if it can be made anew.
     path: Option<PathBuf>,
     store: RwLock<Option<Arc<dyn MetaStore>>>,
     broken: AtomicBool,
@@ -153,7 +157,8 @@ pub struct Index {
 }
 
 impl Index {
-    /// Opens the index, or an empty one in its place. On a full disk it is broken from the start, and the old one goes.
+    /// Opens the index, or an empty one in its place. On a full disk it is broken from the start, and the old
+    /// one is deleted.
     pub fn open(path: &Path) -> Result<Index, OpenError> {
         match Index::open_or_leave(path) {
             Err(OpenError::Full(_)) => {
@@ -165,7 +170,7 @@ impl Index {
         }
     }
 
-    /// The same, but on a full disk it fails, and leaves the old one where it is.
+    /// The same, but on a full disk it fails and leaves the old index where it is.
     pub fn open_or_leave(path: &Path) -> Result<Index, OpenError> {
         let _ = std::fs::remove_dir_all(dropped(path));
         let is_full = |error: &StoreError| error.full || is_full_disk(path);
@@ -189,7 +194,7 @@ impl Index {
         Ok(Index::of(Some(path.to_owned()), Some(Arc::new(store))))
     }
 
-    /// An index over any store. It is not made anew if it fails.
+    /// An index over any store. If it fails, it is not made anew.
     #[cfg(test)]
     pub fn over(store: Box<dyn MetaStore>) -> Index {
         Index::of(None, Some(store.into()))
@@ -221,17 +226,17 @@ impl Index {
         self.working(|store| store.sync());
     }
 
-    /// Has it failed?
+    /// Has the index failed?
     pub fn is_broken(&self) -> bool {
         self.broken.load(Ordering::Acquire)
     }
 
-    /// Has it failed, and a later process may read what it says?
+    /// Has the index failed in a way that lets a later process read it?
     pub fn is_untrue(&self) -> bool {
         self.is_broken() && (self.path.is_none() || self.state.lock().in_place)
     }
 
-    /// Has it failed for lack of space?
+    /// Has the index failed for lack of space?
     pub fn is_full(&self) -> bool {
         self.is_broken() && self.state.lock().full
     }
@@ -251,7 +256,7 @@ impl Index {
         }
     }
 
-    /// From now on nothing is believed of it.
+    /// Marks the index as broken: from now on nothing in it is believed.
     fn fail(&self, error: &StoreError) {
         let mut state = self.state.lock();
         if self.broken.swap(true, Ordering::AcqRel) {
@@ -271,7 +276,7 @@ impl Index {
         state.in_place = !taken && path.exists();
         if let Some(store) = self.store.write().take() {
             let close = move || {
-                // Whoever is in the middle of something has it still.
+                // An operation in progress may still hold the store.
                 while Arc::strong_count(&store) > 1 {
                     std::thread::sleep(Duration::from_millis(1));
                 }
@@ -281,8 +286,8 @@ impl Index {
         }
     }
 
-    /// Makes an empty index in the place of one that is broken, if there is space by now. It works when this returns true.
-    /// Blocks.
+    /// Makes an empty index in the place of a broken one, if there is space by now. The index works when this
+    /// returns true. Blocks.
     pub fn renew(&self) -> bool {
         let mut state = self.state.lock();
         let Some(path) = self.path.as_ref().filter(|_| self.is_broken()) else { return false };
@@ -313,18 +318,18 @@ impl Index {
     }
 }
 
-/// Where an index is that nobody wants any more, until it is deleted.
+/// The path of an index that is to be deleted.
 fn dropped(path: &Path) -> PathBuf {
     path.with_file_name("index.dropped")
 }
 
-/// A store that panics over damaged bytes has failed, no more.
+/// Turns a panic of the store over damaged bytes into a failure.
 fn guarded<T>(work: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(StoreError::other("it is damaged")))
 }
 
-/// Renames what does not open, so that nothing is lost that somebody may want to look at.
+/// Renames an index that has failed, so that nothing is lost that might be examined.
 fn put_aside(path: &Path) -> Result<PathBuf, OpenError> {
     let aside = (1..10_000)
         .map(|number| path.with_file_name(format!("index.corrupt-{number}")))
@@ -335,7 +340,7 @@ fn put_aside(path: &Path) -> Result<PathBuf, OpenError> {
     Ok(aside)
 }
 
-/// An index that is to work can take so much.
+/// A new index must take this many bytes before it is used.
 const TRIAL_BYTES: usize = 1 << 20;
 
 /// The index in fjall.
@@ -360,7 +365,7 @@ impl Fjall {
         Ok(Fjall { database, tables })
     }
 
-    /// One that has shown that it can be written.
+    /// A store that has shown that it can be written.
     fn try_out(path: &Path) -> Result<Fjall, StoreError> {
         let store = Fjall::open(path)?;
         for value in [Some(vec![0x5a; TRIAL_BYTES]), None] {
@@ -471,7 +476,7 @@ mod tests {
         }
     }
 
-    /// A store that fails after a while.
+    /// A store whose changes fail.
     struct Failing;
 
     impl MetaStore for Failing {

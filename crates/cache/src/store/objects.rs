@@ -1,7 +1,8 @@
-//! One sparse file of this disk per cached remote file: `objects/xx/<id>`.
+//! One sparse data file on the local disk per cached remote file: `objects/xx/<id>`.
 //!
-//! An id is never used twice, so that a record of the index means the file it meant or none. A file is written in
-//! place only where nobody reads ([`ObjectFile::is_pinned`]), never cut, and unlinked as a whole.
+//! An id is never used twice, so a record of the index refers to the file that it meant, or to none. A data
+//! file is written in place only where no reader has pinned it ([`ObjectFile::is_pinned`]). It is never
+//! truncated, and removed only as a whole.
 
 use std::collections::HashMap;
 use std::fs::{File, OpenOptions};
@@ -19,13 +20,13 @@ use vfs::Fsid;
 use super::sparse;
 use crate::ranges::overlap;
 
-/// Most files that are kept open while nobody reads them.
+/// The largest number of files that are kept open without a reader.
 const OPEN_MAX: usize = 256;
 
-/// Up to this many bytes are written to, or read from, the page cache without leaving the async worker.
+/// Up to this many bytes are written to, or read from, the page cache on the async worker itself.
 pub const INLINE_BYTES: usize = 64 << 10;
 
-/// Names a file of the store: sixty-four random bits of the process that made it, and its number there.
+/// Identifies a file of the store: sixty-four random bits of the process that made it, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct FileId(pub u128);
 
@@ -40,7 +41,7 @@ impl FileId {
         self.0 as u64
     }
 
-    /// The id that a file name says, if it is one.
+    /// The id in a file name, if the name is one.
     pub fn parse(name: &str) -> Option<FileId> {
         (name.len() == 32).then(|| u128::from_str_radix(name, 16).ok().map(FileId))?
     }
@@ -58,20 +59,21 @@ pub struct Objects {
     next: AtomicU64,
     /// Bytes of disk in use by files of the store.
     used_bytes: AtomicU64,
-    /// The same by file systems of the origin.
+    /// The same for each file system of the origin.
     shares: Mutex<HashMap<Fsid, Arc<AtomicU64>>>,
     open: Mutex<std::collections::VecDeque<Weak<ObjectFile>>>,
 }
 
 impl Objects {
-    /// The store in this directory, with what it is believed to use. `nonce` must be new in every process.
+    /// The store in this directory, with the bytes that it is believed to use. `nonce` must be new in every
+    /// process.
     pub fn new(root: PathBuf, nonce: u64, used_bytes: u64) -> Arc<Objects> {
         let (next, used_bytes) = (AtomicU64::new(0), AtomicU64::new(used_bytes));
         let (shares, open) = (Mutex::default(), Mutex::default());
         Arc::new(Objects { root, nonce, next, used_bytes, shares, open })
     }
 
-    /// A file with a new id, for data of this file system. Nothing is on disk until something is written.
+    /// A file with a new id, for data of this file system. Nothing is on disk before the first write.
     pub fn create(self: &Arc<Objects>, fsid: Fsid) -> Arc<ObjectFile> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         self.file(FileId(u128::from(self.nonce) << 64 | u128::from(number)), 0, fsid)
@@ -99,12 +101,12 @@ impl Objects {
         self.shares.lock().iter().map(|(fsid, used)| (*fsid, used.load(Ordering::Relaxed))).collect()
     }
 
-    /// Bytes of disk in use by data of one of them.
+    /// Bytes of disk in use by data of one file system.
     pub fn share_bytes(&self, fsid: Fsid) -> u64 {
         self.shares.lock().get(&fsid).map_or(0, |used| used.load(Ordering::Relaxed))
     }
 
-    /// What one of them is believed, or was found, to use.
+    /// Sets the bytes in use of one file system, as the index has them or as a sweep found them.
     pub fn set_share(&self, fsid: Fsid, used_bytes: u64) {
         self.share(fsid).store(used_bytes, Ordering::Relaxed);
     }
@@ -114,7 +116,7 @@ impl Objects {
         self.used_bytes.load(Ordering::Relaxed)
     }
 
-    /// What a sweep found to be in use, where the counter had drifted.
+    /// Corrects the bytes in use by the drift that a sweep has found.
     pub fn correct_used_bytes(&self, by: i64) {
         if by < 0 {
             self.begin(by.unsigned_abs());
@@ -123,17 +125,17 @@ impl Objects {
         }
     }
 
-    /// The number of the next file: those of this process that have a lower one have been made.
+    /// The number of the next file. The files of this process with a lower number have been made.
     pub fn next_number(&self) -> u64 {
         self.next.load(Ordering::Relaxed)
     }
 
-    /// Where the files are.
+    /// The directory of the files.
     pub fn root(&self) -> &Path {
         &self.root
     }
 
-    /// What the ids of this process begin with.
+    /// The first half of the ids of this process.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
@@ -144,7 +146,7 @@ impl Objects {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |used| Some(used.saturating_sub(bytes)));
     }
 
-    /// Remembers that a file is open, and closes the one that was opened longest ago if there are too many.
+    /// Remembers that a file is open. If too many are, closes the one that was opened longest ago.
     fn opened(&self, file: &Arc<ObjectFile>) {
         let mut open = self.open.lock();
         open.push_back(Arc::downgrade(file));
@@ -161,7 +163,7 @@ impl Objects {
 #[derive(Debug)]
 struct Opened {
     file: Option<Arc<File>>,
-    /// It has been on disk: if it is gone, then with all that was in it.
+    /// The file has been on disk. If it is missing now, its data is lost.
     made: bool,
     removed: bool,
 }
@@ -169,20 +171,21 @@ struct Opened {
 /// One file of the store.
 #[derive(Debug)]
 pub struct ObjectFile {
-    /// Its name.
+    /// Its id.
     pub id: FileId,
     store: Arc<Objects>,
     file: Mutex<Opened>,
     pins: Mutex<Vec<Range<u64>>>,
-    /// Held for writing by what sets the length, for reading by what writes: see [`sparse`].
+    /// Held for writing by a task that sets the length, and for reading by a task that writes: see
+    /// [`sparse`].
     growth: RwLock<()>,
     allocated_bytes: AtomicU64,
-    /// What the data of its file system uses.
+    /// Bytes in use by data of its file system.
     share: Arc<AtomicU64>,
 }
 
 impl ObjectFile {
-    /// The open file, made if it is not there and may be.
+    /// The open file. Made if it does not exist and has not been on disk before.
     fn open(self: &Arc<ObjectFile>) -> io::Result<Arc<File>> {
         let mut opened = self.file.lock();
         if let Some(file) = &opened.file {
@@ -200,25 +203,25 @@ impl ObjectFile {
         Ok(file)
     }
 
-    /// Pins a range for reading: until the pin is dropped, nobody writes there.
+    /// Pins a range for reading: until the pin is dropped, no task writes there.
     pub fn pin(self: &Arc<ObjectFile>, range: Range<u64>) -> Pin {
         self.pins.lock().push(range.clone());
         Pin { file: self.clone(), range }
     }
 
-    /// Does this error tell that we took it off the disk, in this process or before? (Of a process that was killed, the
-    /// index may know less than it did.)
+    /// Does this error tell that the cache removed the file itself, in this process or an earlier one? If a
+    /// process was killed, the index may not know of its last removals.
     pub fn is_taken_away(&self, error: &io::Error) -> bool {
         let ours = self.file.lock().removed || !self.id.is_of(self.store.nonce);
         ours && error.kind() == io::ErrorKind::NotFound
     }
 
-    /// Is somebody reading any of this?
+    /// Is a reader using any of this range?
     pub fn is_pinned(&self, range: &Range<u64>) -> bool {
         self.pins.lock().iter().any(|pinned| overlap(pinned, range))
     }
 
-    /// Writes bytes; off the async worker if there are many.
+    /// Writes bytes. Runs off the async worker if there are many.
     pub async fn write(self: &Arc<ObjectFile>, offset: u64, bytes: Bytes) -> io::Result<()> {
         if bytes.len() <= INLINE_BYTES {
             return self.write_now(offset, &bytes);
@@ -233,13 +236,13 @@ impl ObjectFile {
         let allocated = file.metadata()?.blocks() * 512;
         self.account(allocated);
         if self.file.lock().removed {
-            // Removed in the meantime: what it used is counted no more.
+            // The file was removed meanwhile: its space is no longer counted.
             self.account(0);
         }
         written
     }
 
-    /// It uses so many bytes of disk now.
+    /// Records how many bytes of disk the file uses now.
     fn account(&self, allocated: u64) {
         let before = self.allocated_bytes.swap(allocated, Ordering::Relaxed);
         for counter in [&self.store.used_bytes, &*self.share] {
@@ -260,7 +263,8 @@ impl ObjectFile {
         self.allocated_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes it off the disk; who has it open reads on. Blocks while the disk frees it.
+    /// Removes the file from the disk. A reader that has it open continues. Blocks while the disk frees the
+    /// space.
     pub fn remove(&self) {
         let mut opened = self.file.lock();
         if opened.removed {
@@ -273,7 +277,7 @@ impl ObjectFile {
         self.account(0);
     }
 
-    /// The file that it is, for one reading from start to end. Blocks.
+    /// Opens the file again, to read it from start to end. Blocks.
     pub fn open_again(&self) -> io::Result<File> {
         File::open(self.id.path(&self.store.root))
     }
@@ -305,12 +309,12 @@ impl Pin {
         self.range.clone()
     }
 
-    /// What is being read.
+    /// The file that is being read.
     pub fn file(&self) -> &Arc<ObjectFile> {
         &self.file
     }
 
-    /// The open file, with all of the range in it: one that somebody cut is as good as gone.
+    /// The open file, if it contains all of the range. A file that somebody has truncated counts as missing.
     pub fn open(&self) -> io::Result<Arc<File>> {
         let file = self.file.open()?;
         if file.metadata()?.len() < self.range.end {
@@ -319,7 +323,7 @@ impl Pin {
         Ok(file)
     }
 
-    /// Its bytes: at once if the page cache has them, else off the async worker.
+    /// The bytes of the range. Runs off the async worker unless the page cache has them.
     pub async fn read(&self) -> io::Result<Vec<u8>> {
         use rustix::io::{ReadWriteFlags, preadv2};
         let file = self.file.open()?;
@@ -333,7 +337,7 @@ impl Pin {
         );
         match at_once {
             Ok(read) if read == length => return Ok(buffer),
-            // A file system in memory does not know the flag, and need not.
+            // A file system in memory does not know the flag, and does not need it.
             Err(rustix::io::Errno::OPNOTSUPP) => {
                 file.read_exact_at(&mut buffer, self.range.start)?;
                 return Ok(buffer);
@@ -358,7 +362,7 @@ impl Drop for Pin {
     }
 }
 
-/// Runs what may block on a thread that may be blocked.
+/// Runs work that may block, on a thread for blocking work.
 pub async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> io::Result<T> {

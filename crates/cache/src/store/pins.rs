@@ -1,11 +1,12 @@
-//! Pins: what somebody wants kept. `DIR/pins`, one line each.
+//! Pins: the objects that an administrator wants to keep. `DIR/pins`, one line each.
 //!
-//! They are a wish and not a cache, so they are no part of the index, which may be put aside at any time. The file is
-//! written whole, synced, and renamed over the old one: a process that is killed leaves the old pins or the new ones.
+//! Pins are an instruction and not cached data, so they are no part of the index, which may be put aside at
+//! any time. The file is written completely, synced, and renamed over the old one. A killed process leaves
+//! the old pins or the new ones.
 //!
 //! ```text
 //! leasehold-pins 1
-//! HANDLE SECONDS PATH        the handle in hexadecimal, when it was pinned, and as what, for people to read
+//! HANDLE SECONDS PATH   the handle in hexadecimal, when it was pinned, and its path then, for people to read
 //! ```
 //!
 //! Promise: limits-and-pins
@@ -19,19 +20,19 @@ use parking_lot::{Mutex, RwLock};
 use vfs::Handle;
 
 const HEAD: &str = "leasehold-pins 1";
-/// Most pins. One of a directory keeps all that is below it, so that few are needed.
+/// The largest number of pins. The pin of a directory keeps everything below it, so few are needed.
 pub const PINS_MAX: usize = 10_000;
-/// Longest line.
+/// The length that a line must not exceed, in bytes.
 const LINE_MAX: usize = 16 << 10;
 
 /// One pin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pinned {
-    /// What.
+    /// The object.
     pub handle: Handle,
-    /// Since when, in seconds.
+    /// When it was pinned, in seconds.
     pub since: i64,
-    /// Under which path it was pinned, in printable form.
+    /// The path under which it was pinned, in printable form.
     pub path: String,
 }
 
@@ -45,7 +46,8 @@ pub struct Pins {
 }
 
 impl Pins {
-    /// Those of a cache directory. A file that cannot be read is an error, since pins are not to be lost unsaid.
+    /// The pins of a cache directory. A file that cannot be read is an error, because pins must not get lost
+    /// silently.
     pub fn load(directory: &Path) -> io::Result<Pins> {
         let path = directory.join("pins");
         let text = match std::fs::read_to_string(&path) {
@@ -57,25 +59,25 @@ impl Pins {
         Ok(Pins { path, kept: RwLock::new(pins), writing: Mutex::new(()) })
     }
 
-    /// Is there none?
+    /// Are there no pins?
     pub fn is_empty(&self) -> bool {
         self.kept.read().is_empty()
     }
 
-    /// Is just this pinned?
+    /// Has this object a pin of its own?
     pub fn has(&self, handle: &Handle) -> bool {
         self.kept.read().contains_key(handle)
     }
 
-    /// All of them.
+    /// All pins.
     pub fn all(&self) -> Vec<Pinned> {
         self.kept.read().values().cloned().collect()
     }
 
-    /// Pins something; it is durable when this returns. Blocks.
+    /// Pins an object. The pin is durable when this returns. Blocks.
     ///
     /// # Errors
-    /// If the file cannot be written, or there are too many pins: then it is not pinned.
+    /// If the file cannot be written, or there are too many pins; then the object is not pinned.
     pub fn pin(&self, pinned: Pinned) -> io::Result<()> {
         self.change(|pins| {
             if pins.len() >= PINS_MAX && !pins.contains_key(&pinned.handle) {
@@ -88,7 +90,7 @@ impl Pins {
         .map(drop)
     }
 
-    /// Takes a pin away. False if it was none. Blocks.
+    /// Removes a pin. False if there was none. Blocks.
     pub fn unpin(&self, handle: &Handle) -> io::Result<bool> {
         self.change(|pins| Ok(pins.remove(handle).is_some()))
     }

@@ -13,63 +13,63 @@ use crate::rights::Right;
 use crate::sums::{Sum, Sums};
 
 const VERSION: u8 = 2;
-/// Of a cache made before there were checksums, places and ages.
+/// The layout of a cache that was made before there were checksums, places and ages.
 const VERSION_BEFORE: u8 = 1;
 /// A credential with more groups is not kept across a restart.
 const GROUPS_MAX: usize = 64;
 
-/// What the index remembers of an object.
+/// The index entry of an object.
 #[derive(Clone, Debug)]
 pub struct Record {
-    /// In which running of the machine it was written.
+    /// The boot of the machine in which it was written.
     pub boot: u64,
-    /// When the object was last used, in uses of the cache.
+    /// The number of the object's last use, in uses of the cache.
     pub used: u64,
-    /// The same by this machine's clock, in seconds; zero if that is not known.
+    /// The time of the last use by the local clock, in seconds; zero if that is not known.
     pub used_at: i64,
-    /// Where it was last seen: in which directory, under which name.
+    /// The directory and the name where it was last seen.
     pub place: Option<Place>,
     /// Its known state.
     pub kept: Kept,
-    /// To whom the origin allowed what.
+    /// The rights that the origin has granted, by credential.
     pub rights: Vec<Right>,
     /// The target of a symbolic link.
     pub link: Option<Bytes>,
-    /// Number of its listing, and whether that is young.
+    /// The number of its listing, and whether the listing is racy.
     pub listing: Option<(u64, bool)>,
     /// Its data.
     pub data: Option<DataRecord>,
 }
 
-/// Where an object was last seen.
+/// The directory and the name where an object was last seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// In which directory.
+    /// The directory.
     pub directory: Handle,
-    /// Under which name.
+    /// The name.
     pub name: Name,
 }
 
-/// What the order of uses says of an object, so that not every record has to be read to choose some.
+/// The value in the table of uses. It tells enough to choose objects without reading every record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UseNote {
     /// It has data on this disk.
     pub has_data: bool,
-    /// All of it.
+    /// All of its data is on this disk.
     pub is_complete: bool,
-    /// On which file system of the origin it is.
+    /// Its file system at the origin.
     pub fsid: Fsid,
 }
 
 impl UseNote {
-    /// For the index.
+    /// Encodes the note for the index.
     pub fn encode(self) -> Vec<u8> {
         let mut value = vec![u8::from(self.has_data) | u8::from(self.is_complete) << 1];
         value.extend_from_slice(&fsid_key(self.fsid));
         value
     }
 
-    /// From the index. What does not decode has no data.
+    /// Decodes a note of the index. A note that does not decode has no data.
     pub fn decode(value: &[u8]) -> UseNote {
         let flags = value.first().copied().unwrap_or_default();
         let fsid = value.get(1..).and_then(fsid_of).unwrap_or_default();
@@ -77,7 +77,7 @@ impl UseNote {
     }
 }
 
-/// A file system's id as bytes.
+/// The id of a file system as bytes.
 pub fn fsid_key(fsid: Fsid) -> [u8; 16] {
     let mut key = [0; 16];
     key[..8].copy_from_slice(&fsid.major.to_be_bytes());
@@ -85,31 +85,31 @@ pub fn fsid_key(fsid: Fsid) -> [u8; 16] {
     key
 }
 
-/// The id that those bytes are.
+/// The id of a file system from such bytes.
 pub fn fsid_of(key: &[u8]) -> Option<Fsid> {
     let (major, minor) = (key.get(..8)?.try_into().ok()?, key.get(8..16)?.try_into().ok()?);
     Some(Fsid { major: u64::from_be_bytes(major), minor: u64::from_be_bytes(minor) })
 }
 
-/// What the index remembers of an object's data.
+/// The index entry of an object's data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataRecord {
-    /// Where it is.
+    /// The data file.
     pub file: FileId,
     /// Bytes of disk that it uses.
     pub allocated_bytes: u64,
-    /// What is there.
+    /// The valid ranges.
     pub valid: RangeSet,
-    /// What of it is good until the next open only.
+    /// Those of them that are valid only until the next open.
     pub racy: RangeSet,
-    /// It has reached the disk itself.
+    /// The data is durable on the local disk.
     pub synced: bool,
-    /// Checksums of what is there.
+    /// Checksums of the data.
     pub sums: Sums,
 }
 
 impl Record {
-    /// For the index.
+    /// Encodes the record for the index.
     pub fn encode(&self) -> Vec<u8> {
         let mut writer = Writer::new(VERSION);
         writer.u64(self.boot);
@@ -152,7 +152,7 @@ impl Record {
         writer.finish()
     }
 
-    /// From the index.
+    /// Decodes a record of the index.
     pub fn decode(value: &[u8]) -> Option<Record> {
         let new = Reader::new(value, VERSION);
         let is_new = new.is_some();

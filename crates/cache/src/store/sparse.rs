@@ -1,13 +1,12 @@
 //! Writing bytes so that blocks of zeros take no space.
 //!
-//! A hole at the origin arrives here as zeros, from a READ or from the cache's own knowledge of the hole. The file of the
-//! store gets a hole in their place, so that a sparse file uses as much of this disk as it uses of the origin's.
+//! A hole at the origin arrives here as zeros, from a READ or from the cache's own knowledge of the hole. The
+//! data file gets a hole in their place. A sparse file therefore uses as much of this disk as it uses of the
+//! origin's.
 //!
-//! Writers of one file may run at the same time in different ranges. Only the growth of the file beyond a trailing run of
-//! zeros concerns all of them: `set_len` with a size that another writer has passed meanwhile would cut the file. The
-//! caller's lock keeps such a growth apart from all writes.
-//!
-//! Promise: holes
+//! Several tasks may write one file at the same time, in different ranges. Only growth of the file beyond a
+//! trailing run of zeros affects all of them: `set_len` with a size that another writer has passed meanwhile
+//! would truncate the file. The caller's lock keeps such growth apart from all writes.
 
 use std::fs::File;
 use std::io;
@@ -17,10 +16,12 @@ use std::os::unix::fs::FileExt;
 use parking_lot::RwLock;
 use rustix::fs::{FallocateFlags, fallocate};
 
-/// What a hole begins and ends at, in bytes: the block of every file system that a cache is kept on.
+/// A hole begins and ends at a multiple of this many bytes: the block size of every file system that holds a
+/// cache.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Writes `bytes` at `offset`. Aligned blocks of zeros become holes; the file ends where the bytes end, or later.
+/// Writes `bytes` at `offset`. Aligned blocks of zeros become holes. The file ends where the bytes end, or
+/// later.
 ///
 /// `growth` is the lock of this file that all of its writers share.
 pub fn write_all_at(file: &File, growth: &RwLock<()>, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -47,14 +48,14 @@ pub fn write_all_at(file: &File, growth: &RwLock<()>, bytes: &[u8], offset: u64)
     Ok(())
 }
 
-/// Makes a range read as zeros, as far as the file goes.
+/// Makes a range read as zeros, up to the end of the file.
 fn clear(file: &File, range: Range<u64>) -> io::Result<()> {
     let end = range.end.min(file.metadata()?.len());
     let Some(length) = end.checked_sub(range.start).filter(|length| *length > 0) else { return Ok(()) };
     let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
     match fallocate(file, flags, range.start, length) {
         Ok(()) => Ok(()),
-        // Not every file system has holes to punch.
+        // Some file systems cannot punch holes.
         Err(_) => file.write_all_at(&vec![0; length as usize], range.start),
     }
 }
@@ -77,9 +78,9 @@ fn runs(bytes: &[u8], offset: u64) -> Vec<(Range<usize>, bool)> {
     runs
 }
 
-/// Are these zeros alone?
+/// Are all bytes zeros?
 pub fn is_zero(bytes: &[u8]) -> bool {
-    // Most data shows in its first bytes that it is none.
+    // Most data shows in its first bytes that it is not zero.
     let (head, _) = bytes.split_at(bytes.len().min(16));
     if head.iter().any(|byte| *byte != 0) {
         return false;
@@ -133,7 +134,8 @@ mod tests {
     }
 
     proptest! {
-        /// Against an array: whatever is written where, the file reads as if all of it had been written.
+        /// Compares with an array: whatever is written where, the file reads as if all of it had been
+        /// written.
         #[test]
         fn what_is_written_is_read(
             writes in prop::collection::vec((0u64..40_000, 1usize..20_000, any::<bool>()), 1..12),
