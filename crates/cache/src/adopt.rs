@@ -38,7 +38,7 @@ const PAGE: usize = 1000;
 /// Unlocks in flight at a time.
 const AT_ONCE: usize = 32;
 /// The longest time that returning leases may delay the end of the process.
-const FAREWELL: Duration = Duration::from_secs(5);
+const RETURN_ALL_WAIT: Duration = Duration::from_secs(5);
 
 /// State held since an earlier process.
 #[derive(Debug, Default)]

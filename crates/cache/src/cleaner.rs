@@ -140,7 +140,7 @@ impl Core {
     }
 
     /// Has the cleaner freed enough?
-    fn has_room(&self) -> bool {
+    fn has_space(&self) -> bool {
         self.pressure().is_relieved() && self.surplus_records() == 0
     }
 

@@ -12,6 +12,8 @@
 //! NFSv3 reports the attributes at both ends of an edge. NFSv4 reports the change attributes at both ends
 //! (`change_info4`), and the attributes of some later moment. If changes overlap, only the last one's
 //! attributes are those of its end. The known state advances along the chain as far as attributes are known.
+//!
+//! Promise: own-changes
 
 mod edge;
 #[cfg(test)]
@@ -306,6 +308,7 @@ mod tests {
     }
 
     /// NFSv4 WRITEs report no state before them.
+    // Promise: own-changes-under-a-lease
     #[test]
     fn of_blind_changes_the_one_that_is_older_in_nothing_came_last() {
         let run = |states: &[Attributes]| {

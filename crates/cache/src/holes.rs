@@ -7,6 +7,8 @@
 //!
 //! A fetch that ends in data is followed by no SEEK. A fetch that ends in a block of zeros is, because a hole
 //! may begin there.
+//!
+//! Promise: holes
 
 use std::ops::Range;
 

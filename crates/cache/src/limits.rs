@@ -8,6 +8,8 @@
 //!
 //! [`Pressure`] is the amount of data to evict. It is pure bookkeeping: computed from the limits, and reduced
 //! by each eviction.
+//!
+//! Promise: limits-and-pins
 
 use std::collections::HashMap;
 use std::time::Duration;

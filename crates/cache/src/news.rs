@@ -14,6 +14,8 @@
 //!
 //! A byte-range lock that the origin grants is news as well: its last holder may have done anything. A lock
 //! also ends the belief in positive entries, because the last holder may have removed names.
+//!
+//! Promise: negative-entries
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -6,6 +6,8 @@
 //! of an operation that needs the right. All entries are forgotten when another client changes the object's
 //! attributes, and when we change its mode or owner. They expire after `acregmax` or `acdirmax`, because
 //! groups and exports may change at the origin without a trace on the file.
+//!
+//! Promise: remembered-rights
 
 use std::time::Duration;
 

@@ -5,6 +5,8 @@
 //! is overwritten loses its sum and gets that of the new bytes. A range of which a part is no longer valid
 //! cannot be checked any more: the data file is never truncated, and the remaining bytes were never summed
 //! alone.
+//!
+//! Promise: checksums
 
 use std::collections::BTreeMap;
 use std::ops::Range;

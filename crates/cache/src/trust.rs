@@ -11,6 +11,8 @@
 //! - The state's timestamps are older than our wall clock by more than the granularity and the allowed skew.
 //!   Our clock is first corrected by what the timestamps of our own operations taught us about the origin's
 //!   clock.
+//!
+//! Promise: timestamp-granularity
 
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,6 +1,9 @@
 //! Answers to the origin's CB_GETATTR for a file under a write lease. The answer has the size and the times
 //! that the cache has. If the origin would show other times, the cache does not answer, and the origin
 //! recalls the lease.
+//!
+//! Promise: close-under-a-write-lease
+//! Promise: times-seen-elsewhere
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

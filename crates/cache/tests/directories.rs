@@ -1,5 +1,7 @@
 //! Leases on directories: the calls that names cost under one, and the events that end one. No name is ever
 //! answered as it was before another client's change.
+//!
+//! Promise: directory-leases
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,7 @@
 //! Delayed writes under write leases, before an origin that runs full. Data that a close reported as safe is
 //! safe, or its loss is reported.
+//!
+//! Promise: closes-on-a-full-origin
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,7 @@
 //! A disk of the cache that is full for a while, or before the cache exists. Nothing fails. Nothing is
 //! believed that was not written. Caching begins, or begins again, when there is space.
+//!
+//! Promise: full-cache-disk
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,5 +1,7 @@
 //! Gaps that assemblers and linkers leave between their writes. Where no other client can have written, the
 //! cache sends zeros for them. Elsewhere it sends nothing. Counted call by call.
+//!
+//! Promise: gaps-of-new-files
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -1,6 +1,8 @@
 //! The timestamp granularity rule: changes that leave the same timestamps.
 //!
 //! Time stands still unless a test moves it, so two changes certainly fall into one granularity.
+//!
+//! Promise: timestamp-granularity
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -3,6 +3,8 @@
 //! The origin remembers all its versions. A client opens a file and reads. The bytes must have been there at
 //! some moment between the beginning of the open and the end of the read. The target of a name must have been
 //! right at some moment between the beginning and the end of the request.
+//!
+//! Promise: close-to-open
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

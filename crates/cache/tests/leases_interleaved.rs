@@ -5,6 +5,12 @@
 //! had been answered when the open began, and the end of the read. While the cache holds a lease, more is
 //! promised: the moment lies after the last change that had been answered when the read itself began. A
 //! byte-range lock keeps out all others, here and at the origin.
+//!
+//! Promise: exclusion-under-a-lease
+//! Promise: delegations-of-the-origin
+//! Promise: own-changes-under-a-lease
+//! Promise: first-bytes-with-the-open
+//! Promise: shared-opens
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -2,6 +2,8 @@
 //! arrive in any order and may show later states. Strangers, which are other clients, change the object in
 //! between. The history always notices a change by a stranger, and never takes one of our own changes for a
 //! stranger's.
+//!
+//! Promise: own-changes
 
 use proptest::prelude::*;
 use vfs::{Attributes, ChangeInfo, Wcc};

@@ -16,12 +16,12 @@ use crate::trust::Sent;
 
 /// After so many questions about names in a directory, the cache asks for a lease on it. The first question
 /// already does, like the ACCESS of the directory's first use.
-const WISH_MIN: u32 = 1;
+const BACKOFF_MIN: u32 = 1;
 /// Each request doubles the number of questions before the next request, up to this limit: the lease did not
 /// last.
-const WISH_MAX: u32 = 64;
+const BACKOFF_MAX: u32 = 64;
 /// After this time without a request, the backoff starts anew.
-const WISH_MEMORY: Duration = Duration::from_secs(60);
+const BACKOFF_MEMORY: Duration = Duration::from_secs(60);
 
 /// How soon to ask again for a lease on a directory, counted in questions about its names that go to the
 /// origin.

@@ -7,6 +7,8 @@
 //! Several tasks may write one file at the same time, in different ranges. Only growth of the file beyond a
 //! trailing run of zeros affects all of them: `set_len` with a size that another writer has passed meanwhile
 //! would truncate the file. The caller's lock keeps such growth apart from all writes.
+//!
+//! Promise: holes
 
 use std::fs::File;
 use std::io;
