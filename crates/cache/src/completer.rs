@@ -37,7 +37,7 @@ const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// How often a file is tried again while other operations work on it.
 const TRIES_MAX: u32 = 100;
 /// How often to look whether the cleaner has freed capacity, ten milliseconds apart.
-const ROOM_TRIES_MAX: u32 = 500;
+const SPACE_TRIES_MAX: u32 = 500;
 /// Records of the index that are read between two pauses.
 const PAGE: usize = 128;
 const BREATH: Duration = Duration::from_millis(20);
@@ -116,16 +116,16 @@ impl Cache {
     pub async fn complete(&self, caller: &Caller, handle: &Handle) -> Result<Completed> {
         let object = self.core.object(handle);
         let mut fetched = 0;
-        let (mut waits, mut rooms) = (0, 0);
+        let (mut waits, mut tries) = (0, 0);
         loop {
             let width = (self.core.window_bytes.load(Ordering::Relaxed) / self.core.chunk_bytes())
                 .clamp(2, WIDTH_MAX);
             match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
                 // The cleaner may be freeing capacity.
                 Round::Done(Completed::Full)
-                    if !self.core.over_limit.load(Ordering::Relaxed) && rooms < ROOM_TRIES_MAX =>
+                    if !self.core.over_limit.load(Ordering::Relaxed) && tries < SPACE_TRIES_MAX =>
                 {
-                    rooms += 1;
+                    tries += 1;
                     self.core.cleaner.notify_one();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }

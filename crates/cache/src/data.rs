@@ -139,7 +139,8 @@ impl Data {
         {
             return Plan::Hit(file.clone());
         }
-        // Parts that are read while these bytes, or the end of the file, are being changed may not belong together.
+        // Parts that are read while these bytes, or the end of the file, are being changed may not belong
+        // together.
         let moves =
             |write: &OwnWrite| overlap(&write.range, want) || (want.end == size && write.range.end > size);
         if self.writes.iter().any(moves) {

@@ -92,7 +92,7 @@ impl ChangeHistory {
 
     /// Was this a state on the chain that led to the known one?
     pub fn has_passed(&self, state: &WccAttributes) -> bool {
-        self.is_passed(&Point::ObjectState(*state))
+        self.is_passed(&Point::State(*state))
     }
 
     /// An operation has ended, successfully or not, and its reply brought `wcc`. Everything cached belongs to
@@ -147,7 +147,7 @@ impl ChangeHistory {
     /// Follows the edges from `known`. Returns the attributes where they end, if that is another state. Edges
     /// beyond the last state with known attributes keep waiting.
     fn link(&mut self, known: &Attributes) -> Option<Attributes> {
-        let mut at = Point::ObjectState(known.wcc());
+        let mut at = Point::State(known.wcc());
         let mut way = Vec::new();
         // The number of edges that lead to the last state with known attributes, and these attributes.
         let mut shown = None;
@@ -165,7 +165,7 @@ impl ChangeHistory {
             self.pass(edge.after);
         }
         let passed = std::mem::take(&mut self.passed);
-        self.seen.retain(|seen| !passed.iter().any(|point| point.is(&Point::ObjectState(seen.wcc()))));
+        self.seen.retain(|seen| !passed.iter().any(|point| point.is(&Point::State(seen.wcc()))));
         self.passed = passed;
         shown.map(|_| attributes)
     }
@@ -180,7 +180,7 @@ impl ChangeHistory {
     }
 
     fn seen_at(&self, at: &Point) -> Option<Attributes> {
-        self.seen.iter().find(|seen| at.is(&Point::ObjectState(seen.wcc()))).copied()
+        self.seen.iter().find(|seen| at.is(&Point::State(seen.wcc()))).copied()
     }
 
     /// No operation is in flight any more: judges the history and starts it anew.

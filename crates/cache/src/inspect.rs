@@ -34,7 +34,7 @@ pub enum Completeness {
     /// A part.
     Part,
     /// All of it: reads need no call to the origin.
-    CompleteFile,
+    Complete,
 }
 
 /// How far the known state is believed.
@@ -398,7 +398,7 @@ pub fn since(then: Timestamp, now: Timestamp) -> Duration {
 fn completeness(state: &ObjectState) -> Completeness {
     let regular = state.attributes().is_some_and(|known| known.file_type == FileType::Regular);
     if regular && state.is_complete() {
-        Completeness::CompleteFile
+        Completeness::Complete
     } else if state.data.valid().is_empty() {
         Completeness::Nothing
     } else {

@@ -320,9 +320,9 @@ impl ObjectState {
         }
         let known = self.known.as_ref()?;
         let timeout = age_max.map_or(known.timeout, |max| max.min(known.timeout));
-        let racy = known.sent.at.elapsed() < timeout;
+        let recent = known.sent.at.elapsed() < timeout;
         let trusted = known.sent.sequence >= self.distrusted_before && !self.history.is_suspect();
-        (racy && trusted).then_some(&known.attributes)
+        (recent && trusted).then_some(&known.attributes)
     }
 
     /// Until when the attributes may be believed without a call, leases aside.
@@ -387,7 +387,8 @@ impl ObjectState {
         self.history.is_suspect()
     }
 
-    /// Could a change after `sent` carry the timestamps of the known state, without a lease that would announce it?
+    /// Could a change after `sent` carry the timestamps of the known state, without a lease that would
+    /// announce it?
     pub fn is_racy(&self, policy: &Policy, sent: &Sent) -> bool {
         let announced = |lease: &HeldLease| lease.is_valid() && lease.since <= sent.sequence;
         !self.lease.as_ref().is_some_and(announced) && !self.is_stamped(policy, sent)

@@ -14,7 +14,7 @@ use std::ops::Range;
 use crate::ranges::RangeSet;
 
 /// The first limit of merged ranges, in bytes.
-const GRANULE_MIN_BYTES: u64 = 1 << 20;
+const SUM_MIN_BYTES: u64 = 1 << 20;
 /// From this number of sums on, the limit doubles.
 const COARSER_FROM: usize = 1024;
 /// The largest number of sums of one file. A further range has none.
@@ -34,12 +34,12 @@ pub struct Sum {
 pub struct Sums {
     /// Start → end and sum.
     sums: BTreeMap<u64, (u64, u32)>,
-    granule_bytes: u64,
+    sum_max_bytes: u64,
 }
 
 impl Default for Sums {
     fn default() -> Sums {
-        Sums { sums: BTreeMap::new(), granule_bytes: GRANULE_MIN_BYTES }
+        Sums { sums: BTreeMap::new(), sum_max_bytes: SUM_MIN_BYTES }
     }
 }
 
@@ -56,7 +56,7 @@ impl Sums {
             sums.sums.insert(range.start, (range.end, crc));
         }
         let longest = sums.sums.iter().map(|(start, (end, _))| end - start).max();
-        sums.granule_bytes = longest.unwrap_or_default().max(GRANULE_MIN_BYTES);
+        sums.sum_max_bytes = longest.unwrap_or_default().max(SUM_MIN_BYTES);
         sums
     }
 
@@ -69,7 +69,7 @@ impl Sums {
         let Range { start, end } = range;
         let left = self.sums.range(..start).next_back().map(|(at, sum)| (*at, *sum));
         match left {
-            Some((at, (left_end, left_crc))) if left_end == start && end - at <= self.granule_bytes => {
+            Some((at, (left_end, left_crc))) if left_end == start && end - at <= self.sum_max_bytes => {
                 let crc = crc32c::crc32c_combine(left_crc, crc, (end - start) as usize);
                 self.sums.insert(at, (end, crc));
             }
@@ -78,8 +78,8 @@ impl Sums {
             }
             _ => {}
         }
-        if self.sums.len() > COARSER_FROM && self.granule_bytes < 1 << 40 {
-            self.granule_bytes *= 2;
+        if self.sums.len() > COARSER_FROM && self.sum_max_bytes < 1 << 40 {
+            self.sum_max_bytes *= 2;
             self.coarsen();
         }
     }
@@ -120,7 +120,7 @@ impl Sums {
         let mut last: Option<(u64, u64, u32)> = None;
         for (start, (end, crc)) in std::mem::take(&mut self.sums) {
             last = match last {
-                Some((at, last_end, sum)) if last_end == start && end - at <= self.granule_bytes => {
+                Some((at, last_end, sum)) if last_end == start && end - at <= self.sum_max_bytes => {
                     Some((at, end, crc32c::crc32c_combine(sum, crc, (end - start) as usize)))
                 }
                 other => {

@@ -76,7 +76,8 @@ impl OriginClock {
         Timestamp::from_nanos(wall.as_nanos() + i128::from(self.offset.load(Ordering::Relaxed)))
     }
 
-    /// Could a change of the file after `sent` carry the timestamps of `state`? `seen` is when `state` was first seen.
+    /// Could a change of the file after `sent` carry the timestamps of `state`? `seen` is when `state` was
+    /// first seen.
     pub fn is_racy(&self, state: &WccAttributes, seen: Option<Instant>, sent: &Sent) -> bool {
         let granularity = self.granularity.load(Ordering::Relaxed);
         if seen

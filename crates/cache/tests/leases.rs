@@ -1,4 +1,5 @@
-//! Upstream calls per operation over an origin with state: the v4 columns of docs/reference/costs.md, row by row.
+//! Upstream calls per operation over an origin with state: the v4 columns of docs/reference/costs.md, row by
+//! row.
 //!
 //! Promise: exclusion-under-a-lease
 //! Promise: delegations-of-the-origin

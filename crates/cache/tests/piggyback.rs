@@ -159,7 +159,7 @@ async fn a_file_is_not_completed_because_it_was_opened() {
     assert_eq!(piggyback(&bench), 2 * SMALL as u64);
     read_open(&cache, &reader, 0, SMALL as u32).await;
     // The candidate with the fewest missing bytes is completed first.
-    until(|| cache.info(&read).completeness == Completeness::CompleteFile).await;
+    until(|| cache.info(&read).completeness == Completeness::Complete).await;
     assert_eq!(cache.stats().filled_bytes, 4 * SMALL as u64);
     assert_eq!(cache.info(&opened).cached_bytes, SMALL as u64);
 }

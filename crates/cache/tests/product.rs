@@ -23,7 +23,7 @@ const PART: ReadDir =
     ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true, want_directory_lease: false };
 
 fn is_complete(cache: &Cache, file: &Handle) -> bool {
-    cache.info(file).completeness == Completeness::CompleteFile
+    cache.info(file).completeness == Completeness::Complete
 }
 
 async fn complete(cache: &Cache, file: &Handle) -> Completed {
@@ -475,7 +475,7 @@ async fn paths_lead_through_what_is_remembered_and_looking_asks_nobody() {
     let info = cache.info(&file);
     assert_eq!(
         (info.cached_bytes, info.completeness, info.validity),
-        (100, Completeness::CompleteFile, Validity::Current)
+        (100, Completeness::Complete, Validity::Current)
     );
     assert_eq!(cache.path_of(&file).unwrap(), [name("d"), name("f")]);
     assert_eq!(bench.origin.calls(), []);
@@ -497,7 +497,7 @@ async fn paths_lead_through_what_is_remembered_and_looking_asks_nobody() {
     assert_eq!(cache.find(b"/d/f").await, Ok(file));
     assert!(matches!(cache.find(b"/d/none").await, Err(FindError::NotKnown(_))));
     let info = cache.info(&file);
-    assert_eq!((info.completeness, info.validity), (Completeness::CompleteFile, Validity::Unconfirmed));
+    assert_eq!((info.completeness, info.validity), (Completeness::Complete, Validity::Unconfirmed));
     assert!(info.used_at.is_some() && info.confirmed.is_some());
     assert_eq!(cache.totals().await.complete, 1);
     assert!(cache.drop_data(&file).await > 0);

@@ -68,23 +68,23 @@ pub struct Attributes {
     pub mtime: Timestamp,
     /// Last change of data or attributes.
     pub ctime: Timestamp,
-    /// RFC 8881's change attribute. Of a v2 or v3 origin: ctime in nanoseconds.
+    /// RFC 8881's change attribute. For a v2 or v3 origin it is ctime in nanoseconds.
     pub change: u64,
 }
 
 impl Attributes {
-    /// What weak cache consistency compares.
+    /// The attributes that weak cache consistency compares.
     pub fn wcc(&self) -> WccAttributes {
         WccAttributes { size: self.size, mtime: self.mtime, ctime: self.ctime, change: self.change }
     }
 
-    /// A directory?
+    /// Whether the object is a directory.
     pub fn is_dir(&self) -> bool {
         self.file_type == FileType::Directory
     }
 }
 
-/// `wcc_attr` of RFC 1813, section 2.6: what tells one state of a file from the next.
+/// `wcc_attr` of RFC 1813, section 2.6: the attributes that distinguish two states of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct WccAttributes {
     /// Size in bytes.
@@ -97,8 +97,8 @@ pub struct WccAttributes {
     pub change: u64,
 }
 
-/// `change_info4` of RFC 8881, section 3.3.8, if it is atomic: the change attribute around one change. Between the two
-/// numbers lies that change, and nothing else.
+/// An atomic `change_info4` (RFC 8881, section 3.3.8): the change attribute before and after one change. No
+/// other change lies between the two numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChangeInfo {
     /// Just before.
@@ -109,21 +109,22 @@ pub struct ChangeInfo {
 
 /// Weak cache consistency data: the state just before and just after an operation.
 ///
-/// `before` is there only if nothing else can have happened between it and the operation; with it, or with `change`, and
-/// only with one of them, a cache may conclude that a change was its own.
+/// `before` is present only if no other change can have come between it and the operation. A cache may
+/// conclude that a change was its own only from `before` or from `change`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Wcc {
     /// State just before.
     pub before: Option<WccAttributes>,
-    /// Attributes afterwards: just after, if `before` is there, or if `change` ends at their change attribute. Otherwise
-    /// other changes may have come between.
+    /// Attributes after the operation. They are those just after it if `before` is present, or if `change`
+    /// ends at their change attribute. Otherwise other changes may have come between.
     pub after: Option<Attributes>,
-    /// What is known of the change alone, whatever `after` shows: v4 tells it where several changes overlap.
+    /// The change attribute around this change alone, whatever `after` shows. Version 4 reports it even if
+    /// several changes overlap.
     pub change: Option<ChangeInfo>,
 }
 
 impl Wcc {
-    /// Attributes of some time after the operation, and no proof of what has changed them.
+    /// Attributes from some time after the operation, without proof that only the operation changed them.
     pub fn seen(after: Option<Attributes>) -> Wcc {
         Wcc { before: None, after, change: None }
     }
@@ -133,7 +134,7 @@ impl Wcc {
         Wcc { before: Some(before), after, change: None }
     }
 
-    /// The change attribute around the operation alone, if that is known, told by itself or by the states.
+    /// The change attribute around the operation alone, if `change` or the two states show it.
     pub fn change_info(&self) -> Option<ChangeInfo> {
         let states = || Some(ChangeInfo { before: self.before?.change, after: self.after?.change });
         self.change.or_else(states)

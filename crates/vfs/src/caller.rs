@@ -1,4 +1,4 @@
-//! Who asks, with what rights, how fresh an answer must be, and until when it is wanted.
+//! The caller of an operation: its identity and rights, the freshness that it needs, and its deadline.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -6,12 +6,12 @@ use std::sync::Arc;
 use bitflags::bitflags;
 use tokio::time::Instant;
 
-/// The identity under which an operation is done.
+/// The identity under which an operation runs.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Principal {
     /// AUTH_SYS, after the export's squashing: user, group and supplementary groups.
     Unix(Arc<Credential>),
-    /// The machine that Leasehold runs on, for work of its own (revalidation, filling, renewing).
+    /// The machine of Leasehold itself, for its own work (revalidation, filling, renewal).
     Machine,
 }
 
@@ -22,57 +22,62 @@ pub struct Credential {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Supplementary groups, as the client gave them (at most 16 in AUTH_SYS).
+    /// Supplementary groups, as the client sent them (at most 16 in AUTH_SYS).
     pub groups: Vec<u32>,
 }
 
 /// How old an answer may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Freshness {
-    /// The request counts as an open: what it learns comes from a lease, or from a question that is put to the origin
-    /// after the request arrived (Lever's close-to-open). So are GETATTR, ACCESS and LOOKUP of v2 and v3 clients.
+    /// The request counts as an open. Its answer comes from a lease, or from a call that was sent to the
+    /// origin after the request arrived (Lever's close-to-open). GETATTR, ACCESS and LOOKUP of v2 and v3
+    /// clients are such requests.
     Open,
-    /// Counts as an open of a directory, and as a `stat` of anything else. Version 4 has no OPEN for directories:
-    /// opendir(3) and a cache that confirms names send GETATTR or ACCESS.
+    /// The request counts as an open of a directory, and as a `stat` of any other object. Version 4 has no
+    /// OPEN for directories: opendir(3), and a cache that confirms names, send GETATTR or ACCESS.
     Directory,
-    /// A `stat` whose answer the client may take for a confirmation of names, because it asks for a directory along with
-    /// another operation: it is no older than what a negative entry is believed by.
+    /// A `stat` of a directory in the compound of another operation. The client may take the answer as a
+    /// confirmation of names, so the answer is no older than the lifetime of a negative entry.
     Recent,
-    /// A `stat`: attribute timeouts decide.
+    /// A `stat`: attribute timeouts decide how old the answer may be.
     Timeout,
 }
 
-/// A client that holds state: all that one client id of v4 opened, locked and was granted. Given out by the fronts,
-/// unique among all of them, and never used for another client, in this process or a later one: a client that reclaims
-/// what it held before a restart is the holder that it was.
+/// A client that holds state: the opens, locks and leases of one v4 client id.
+///
+/// Fronts assign it. It is unique among all fronts, and no other client gets it, in this process or a later
+/// one. A client that reclaims its state after a restart is the same holder as before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HolderId(pub u64);
 
 impl HolderId {
-    /// Those whose leases have terms, and who open and lock nothing (NQNFS), have this bit; no other holder has.
+    /// The bit of holders whose leases have terms and who open and lock nothing (NQNFS). No other holder has
+    /// it.
     pub const TERMED: u64 = 1 << 62;
 
-    /// Do its leases end by themselves, so that after a restart what it writes may be what it wrote under one of before?
+    /// Whether the holder's leases end by themselves. After a restart, such a holder may still send writes
+    /// that it made under an earlier lease.
     pub fn is_termed(self) -> bool {
         self.0 & HolderId::TERMED != 0
     }
 }
 
-/// The asker of one operation. Cheap to clone.
+/// The caller of one operation. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Caller {
     /// Identity and rights.
     pub principal: Principal,
-    /// The client machine, where one is behind the request.
+    /// The address of the client, if the request came from one.
     pub client: Option<IpAddr>,
-    /// In whose name it holds state, if its protocol has any. What a holder does never recalls its own lease.
+    /// The holder of its state, if its protocol has state. An operation never recalls a lease of its own
+    /// holder.
     pub holder: Option<HolderId>,
     /// How old the answer may be.
     pub freshness: Freshness,
-    /// True if the call is known to have been received before, by a process that died before it could answer: the
-    /// operation may have taken effect. See [`crate::replay`].
+    /// True if an earlier process received this call and died before it answered. The operation may have
+    /// taken effect ([`crate::replay`]).
     pub resent: bool,
-    /// When the asker stops waiting, if ever.
+    /// When the requester stops waiting; `None` if it waits without limit.
     pub deadline: Option<Instant>,
 }
 
@@ -95,7 +100,7 @@ impl Caller {
         Caller { principal: Principal::Unix(credential), ..Caller::machine() }
     }
 
-    /// The same caller with a fresher or more lenient demand.
+    /// The same caller with another demand for freshness.
     #[must_use]
     pub fn with_freshness(mut self, freshness: Freshness) -> Caller {
         self.freshness = freshness;

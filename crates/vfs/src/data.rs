@@ -11,12 +11,13 @@ use bytes::Bytes;
 pub enum Data {
     /// Bytes in memory, shared.
     Bytes(Bytes),
-    /// A range of a local file that stays as it is until the value is dropped. A front sends it with `sendfile`.
+    /// A range of a local file. Its bytes do not change until the value is dropped. A front sends it with
+    /// `sendfile`.
     File(FileRange),
 }
 
 impl Data {
-    /// How many bytes.
+    /// Number of bytes.
     pub fn len(&self) -> usize {
         match self {
             Data::Bytes(bytes) => bytes.len(),
@@ -24,12 +25,12 @@ impl Data {
         }
     }
 
-    /// None at all?
+    /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes, read from the file if they are not in memory. Blocks while the disk does.
+    /// The bytes. If they are not in memory, this reads them from the file and blocks while the disk does.
     pub fn to_bytes(&self) -> std::io::Result<Bytes> {
         match self {
             Data::Bytes(bytes) => Ok(bytes.clone()),
@@ -48,28 +49,29 @@ impl Default for Data {
     }
 }
 
-/// A range of an open file, and whatever keeps it from changing.
+/// A range of an open file, with the pin that keeps it from changing.
 #[derive(Clone)]
 pub struct FileRange {
     /// The file, open for reading.
     pub file: Arc<File>,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes; all of them are there.
+    /// Number of bytes; the file has all of them.
     pub length: u32,
-    /// Held until the range has been sent; dropping it lets the owner of the file change the range again.
+    /// The front holds the pin until it has sent the range. Then the owner of the file may change the range
+    /// again.
     pub pin: Option<Arc<dyn std::any::Any + Send + Sync>>,
 }
 
 impl FileRange {
-    /// Brings the range into the page cache, off the async workers if the disk has to be asked: `sendfile` would block
-    /// a worker for as long as the disk takes. A range that is there costs two system calls.
+    /// Brings the range into the page cache. If the disk must be read, a blocking thread does it, since
+    /// `sendfile` would block an async worker meanwhile. A range in the page cache costs two system calls.
     pub async fn fault_in(&self) {
         if self.length == 0 || (self.is_resident(0) && self.is_resident(u64::from(self.length) - 1)) {
             return;
         }
         let range = self.clone();
-        // An error shows again when the range is sent; there the connection can be dropped.
+        // The same error occurs when the front sends the range. The front can drop the connection then.
         let _ = tokio::task::spawn_blocking(move || Data::File(range).to_bytes()).await;
     }
 
@@ -87,28 +89,28 @@ impl fmt::Debug for FileRange {
     }
 }
 
-/// All of a file as it is now, as a file of this machine.
+/// All bytes of a remote file, as a file of this machine.
 #[derive(Clone)]
 pub struct CompleteFile {
-    /// The file, open for reading and writing, with all its bytes and no others.
+    /// The local file, open for reading and writing. It has exactly the bytes of the remote file.
     pub file: Arc<File>,
-    /// What the file is that it has the bytes of.
+    /// Attributes of the remote file.
     pub attributes: crate::attributes::Attributes,
-    /// Held as long as the file is used: nobody changes its bytes until it is dropped. What the remote file becomes
-    /// meanwhile goes elsewhere.
+    /// The user of the file holds the pin. Until it is dropped, the cache does not change the file's bytes
+    /// and stores newer bytes of the remote file elsewhere.
     pub pin: Arc<dyn Pinned>,
 }
 
-/// What keeps the bytes of a [`CompleteFile`] as they are until it is dropped.
+/// Keeps the bytes of a [`CompleteFile`] from changing until it is dropped.
 pub trait Pinned: Send + Sync {
-    /// The layer that gave the file forgets it and removes its name. From then on the holder may write the file. Blocks
-    /// while the disk removes the name.
+    /// The layer that returned the file forgets it and removes its name. From then on the holder may write
+    /// the file. Blocks while the disk removes the name.
     fn part(&self);
 }
 
 impl fmt::Debug for CompleteFile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Whole({} bytes)", self.attributes.size)
+        write!(f, "CompleteFile({} bytes)", self.attributes.size)
     }
 }
 

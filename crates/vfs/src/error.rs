@@ -1,15 +1,16 @@
-//! The one error of the interface: an NFS status, and the attributes that came with it.
+//! The error of the interface: an NFS status, and what the reply brought besides.
 //!
-//! The set is closed. Each layer maps what went wrong below it to one of these in one place, and each front maps these
-//! to its protocol's codes in one place.
+//! The set of statuses is closed. Each layer maps the errors below it to a status in one place, and each
+//! front maps the statuses to its protocol's codes in one place.
 
 use crate::attributes::Attributes;
 use crate::results::DirectoryLease;
 
-/// What every operation of the interface returns.
+/// The result of every operation of the interface.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why an operation failed: the error names of RFC 1813 (section 2.6) and RFC 8881 (section 15), less the prefix.
+/// The reason of a failure: the error names of RFC 1813 (section 2.6) and RFC 8881 (section 15) without the
+/// prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Status {
     /// Not the owner.
@@ -93,8 +94,8 @@ pub enum Status {
     /// Try again a little later: JUKEBOX of v3, DELAY of v4.
     #[error("try again later")]
     Delay,
-    /// Too much is held for more: it takes that somebody gives up something ([`Opens::free_capacity`]). To a client it
-    /// is `Delay`.
+    /// There is no capacity for one more open, lock or lease until a holder gives one up
+    /// ([`Opens::free_capacity`]). A client sees `Delay`.
     ///
     /// [`Opens::free_capacity`]: crate::Opens::free_capacity
     #[error("too much is held already")]
@@ -102,31 +103,31 @@ pub enum Status {
     /// An open of another owner denies this share.
     #[error("share denied")]
     ShareDenied,
-    /// A byte-range lock of another owner is in the way.
+    /// A byte-range lock of another owner conflicts.
     #[error("lock denied")]
     Denied,
-    /// The open was not made for what is asked of it.
+    /// The open does not have the access that the operation needs.
     #[error("not opened for that")]
     OpenMode,
-    /// Locks are held where none may be.
+    /// The owner still holds locks.
     #[error("locks are held")]
     LocksHeld,
-    /// State from before a restart is being reclaimed; nothing new until that is over.
+    /// The grace period: clients reclaim state from before a restart, and the server grants nothing new.
     #[error("in the period of grace")]
     Grace,
-    /// State was to be reclaimed when that was over, or that never was.
+    /// A reclaim outside of a grace period.
     #[error("nothing to reclaim")]
     NoGrace,
-    /// What was to be reclaimed was not held.
+    /// The client did not hold the state that it reclaims.
     #[error("that was not held")]
     ReclaimBad,
-    /// There is no extended attribute of that name.
+    /// The object has no extended attribute of that name.
     #[error("no such extended attribute")]
     NoXattr,
     /// The extended attribute is too large for the file system.
     #[error("extended attribute too large")]
     XattrTooBig,
-    /// The open or lock named does not exist.
+    /// The open or lock does not exist.
     #[error("bad state id")]
     BadStateId,
 }
@@ -137,10 +138,11 @@ pub enum Status {
 pub struct Error {
     /// The reason.
     pub status: Status,
-    /// Attributes of the object (of the directory, if the operation takes a name) after the failure. Version 3 sends
-    /// them with errors too.
+    /// Attributes of the object (of the directory, if the operation takes a name) after the failure. Version
+    /// 3 sends them with errors too.
     pub attributes: Option<Box<Attributes>>,
-    /// The lease on the directory, if the request wanted one and the reply brought it although the operation failed.
+    /// The lease on the directory, if the request wanted one and the reply brought it although the operation
+    /// failed.
     pub directory_lease: Option<Box<DirectoryLease>>,
 }
 

@@ -1,5 +1,5 @@
-//! Operations that v4 has and v3 lacks: access control lists, extended attributes (RFC 8276), extents and copies
-//! (RFC 7862).
+//! Operations that v4 has and v3 lacks: access control lists, extended attributes (RFC 8276), extents and
+//! copies (RFC 7862).
 //!
 //! A back end says in its `FsLimits` which of them it offers. The others fail with `NotSupp`.
 
@@ -35,8 +35,9 @@ bitflags! {
         const COPY = 0x40;
         /// CLONE.
         const CLONE = 0x80;
-        /// Leases, but no opens at the origin (NQNFS). An open asks for the lease and the caller's right, and may name the
-        /// file by its handle. The origin answers one right at a time, so a layer asks for a right when it needs it.
+        /// Leases, but no opens at the origin (NQNFS). An open asks for the lease and the caller's right, and
+        /// may name the file by its handle. The origin answers one right at a time, so a layer asks for a
+        /// right when it needs it.
         const LEASES_ALONE = 0x100;
     }
 }
@@ -212,6 +213,7 @@ pub trait Extended {
     /// Copies `count` bytes (zero: to the end of the file) between two places of this file system.
     async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied>;
 
-    /// Makes a range share its blocks with another range, or fails. A `count` of zero means to the end of the file.
+    /// Makes a range share its blocks with another range, or fails. A `count` of zero means to the end of the
+    /// file.
     async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc>;
 }

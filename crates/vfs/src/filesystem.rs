@@ -1,7 +1,8 @@
 //! The trait between every two layers: the operations that every version of NFS has.
 //!
-//! Every operation is one NFS operation with its arguments parsed. Its errors are those of RFC 1813 for the procedure
-//! of the same name. If the back end does not know a handle, the operation fails with `BadHandle` or `Stale`.
+//! Every operation is one NFS operation with its arguments parsed. Its errors are those of RFC 1813 for the
+//! procedure of the same name. If the back end does not know a handle, the operation fails with `BadHandle`
+//! or `Stale`.
 //!
 //! Four more traits hold what not every layer has, and every layer implements all of them:
 //!
@@ -34,8 +35,8 @@ use crate::results::{
 };
 use crate::time::Timestamp;
 
-/// The time since when calls to the origin have had no answer although callers waited. `None` if the origin answers,
-/// or if no caller waits.
+/// The time since when calls to the origin have had no answer although callers waited. `None` if the origin
+/// answers, or if no caller waits.
 pub type UnansweredSince = Option<Instant>;
 
 /// A file system, as the layer above sees it. Object-safe. Callers may call every method concurrently.
@@ -56,14 +57,14 @@ pub trait FileSystem: Opens + Leases + Extended + LocalView + Send + Sync + 'sta
         guard: Option<Timestamp>,
     ) -> Result<Wcc>;
 
-    /// Which of the `asked` rights the caller has. The answer comes from the authority, now or remembered; no layer
-    /// computes it from mode bits.
+    /// Which of the `asked` rights the caller has. The answer comes from the authority, now or remembered; no
+    /// layer computes it from mode bits.
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed>;
 
     /// The target of a name in a directory.
     ///
-    /// With `want` other than [`Want::None`], the caller would like a lease on the directory with the reply, if that
-    /// costs no further call. The lease may come with an error too ([`Error::directory_lease`]).
+    /// With `want` other than [`Want::None`], the caller would like a lease on the directory with the reply,
+    /// if that costs no further call. The lease may come with an error too ([`Error::directory_lease`]).
     ///
     /// [`Error::directory_lease`]: crate::Error::directory_lease
     async fn lookup(&self, caller: &Caller, directory: &Handle, name: &Name, want: Want) -> Result<Looked>;
@@ -95,8 +96,8 @@ pub trait FileSystem: Opens + Leases + Extended + LocalView + Send + Sync + 'sta
         stability: Stability,
     ) -> Result<Written>;
 
-    /// Makes unstable writes of `count` bytes at `offset` durable. A `count` of zero means to the end of the file.
-    /// A layer that delays writes reports their errors here or at `close`, once.
+    /// Makes unstable writes of `count` bytes at `offset` durable. A `count` of zero means to the end of the
+    /// file. A layer that delays writes reports their errors here or at `close`, once.
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit>;
 
     /// Makes a regular file.
@@ -109,8 +110,8 @@ pub trait FileSystem: Opens + Leases + Extended + LocalView + Send + Sync + 'sta
         set: &SetAttributes,
     ) -> Result<Created>;
 
-    /// Makes a directory. With `want` other than [`Want::None`], the caller would like a lease on the new directory
-    /// with the reply ([`Created::lease`]), if that costs no further call.
+    /// Makes a directory. With `want` other than [`Want::None`], the caller would like a lease on the new
+    /// directory with the reply ([`Created::lease`]), if that costs no further call.
     async fn mkdir(
         &self,
         caller: &Caller,
@@ -169,16 +170,17 @@ pub trait FileSystem: Opens + Leases + Extended + LocalView + Send + Sync + 'sta
     /// Limits and abilities of the file system.
     async fn limits(&self, caller: &Caller, handle: &Handle) -> Result<FsLimits>;
 
-    /// Since when the origin has not answered although callers wait. The layer that makes the calls reports it, and
-    /// the layers above pass it on. `None` if the stack ends in this process.
+    /// Since when the origin has not answered although callers wait. The layer that makes the calls reports
+    /// it, and the layers above pass it on. `None` if the stack ends in this process.
     fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>>;
 
-    /// The layer above is about to shut down. From now on it makes no call that brings a lease, and [`shutdown`] may
-    /// return the leases that it gives back all at once.
+    /// The layer above is about to shut down. From now on it makes no call that brings a lease, and
+    /// [`shutdown`] may return the leases that it gives back all at once.
     ///
     /// [`shutdown`]: FileSystem::shutdown
     fn prepare_shutdown(&self);
 
-    /// Stores what is only in memory and returns what is held below. The process calls it once, before it ends.
+    /// Stores what is only in memory and returns what is held below. The process calls it once, before it
+    /// ends.
     async fn shutdown(&self);
 }

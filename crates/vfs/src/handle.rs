@@ -1,8 +1,8 @@
-//! What a back end calls a file.
+//! The name that a back end gives a file.
 //!
-//! A handle is opaque to everyone but the back end that made it, stays good across restarts and renames, and is small
-//! enough to be passed by value. Which export it belongs to, and the check against forgery, are the server's business
-//! (law 6): below the front every handle has already been proven to be one that the back end gave out.
+//! A handle is opaque to all layers but the back end that made it. It stays valid across restarts and
+//! renames, and is small enough to be passed by value. The server adds the export and the check against
+//! forgery (law 6). Below the front, every handle is one that the back end has given out.
 
 use std::fmt;
 use std::hash::{Hash, Hasher};
@@ -15,7 +15,7 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// The longest handle of any protocol we speak: `NFS4_FHSIZE` (RFC 8881, section 3.2).
+    /// The longest handle of any protocol: `NFS4_FHSIZE` (RFC 8881, section 3.2).
     pub const MAX: usize = 128;
 
     /// The handle with these bytes, or `None` if there are more than [`Handle::MAX`] of them.

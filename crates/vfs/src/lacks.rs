@@ -2,8 +2,8 @@
 
 /// Implements traits of this crate for a layer that does not offer them: `lacks!(Nfs3: Opens, Extended)`.
 ///
-/// Operations fail with `NotSupp`; questions get the answer of a layer that holds nothing. The line stands where the
-/// implementation would stand, so that a reader sees the omission.
+/// Operations fail with `NotSupp`; questions get the answer of a layer that holds nothing. The line stands
+/// where the implementation would stand, so that a reader sees the omission.
 #[macro_export]
 macro_rules! lacks {
     ($layer:ty: $($absent:ident),+ $(,)?) => { $($crate::lacks!(@$absent $layer);)+ };

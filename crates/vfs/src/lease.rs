@@ -1,7 +1,7 @@
 //! The lease: the common form of NFSv4 delegations, NQNFS leases, attribute timeouts and Linux file leases.
 //!
-//! A lease says what its holder may cache, until when, at which change of the file, and how the grantor recalls it. A
-//! layer gets leases from the layer below and grants leases to the layer above.
+//! A lease says what its holder may cache, until when, at which change of the file, and how the grantor
+//! recalls it. A layer gets leases from the layer below and grants leases to the layer above.
 
 use std::time::Duration;
 
@@ -16,15 +16,16 @@ use crate::open::{Lock, OpenId, Owner, Share};
 use crate::results::Delegated;
 use crate::time::Timestamp;
 
-/// Names a lease between two layers. A layer never uses one twice within a process. A layer that takes over the leases
-/// of an earlier process ([`Adopted`]) does not use their ids for other leases.
+/// Names a lease between two layers. A layer never uses one twice within a process. A layer that takes over
+/// the leases of an earlier process ([`Adopted`]) does not use their ids for other leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(pub u64);
 
 /// What the holder may cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LeaseKind {
-    /// Attributes, and data that they confirm, until the term ends. The grantor announces no change by others.
+    /// Attributes, and data that they confirm, until the term ends. The grantor announces no change by
+    /// others.
     Timeout,
     /// Reads and opens for reading. The grantor recalls the lease before others change the file.
     Read,
@@ -70,8 +71,8 @@ impl Lease {
 /// The layer below wants a lease back. The holder stores its delayed writes, stops using the lease and calls
 /// [`Leases::returned`].
 ///
-/// A recall may arrive before the reply that grants the lease. A holder that does not know the id waits for its grants
-/// in flight.
+/// A recall may arrive before the reply that grants the lease. A holder that does not know the id waits for
+/// its grants in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Recall {
     /// Which lease.
@@ -95,8 +96,9 @@ pub struct DelayedAttributes {
     pub times: Option<Times>,
 }
 
-/// The times of a file. If the holder has modified the file and knows the times, `ctime` is later than any ctime that
-/// the layer below has reported. A holder that does not know the times repeats those that the layer below reported.
+/// The times of a file. If the holder has modified the file and knows the times, `ctime` is later than any
+/// ctime that the layer below has reported. A holder that does not know the times repeats those that the
+/// layer below reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Last access.
@@ -107,8 +109,8 @@ pub struct Times {
     pub ctime: Timestamp,
 }
 
-/// A question to the holder of a write lease, to be answered before `deadline`. If the holder drops `answer`, it cannot
-/// say, and the grantor recalls the lease.
+/// A question to the holder of a write lease, to be answered before `deadline`. If the holder drops `answer`,
+/// it cannot say, and the grantor recalls the lease.
 #[derive(Debug)]
 pub struct Query {
     /// Which lease.
@@ -117,7 +119,8 @@ pub struct Query {
     pub handle: Handle,
     /// The change attribute at the grant.
     pub change: u64,
-    /// Whether the requester sees the times of the answer. If not, a holder with delayed times drops the question.
+    /// Whether the requester sees the times of the answer. If not, a holder with delayed times drops the
+    /// question.
     pub times: bool,
     /// Takes the answer.
     pub answer: oneshot::Sender<DelayedAttributes>,
@@ -148,7 +151,8 @@ pub enum Callback {
         /// On which file.
         handle: Handle,
     },
-    /// The lease has ended: its holder did not return it in time, or the layer below lost the lease that it rested on.
+    /// The lease has ended: its holder did not return it in time, or the layer below lost the lease that it
+    /// rested on.
     Revoked {
         /// Which lease.
         id: LeaseId,
@@ -204,17 +208,18 @@ pub struct AdoptedLease {
 /// Leases: what a layer grants to the layer above, how it takes them back, and what outlives a restart.
 #[async_trait]
 pub trait Leases {
-    /// The stream of callbacks about leases of this layer. There is one, and only its first caller gets it. `None` if
-    /// the layer sends no callbacks, or if the stream has been taken.
+    /// The stream of callbacks about leases of this layer. There is one, and only its first caller gets it.
+    /// `None` if the layer sends no callbacks, or if the stream has been taken.
     fn callbacks(&self) -> Option<Callbacks>;
 
-    /// State that this layer holds below since before this process started. The layer above asks once, after it has
-    /// taken [`callbacks`](Leases::callbacks) and before any other call. It then holds that state as if it had asked
-    /// for it in this process.
+    /// State that this layer holds below since before this process started. The layer above asks once, after
+    /// it has taken [`callbacks`](Leases::callbacks) and before any other call. It then holds that state as
+    /// if it had asked for it in this process.
     fn adopted(&self) -> Adopted;
 
-    /// Reclaiming is over (RFC 8881, section 8.4.2): the layer gives up what it adopted and no client reclaimed. The
-    /// front calls this once. Until then the layer grants a reclaim of an open or lock that the adopted state covers.
+    /// Reclaiming is over (RFC 8881, section 8.4.2): the layer gives up what it adopted and no client
+    /// reclaimed. The front calls this once. Until then the layer grants a reclaim of an open or lock that
+    /// the adopted state covers.
     async fn end_reclaim(&self);
 
     /// The holder returns a lease, recalled or not.
@@ -222,8 +227,9 @@ pub trait Leases {
 
     /// Grants or renews a lease with a term, without an open (NQNFS, section 4).
     ///
-    /// The lease ends by itself `term` after the call. Until it has ended or the holder has returned it, no other
-    /// client gets a conflicting access. `None` if others use the file too, or if the layer below grants no lease.
+    /// The lease ends by itself `term` after the call. Until it has ended or the holder has returned it, no
+    /// other client gets a conflicting access. `None` if others use the file too, or if the layer below
+    /// grants no lease.
     ///
     /// # Errors
     /// `Delay` if conflicting leases did not come back in time, or if the table of leases is full.
@@ -235,12 +241,13 @@ pub trait Leases {
         term: Duration,
     ) -> Result<Option<Lease>>;
 
-    /// ACCESS of a directory together with a lease on it, if there is one to be had (GET_DIR_DELEGATION, RFC 8881,
-    /// section 18.39).
+    /// ACCESS of a directory together with a lease on it, if there is one to be had (GET_DIR_DELEGATION, RFC
+    /// 8881, section 18.39).
     ///
-    /// The lease covers all names in the directory, absent names included, and its attributes. If another client makes,
-    /// removes or renames a name there, or changes the directory itself, it waits until the lease has been returned.
-    /// The lease does not cover the *targets* of the names. Its holder may change the directory under it.
+    /// The lease covers all names in the directory, absent names included, and its attributes. If another
+    /// client makes, removes or renames a name there, or changes the directory itself, it waits until the
+    /// lease has been returned. The lease does not cover the *targets* of the names. Its holder may change
+    /// the directory under it.
     ///
     /// # Errors
     /// Those of ACCESS.

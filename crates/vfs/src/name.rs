@@ -1,14 +1,14 @@
-//! One component of a path: any bytes but `/` and NUL, at most 255 of them, and neither empty, `.` nor `..`.
+//! One component of a path: 1 to 255 bytes without `/` and NUL, and neither `.` nor `..`.
 //!
-//! Fronts turn `.` and `..` into operations of their own before they build a [`Name`], so that no back end ever walks
-//! out of its export by name.
+//! Fronts turn `.` and `..` into operations of their own before they build a [`Name`]. So no back end ever
+//! leaves its export by a name.
 
 use std::fmt;
 use std::sync::Arc;
 
 use crate::error::{Error, Status};
 
-/// A file name as every layer below the front may trust it.
+/// A file name that every layer below the front may trust.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Name(Arc<[u8]>);
 
@@ -16,7 +16,7 @@ impl Name {
     /// The longest component: `NAME_MAX` of Linux.
     pub const MAX: usize = 255;
 
-    /// Parses a name that came from outside.
+    /// Parses a name from outside.
     ///
     /// # Errors
     /// `NameTooLong` beyond 255 bytes; `Inval` if empty, `.`, `..`, or with `/` or NUL in it.

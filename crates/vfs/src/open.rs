@@ -25,13 +25,13 @@ bitflags! {
     }
 }
 
-/// The owner of an open or a lock, as the front encodes it: a v4 owner string with its client id, an NLM holder, a
-/// FUSE lock owner. The layers below only compare it.
+/// The owner of an open or a lock, as the front encodes it: a v4 owner string with its client id, an NLM
+/// holder, a FUSE lock owner. The layers below only compare it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Owner(pub Bytes);
 
-/// Names an open between two layers. A layer never uses one twice within a process. A layer that takes over the opens
-/// of an earlier process ([`crate::Adopted`]) does not use their ids for other opens.
+/// Names an open between two layers. A layer never uses one twice within a process. A layer that takes over
+/// the opens of an earlier process ([`crate::Adopted`]) does not use their ids for other opens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct OpenId(pub u64);
 
@@ -61,11 +61,11 @@ pub struct OpenRequest {
     pub create: Option<(CreateHow, SetAttributes)>,
     /// The lease on the file that the caller would like.
     pub want: Want,
-    /// The caller would also like a lease on the directory of `name`, if that costs no further call. Only an open
-    /// that creates nothing brings one.
+    /// The caller would also like a lease on the directory of `name`, if that costs no further call. Only an
+    /// open that creates nothing brings one.
     pub want_directory_lease: bool,
-    /// Offset and count of a READ under the open, if that costs no further call. Only an open that creates nothing
-    /// brings the bytes.
+    /// Offset and count of a READ under the open, if that costs no further call. Only an open that creates
+    /// nothing brings the bytes.
     pub read_first: Option<(u64, u32)>,
     /// The holder had this open before this server restarted, and reclaims it in the grace period.
     pub reclaim: bool,
@@ -93,8 +93,8 @@ impl OpenRequest {
 
 /// The result of an OPEN, atomic with the open.
 ///
-/// A second open of a file by the same holder and owner is an upgrade. It returns the id of the first open, which then
-/// has the union of both shares, and one `close` ends both (RFC 8881, section 9.11).
+/// A second open of a file by the same holder and owner is an upgrade. It returns the id of the first open,
+/// which then has the union of both shares, and one `close` ends both (RFC 8881, section 9.11).
 #[derive(Clone, Debug)]
 pub struct Opened {
     /// The open.
@@ -113,8 +113,8 @@ pub struct Opened {
     pub granted: Option<AccessMask>,
     /// The lease on the directory, if the request wanted one and the reply brought it.
     pub directory_lease: Option<Box<DirectoryLease>>,
-    /// The READ of [`OpenRequest::read_first`], if the layer below did it and it succeeded. Its bytes are at least as
-    /// new as `attributes`. If the open brought a lease, the bytes were read under that lease.
+    /// The READ of [`OpenRequest::read_first`], if the layer below did it and it succeeded. Its bytes are at
+    /// least as new as `attributes`. If the open brought a lease, the bytes were read under that lease.
     pub read: Option<Box<Read>>,
 }
 
@@ -152,14 +152,14 @@ impl Lock {
         exclusive && self.owner != other.owner && self.offset < other.end() && other.offset < self.end()
     }
 
-    /// Which of two conflicting locks `F_GETLK` and LOCKT report: the one with the lower offset. With equal offsets it
-    /// is `ours`, which has the owner as this layer knows it.
+    /// Which of two conflicting locks `F_GETLK` and LOCKT report: the one with the lower offset. With equal
+    /// offsets it is `ours`, which has the owner as this layer knows it.
     pub fn first(ours: Option<Lock>, theirs: Option<Lock>) -> Option<Lock> {
         ours.into_iter().chain(theirs).min_by_key(|lock| lock.offset)
     }
 
-    /// Whether another lock that conflicts with `self` can begin before `found`. If not, `found` covers the first byte
-    /// of `self`.
+    /// Whether another lock that conflicts with `self` can begin before `found`. If not, `found` covers the
+    /// first byte of `self`.
     pub fn may_meet_earlier(&self, found: Option<&Lock>) -> bool {
         found.is_none_or(|found| found.offset > self.offset)
     }
@@ -188,22 +188,24 @@ pub enum Locked {
 /// Opens, share reservations and byte-range locks.
 #[async_trait]
 pub trait Opens {
-    /// Opens a file. The creation, the grant of a lease and the reading of attributes are atomic with the open.
+    /// Opens a file. The creation, the grant of a lease and the reading of attributes are atomic with the
+    /// open.
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened>;
 
     /// Gives up part of an open's share. `access` and `deny` must be a combination that the open once had
     /// (RFC 8881, section 18.18.3).
     async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()>;
 
-    /// Stores delayed writes as `close` would, and reports their errors, but keeps the open: a program has closed one
-    /// of several descriptors. `NotSupp` if the layer delays no writes; the caller then uses COMMIT.
+    /// Stores delayed writes as `close` would, and reports their errors, but keeps the open: a program has
+    /// closed one of several descriptors. `NotSupp` if the layer delays no writes; the caller then uses
+    /// COMMIT.
     async fn flush(&self, caller: &Caller, open: OpenId) -> Result<()>;
 
     /// Ends an open. The open has ended even if the result is an error, which is that of a delayed write.
     async fn close(&self, caller: &Caller, open: OpenId) -> Result<()>;
 
-    /// Takes a byte-range lock, without waiting. Where the owner holds part of the range already, that part changes its
-    /// kind.
+    /// Takes a byte-range lock, without waiting. Where the owner holds part of the range already, that part
+    /// changes its kind.
     async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked>;
 
     /// Gives up all locks of `owner` within a range (first byte, offset behind the last byte).
@@ -215,7 +217,8 @@ pub trait Opens {
     /// Whether `owner` holds a lock on the open's file. No call to the origin.
     fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool;
 
-    /// An operation failed with `Resource`. The layer recalls unused state from the layers above, and waits until some
-    /// of it has been returned, at most until the caller's deadline. True if the caller should try again.
+    /// An operation failed with `Resource`. The layer recalls unused state from the layers above, and waits
+    /// until some of it has been returned, at most until the caller's deadline. True if the caller should try
+    /// again.
     async fn free_capacity(&self, caller: &Caller) -> bool;
 }

@@ -1,11 +1,11 @@
-//! One pass through a directory, and whether it goes round.
+//! One pass through a directory, and the detection of a listing that never ends.
 //!
-//! A cookie stands for one place in a directory, so one that comes a second time in a pass means that the listing never
-//! ends: a fault of the server (nfs-ganesha 4.3 has it on tmpfs). Who reads to the end would read for ever, and
-//! whoever gathers what he reads would run out of memory. It takes one remembered cookie to notice, as Brent finds cycles: that
-//! at which the number of steps was last a power of two.
+//! A cookie names one place in a directory. If a pass meets a cookie twice, the listing repeats: a fault of
+//! the server (nfs-ganesha 4.3 has it on tmpfs). A reader would never reach the end, and a cache that
+//! collects the entries would run out of memory. One remembered cookie is enough to detect this (Brent's
+//! algorithm for cycles): the cookie of the last step whose number was a power of two.
 
-/// How far a pass has come.
+/// The state of one pass.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pass {
     marked: Option<u64>,
@@ -14,8 +14,8 @@ pub struct Pass {
 }
 
 impl Pass {
-    /// Takes note of the next entry's cookie. True if the listing goes round: within three times the length of what it
-    /// repeats, and of what came before it. Never for cookies that are all different.
+    /// Takes the next entry's cookie. True if the listing repeats; it is detected within three times the
+    /// length of the repeated part and of the part before it. Never true for cookies that are all different.
     #[must_use]
     pub fn goes_round(&mut self, cookie: u64) -> bool {
         if self.marked == Some(cookie) {

@@ -1,8 +1,10 @@
-//! The time after a restart in which leases with a term may be out that nobody remembers (Macklem 1994, section 4.1).
+//! The time after a restart in which clients may hold leases with a term that the server has forgotten
+//! (Macklem 1994, section 4.1).
 //!
-//! A server that keeps no record of its leases waits until all have ended: for the longest term, and by the clock of the
-//! slowest holder. What was written under them may come until nothing has come for `write_slack`; until then only writes
-//! are served. Fronts and arbiter look at one and the same of these.
+//! A server that keeps no record of its leases waits until all of them have ended: for the longest term, by
+//! the clock of the slowest holder. Holders may still send what they wrote under these leases. Until no write
+//! has come for `write_slack`, the server serves only writes. All fronts and arbiters of a server share one
+//! `Recovery`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -10,19 +12,19 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-/// See the module. The default is one that is over.
+/// See the module. The default is a recovery that is over.
 #[derive(Debug, Default)]
 pub struct Recovery {
-    /// Looked at by every operation; the lock is for the time after a restart alone.
+    /// Every operation reads this. The lock is taken only during recovery.
     on: AtomicBool,
     recovering: Mutex<Option<Recovering>>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Recovering {
-    /// When the last lease has ended at its holder.
+    /// When the last lease ends at its holder.
     terms_end: Instant,
-    /// The last write came.
+    /// When the last write came.
     wrote: Option<Instant>,
     write_slack: Duration,
 }
@@ -34,13 +36,13 @@ impl Recovering {
 }
 
 impl Recovery {
-    /// It begins now: `terms` is the longest term with the skew of clocks.
+    /// A recovery that begins now. `terms` is the longest term plus the clock skew.
     pub fn begin(now: Instant, terms: Duration, write_slack: Duration) -> Recovery {
         let recovering = Recovering { terms_end: now + terms, wrote: None, write_slack };
         Recovery { on: AtomicBool::new(true), recovering: Mutex::new(Some(recovering)) }
     }
 
-    /// Is it on?
+    /// Whether the recovery goes on.
     pub fn is_on(&self, now: Instant) -> bool {
         if !self.on.load(Ordering::Acquire) {
             return false;
@@ -53,14 +55,14 @@ impl Recovery {
         recovering.is_some()
     }
 
-    /// A write came.
+    /// Notes that a write came.
     pub fn wrote(&self, now: Instant) {
         if let Some(recovering) = &mut *self.recovering.lock() {
             recovering.wrote = Some(now);
         }
     }
 
-    /// When it ends, if no more writes come; `None` if it is over.
+    /// When the recovery ends if no further write comes; `None` if it is over.
     pub fn ends(&self) -> Option<Instant> {
         self.recovering.lock().map(|recovering| recovering.ends())
     }

@@ -1,13 +1,14 @@
-//! Was it us? Whether a non-idempotent call that failed had already taken effect when it was sent before.
+//! Whether a non-idempotent call that failed had already taken effect when it was sent before.
 //!
-//! A call may reach the authority twice: a client resends it after its server died between doing it and answering, or
-//! our own client resends it after a connection was lost. The reply cache of a server that remembers answers such a
-//! resend; one that has forgotten says `Exist` or `NoEnt`, and an application sees a failure that never was. Each
-//! function here takes such an error of a call that is known to have been sent before, looks at what is there now, and
-//! turns it into the success it was, or leaves it. It never repeats the operation.
+//! A call may reach the server twice. A client resends it if its server died between the operation and the
+//! reply, or if the connection was lost. A server that remembers the first call answers the resend from its
+//! reply cache. A server that has forgotten it reports `Exist` or `NoEnt`, and an application would see a
+//! failure that never happened.
 //!
-//! What is there now decides, because nothing else can be known: a file of another type, a link with another target, a
-//! name that is gone from one place and has not come to the other keep their error.
+//! Each function here takes such an error of a call that was sent before, and looks at the current state. If
+//! that state is the result of the call, the function returns success; otherwise it returns the error. It
+//! never repeats the operation. A file of another type, a link with another target, or a name that left one
+//! directory without reaching the other keeps the error.
 
 use crate::attributes::{Attributes, FileType, SetAttributes, Wcc};
 use crate::caller::Caller;
@@ -18,10 +19,11 @@ use crate::lease::Want;
 use crate::name::Name;
 use crate::results::{Created, Renamed};
 
-/// After CREATE (guarded), MKDIR, SYMLINK, MKNOD or LINK: is what the name leads to what the call would have made?
+/// After CREATE (guarded), MKDIR, SYMLINK, MKNOD or LINK: success if the name leads to the object that the
+/// call makes.
 ///
-/// Not after an exclusive CREATE: whoever carries it out tells it by its verifier, and who asks so wants to be the only
-/// one. Another's lock file is empty and new, too.
+/// Not for an exclusive CREATE. The server recognizes its resend by the verifier, and the requester wants to
+/// be the only creator. A lock file of another client is empty and new, too.
 pub async fn made(
     fs: &dyn FileSystem,
     caller: &Caller,
@@ -57,7 +59,7 @@ pub async fn made(
     Ok(Created { node, directory: Wcc::seen(found.directory), lease: None })
 }
 
-/// What a call that makes a name would have made.
+/// The object that a call would have made.
 #[derive(Clone, Copy, Debug)]
 pub enum Made<'a> {
     /// Another name for this file.
@@ -67,19 +69,19 @@ pub enum Made<'a> {
     },
     /// A symbolic link.
     Symlink {
-        /// Where to.
+        /// Its target.
         target: &'a [u8],
     },
-    /// Anything else.
+    /// Any other object.
     Node {
         /// Its type.
         file_type: FileType,
-        /// The attributes it was to have.
+        /// The attributes of the call.
         set: &'a SetAttributes,
     },
 }
 
-/// Could this be the object as it was just made: of that type, with the attributes asked for, and still empty?
+/// Whether an object has the type and attributes of the call and is still empty, as if it had just been made.
 fn looks_new(attributes: &Attributes, file_type: FileType, set: &SetAttributes) -> bool {
     let untouched = match file_type {
         FileType::Regular => attributes.size == set.size.unwrap_or(0) && attributes.nlink == 1,
@@ -89,7 +91,7 @@ fn looks_new(attributes: &Attributes, file_type: FileType, set: &SetAttributes) 
     attributes.file_type == file_type && untouched && set.uid.is_none_or(|uid| uid == attributes.uid)
 }
 
-/// After REMOVE or RMDIR: `NoEnt` is what a name that we removed gives.
+/// After REMOVE or RMDIR: `NoEnt` is the expected reply if the first call removed the name.
 pub async fn removed(fs: &dyn FileSystem, caller: &Caller, directory: &Handle, failed: Error) -> Result<Wcc> {
     if failed.status != Status::NoEnt {
         return Err(failed);
@@ -98,8 +100,8 @@ pub async fn removed(fs: &dyn FileSystem, caller: &Caller, directory: &Handle, f
     Ok(Wcc::seen(after))
 }
 
-/// After RENAME: the old name gives `NoEnt`; if the new one leads somewhere, it was renamed. `moved` is what the old
-/// name led to, where that is known, and then the new name must lead to it.
+/// After RENAME: success if the old name is gone (`NoEnt`) and the new name exists. If the caller knows the
+/// object of the old name (`moved`), the new name must lead to that object.
 pub async fn renamed(
     fs: &dyn FileSystem,
     caller: &Caller,
@@ -119,7 +121,8 @@ pub async fn renamed(
     Ok(Renamed { from, to: Wcc::seen(found.directory) })
 }
 
-/// After a guarded SETATTR: `NotSync` because our own change moved ctime? If all that was to be set is set, yes.
+/// After a guarded SETATTR: `NotSync` may come from the first call, which moved ctime. Success if all
+/// attributes are set.
 pub async fn attributes_set(
     fs: &dyn FileSystem,
     caller: &Caller,

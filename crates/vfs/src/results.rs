@@ -1,7 +1,8 @@
-//! What the operations of a [`FileSystem`](crate::FileSystem) return, and the arguments of READDIR and CREATE.
+//! What the operations of a [`FileSystem`](crate::FileSystem) return, and the arguments of READDIR and
+//! CREATE.
 //!
-//! Post-operation attributes are `Option`s where the protocol below may leave them out. A layer passes on what it
-//! got and never invents attributes.
+//! Post-operation attributes are `Option`s where the protocol below may leave them out. A layer passes on
+//! what it got and never invents attributes.
 
 use crate::Verifier;
 use crate::attributes::{Attributes, Wcc};
@@ -76,8 +77,8 @@ pub trait BringsDirectoryLease {
     /// Takes the lease out of the result.
     fn take_directory_lease(&mut self) -> Option<DirectoryLease>;
 
-    /// Puts a lease into the result of an operation, whether it succeeded or not: a LOOKUP of an absent name may
-    /// bring a lease too.
+    /// Puts a lease into the result of an operation, whether it succeeded or not: a LOOKUP of an absent name
+    /// may bring a lease too.
     fn attach(mut result: Result<Self>, lease: Option<DirectoryLease>) -> Result<Self>
     where
         Self: Sized,
@@ -134,13 +135,14 @@ impl BringsDirectoryLease for Listing {
 /// The result of a READ.
 #[derive(Clone, Debug)]
 pub struct Read {
-    /// At most as many bytes as the caller asked for. There are fewer only at the end of the file, or where the back
-    /// end's own limit is lower.
+    /// At most as many bytes as the caller asked for. There are fewer only at the end of the file, or where
+    /// the back end's own limit is lower.
     pub data: Data,
     /// The data reaches the end of the file.
     pub eof: bool,
-    /// The file's attributes. A back end below a v3 front gives them with every READ or with none: Linux learns the
-    /// size of a reply's header from the first reply, and reports an I/O error for a later one with a larger header.
+    /// The file's attributes. A back end below a v3 front gives them with every READ or with none: Linux
+    /// learns the size of a reply's header from the first reply, and reports an I/O error for a later one
+    /// with a larger header.
     pub attributes: Option<Attributes>,
 }
 
@@ -184,9 +186,9 @@ pub enum CreateHow {
     Unchecked,
     /// The name must not exist.
     Guarded,
-    /// The name must not exist, unless an earlier attempt made it with this verifier. In that case the reply to the
-    /// earlier attempt was lost, and this attempt succeeds. The new file's times may hold the verifier until the
-    /// requester sets them. All other attributes except the size are set as given.
+    /// The name must not exist, unless an earlier attempt made it with this verifier. In that case the reply
+    /// to the earlier attempt was lost, and this attempt succeeds. The new file's times may hold the verifier
+    /// until the requester sets them. All other attributes except the size are set as given.
     Exclusive(Verifier),
 }
 
@@ -197,8 +199,8 @@ pub struct Created {
     pub node: Node,
     /// The directory before and after.
     pub directory: Wcc,
-    /// MKDIR only: a read lease on the new directory, if the request wanted one and the reply brought it. The caller
-    /// then has all rights on the directory, and the directory is empty.
+    /// MKDIR only: a read lease on the new directory, if the request wanted one and the reply brought it. The
+    /// caller then has all rights on the directory, and the directory is empty.
     pub lease: Option<Lease>,
 }
 
@@ -218,8 +220,8 @@ pub struct ReadDir {
     pub cookie: u64,
     /// The verifier of the first reply; zero with cookie zero.
     pub verifier: Verifier,
-    /// The approximate size of the reply in bytes of encoded entries. A back end may give fewer or a few more bytes,
-    /// and at least one entry unless the directory has ended. A front cuts entries that do not fit.
+    /// The approximate size of the reply in bytes of encoded entries. A back end may give fewer or a few more
+    /// bytes, and at least one entry unless the directory has ended. A front cuts entries that do not fit.
     pub bytes: u32,
     /// The reply is to have handles and attributes of the entries (READDIRPLUS).
     pub plus: bool,
@@ -318,8 +320,8 @@ pub struct FsLimits {
     pub case_preserving: bool,
     /// Operations beyond version 3.
     pub features: Features,
-    /// Block size of CLONE ranges in bytes, where the server says it. A server that does not say it may still clone
-    /// ([`Features::CLONE`]).
+    /// Block size of CLONE ranges in bytes, where the server says it. A server that does not say it may still
+    /// clone ([`Features::CLONE`]).
     pub clone_block_bytes: Option<u32>,
     /// Bytes that the caller could use at that moment, if the reply has them.
     pub available_bytes: Option<u64>,

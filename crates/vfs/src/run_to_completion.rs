@@ -1,21 +1,23 @@
-//! Work that is done to its end, whether or not anybody still waits for it.
+//! Work that runs to completion although its requester goes away.
 //!
-//! Whoever remembers what a server has must know how each change of his ended: a lease that nobody heard of would never be
-//! returned, a lock that nobody heard of would never be freed, and what a lost answer has changed would not show
-//! anywhere. But who asks may go away: a client's connection ends, a deadline passes, a program is interrupted.
+//! A layer that records the state of a server must learn the outcome of each of its changes. If it missed a
+//! reply, it would never return a lease or free a lock that the reply granted, and would not see what the
+//! call changed. But a requester may go away: a client's connection ends, a deadline passes, a program is
+//! interrupted.
 //!
-//! Such work could be a task of its own from the start. Then another processor has to be woken for it, and the asker when it
-//! is done, which takes longer than much of what is asked for. So it is done in the task of the asker, and becomes
-//! one of its own only when the asker drops it half done.
+//! The work could be a task of its own from the start. Then the runtime would wake another processor for it,
+//! and the requester at its end, which takes longer than many of the operations. So the work runs in the
+//! requester's task, and becomes a task of its own only when the requester drops it half done.
 //!
-//! Assumes that who has begun to poll it goes on, or drops it: what the work holds is held until then.
+//! Assumes that a task that has begun to poll the work continues to poll it or drops it. The work holds its
+//! resources until then.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// Work that goes on after it is dropped half done. Work that has not begun is dropped with it. After its end it is not to
-/// be polled again.
+/// Work that continues after its requester drops it half done. If it has not begun, it is dropped too. It
+/// must not be polled after its end.
 #[must_use = "work begins when it is awaited"]
 pub struct RunToCompletion<T: Send + 'static, U: FnOnce(T) + Send + 'static> {
     rest: Option<Rest<T, U>>,
@@ -27,14 +29,14 @@ struct Rest<T, U> {
     unheard: U,
 }
 
-/// Does `work` to its end.
+/// Runs `work` to completion.
 pub fn run_to_completion<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
 ) -> RunToCompletion<T, impl FnOnce(T) + Send + 'static> {
     run_to_completion_or(work, drop)
 }
 
-/// Does `work` to its end. What comes of it when nobody waits any more goes to `unheard`, which may take it back.
+/// Runs `work` to completion. If the requester has gone, the result goes to `unheard`, which may undo it.
 pub fn run_to_completion_or<T: Send + 'static, U: FnOnce(T) + Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
     unheard: U,
@@ -42,14 +44,14 @@ pub fn run_to_completion_or<T: Send + 'static, U: FnOnce(T) + Send + 'static>(
     RunToCompletion { rest: Some(Rest { work: Box::pin(work), unheard }), begun: false }
 }
 
-// The work is pinned in its box, and nothing else of it needs to be.
+// The work is pinned in its box, and no other field needs pinning.
 impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Unpin for RunToCompletion<T, U> {}
 
 impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Future for RunToCompletion<T, U> {
     type Output = T;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        // Taken out meanwhile: work that panics is not begun again.
+        // The work is taken out while it runs, so that work that panics is not polled again.
         let Some(mut rest) = self.rest.take() else { return Poll::Pending };
         self.begun = true;
         let polled = rest.work.as_mut().poll(context);
@@ -63,7 +65,7 @@ impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Future for RunToCompletio
 impl<T: Send + 'static, U: FnOnce(T) + Send + 'static> Drop for RunToCompletion<T, U> {
     fn drop(&mut self) {
         let Some(Rest { work, unheard }) = self.rest.take().filter(|_| self.begun) else { return };
-        // Without a runtime the process ends.
+        // Without a runtime, the process is ending.
         if let Ok(runtime) = tokio::runtime::Handle::try_current() {
             runtime.spawn(async move { unheard(work.await) });
         }

@@ -1,11 +1,12 @@
-//! Time on the wire, and the clock as a seam.
+//! Timestamps of files, and the clock.
 //!
-//! Waiting and measuring use `tokio::time`, which a simulator can pause and drive; wall-clock time, which is compared
-//! with time stamps of files, comes from [`Clock`] alone.
+//! Waiting and measuring use `tokio::time`, which a simulator can pause and drive. Wall-clock time, which is
+//! compared with timestamps of files, comes from [`Clock`] alone.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A time stamp of a file: seconds since 1970 (before it, if negative) and nanoseconds below one thousand million.
+/// A timestamp of a file: seconds since 1970 (negative: before 1970) and nanoseconds below one thousand
+/// million.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timestamp {
     /// Seconds since 1970-01-01 00:00 UTC.
@@ -15,7 +16,7 @@ pub struct Timestamp {
 }
 
 impl Timestamp {
-    /// A time stamp of whole and parts of a second.
+    /// A timestamp from seconds and nanoseconds.
     pub const fn new(seconds: i64, nanoseconds: u32) -> Timestamp {
         Timestamp { seconds, nanoseconds }
     }
@@ -25,13 +26,13 @@ impl Timestamp {
         i128::from(self.seconds) * 1_000_000_000 + i128::from(self.nanoseconds)
     }
 
-    /// The time stamp so many nanoseconds after 1970; what does not fit is the nearest that does.
+    /// The timestamp so many nanoseconds after 1970, or the nearest one that fits.
     pub fn from_nanos(nanos: i128) -> Timestamp {
         let seconds = nanos.div_euclid(1_000_000_000).clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         Timestamp { seconds, nanoseconds: nanos.rem_euclid(1_000_000_000) as u32 }
     }
 
-    /// This much later.
+    /// The timestamp `duration` later.
     #[must_use]
     pub fn plus(self, duration: Duration) -> Timestamp {
         Timestamp::from_nanos(self.as_nanos() + duration.as_nanos() as i128)

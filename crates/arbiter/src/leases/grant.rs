@@ -11,7 +11,7 @@ use crate::shares::Others;
 /// Old leases are recalled when fewer than `leases_max` divided by this are free.
 const RESERVE_DIVISOR: usize = 16;
 /// Limit of recalls for one grant.
-const ROOM_AT_ONCE_MAX: usize = 16;
+const RECALLS_AT_ONCE_MAX: usize = 16;
 /// Number of recalls beyond the number of waiters, when the layer below has no capacity.
 const RECALLED_BEYOND_ASKERS: usize = 3;
 /// Interval of CB_RECALL_ANY.
@@ -160,7 +160,7 @@ impl Leases {
         // Leases with a term end soon enough.
         let on_their_way = self.grants.len() - self.termed - self.idle.len();
         let missing = (waiters + RECALLED_BEYOND_ASKERS).saturating_sub(on_their_way);
-        let oldest: Vec<LeaseId> = self.idle.values().take(missing.min(ROOM_AT_ONCE_MAX)).copied().collect();
+        let oldest: Vec<LeaseId> = self.idle.values().take(missing.min(RECALLS_AT_ONCE_MAX)).copied().collect();
         for id in oldest {
             self.recall(now, id, now + self.recall_deadline);
         }
@@ -173,7 +173,7 @@ impl Leases {
         if self.grants.len() < high {
             return;
         }
-        let excess = (self.idle.len() + 1).saturating_sub(high).min(ROOM_AT_ONCE_MAX);
+        let excess = (self.idle.len() + 1).saturating_sub(high).min(RECALLS_AT_ONCE_MAX);
         let oldest: Vec<LeaseId> = self.idle.values().take(excess).copied().collect();
         for id in oldest {
             self.recall(now, id, now + self.recall_deadline);

@@ -136,11 +136,11 @@ impl Core {
     /// leased.
     fn entry(&self, listed: &Listed, plus: bool) -> Entry {
         let node = |handle: Handle| {
-            let (racy, _) = self.policy.timeouts(false);
+            let (recent, _) = self.policy.timeouts(false);
             let attributes = self
                 .table
                 .peek(&handle)
-                .and_then(|object| self.with(&object, |state| state.current_within(Some(racy)).copied()));
+                .and_then(|object| self.with(&object, |state| state.current_within(Some(recent)).copied()));
             Node { handle, attributes }
         };
         let node = listed.handle.filter(|_| plus).map(node);

@@ -6,7 +6,7 @@ use vfs::{Attributes, ChangeInfo, Wcc, WccAttributes};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Point {
     /// All attributes that weak cache consistency compares.
-    ObjectState(WccAttributes),
+    State(WccAttributes),
     /// The change attribute alone.
     Change(u64),
 }
@@ -14,7 +14,7 @@ pub(super) enum Point {
 impl Point {
     fn change(&self) -> u64 {
         match self {
-            Point::ObjectState(state) => state.change,
+            Point::State(state) => state.change,
             Point::Change(change) => *change,
         }
     }
@@ -22,7 +22,7 @@ impl Point {
     /// Are these the same state, as far as both points describe it?
     pub(super) fn is(&self, other: &Point) -> bool {
         match (self, other) {
-            (Point::ObjectState(one), Point::ObjectState(other)) => one == other,
+            (Point::State(one), Point::State(other)) => one == other,
             (one, other) => one.change() == other.change(),
         }
     }
@@ -41,8 +41,8 @@ impl Edge {
     /// The edge that a reply describes, if it tells where the change began and ended.
     pub(super) fn told(wcc: &Wcc) -> Option<Edge> {
         if let Some((before, after)) = wcc.before.zip(wcc.after) {
-            let (before, shown) = (Point::ObjectState(before), Some(after));
-            return Some(Edge { before, after: Point::ObjectState(after.wcc()), shown });
+            let (before, shown) = (Point::State(before), Some(after));
+            return Some(Edge { before, after: Point::State(after.wcc()), shown });
         }
         let ChangeInfo { before, after } = wcc.change?;
         let shown = wcc.after.filter(|attributes| attributes.change == after);

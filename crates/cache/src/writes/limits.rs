@@ -271,9 +271,9 @@ impl Core {
         let (Some(core), Some(delayed)) = (self.share(), &self.delayed) else { return };
         // It may have been sent and written again since it was queued.
         let oldest = self.with(&object, |state| state.writes.as_ref().and_then(|writes| writes.oldest()));
-        let racy = |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
+        let recent = |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
         match oldest {
-            Some(oldest) if racy(&oldest) => delayed.enqueue(oldest, object),
+            Some(oldest) if recent(&oldest) => delayed.enqueue(oldest, object),
             Some(_) => {
                 tokio::spawn(async move {
                     let mut flush = std::pin::pin!(core.flush_writes(&object, Level::Stable));

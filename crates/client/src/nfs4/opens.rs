@@ -114,8 +114,8 @@ impl Nfs4 {
         }
     }
 
-    /// Opens a file. If the open creates nothing, its compound also has the READ and the request for a delegation of
-    /// the directory that `request` wants.
+    /// Opens a file. If the open creates nothing, its compound also has the READ and the request for a
+    /// delegation of the directory that `request` wants.
     pub(super) async fn open_file_with_piggyback(
         &self,
         caller: &Caller,

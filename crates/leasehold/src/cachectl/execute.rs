@@ -208,7 +208,7 @@ async fn du(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop>
                 continue;
             }
             files += 1;
-            complete += u64::from(info.completeness == Completeness::CompleteFile);
+            complete += u64::from(info.completeness == Completeness::Complete);
             disk += info.disk_bytes;
             cached += info.cached_bytes;
             pinned += if info.pinned.is_some() { info.disk_bytes } else { 0 };
@@ -410,7 +410,7 @@ fn entry(cache: &Cache, path: &[u8], info: &Info) -> Value {
         _ => "special",
     });
     let complete = match info.completeness {
-        Completeness::CompleteFile => "whole",
+        Completeness::Complete => "whole",
         Completeness::Part => "part",
         Completeness::Nothing => "nothing",
     };
