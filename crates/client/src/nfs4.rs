@@ -28,6 +28,7 @@ mod locks;
 mod making;
 mod moved;
 mod names;
+mod opening;
 mod opens;
 mod recovery;
 mod resume;

@@ -103,16 +103,9 @@ impl Client {
     async fn try_open(&self, file: &str, access: Share, make: bool) -> vfs::Result<(OpenId, Handle)> {
         let empty = SetAttributes { size: Some(0), mode: Some(0o644), ..SetAttributes::default() };
         let request = OpenRequest {
-            handle: self.root,
-            name: Some(name(file)),
-            owner: Owner(Bytes::from_static(b"program")),
-            access,
-            deny: Share::empty(),
             create: make.then_some((CreateHow::Unchecked, empty)),
             want: Want::Any,
-            reclaim: false,
-            read_first: None,
-            want_directory_lease: false,
+            ..OpenRequest::new(self.root, Some(name(file)), Owner(Bytes::from_static(b"program")), access)
         };
         let opened = timeout(PATIENCE, self.cache.open(&me(), &request)).await.expect("an answer")?;
         Ok((opened.id, opened.handle))
@@ -122,16 +115,14 @@ impl Client {
     async fn make_in(&self, directory: &Handle, file: &str) -> Made {
         let empty = SetAttributes { size: Some(0), mode: Some(0o644), ..SetAttributes::default() };
         let request = OpenRequest {
-            handle: *directory,
-            name: Some(name(file)),
-            owner: Owner(Bytes::from_static(b"maker")),
-            access: Share::READ | Share::WRITE,
-            deny: Share::empty(),
             create: Some((CreateHow::Unchecked, empty)),
             want: Want::Any,
-            reclaim: false,
-            read_first: None,
-            want_directory_lease: false,
+            ..OpenRequest::new(
+                *directory,
+                Some(name(file)),
+                Owner(Bytes::from_static(b"maker")),
+                Share::READ | Share::WRITE,
+            )
         };
         let opened = timeout(PATIENCE, self.cache.open(&me(), &request)).await.expect("an answer").unwrap();
         assert!(opened.created);

@@ -1,6 +1,9 @@
 //! The operations, and where each runs: the requesting task answers those that rarely wait; a worker with
 //! the caller's identity runs the others.
 
+mod extended;
+mod stateful;
+
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
@@ -8,16 +11,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rustix::fs::AtFlags;
 use rustix::time::ClockId;
-use std::time::Duration;
 use tokio::sync::watch;
 use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Accessed, Acl, Adopted, Attributes, Callbacks, Caller, Commit, Copied, CreateHow, Created,
-    Data, Delegated, Device, Error, Extended, Extent, Features, FileSystem, FileType, FsLimits, FsStat,
-    Handle, Lease, LeaseId, LeaseKind, Leases, ListedXattrs, Listing, Lock, LockRequest, Locked, Looked,
-    Name, OpenId, OpenRequest, Opened, Opens, Owner, Place, Principal, Read, ReadDir, Renamed, Result,
-    SetAttributes, Share, Sought, Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc,
-    Written, XattrHow, XattrName,
+    AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Data, Device, Error, Features,
+    FileSystem, FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, OpenRequest, Opened, Place,
+    Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Stability, StateidBasis, Status,
+    Timestamp, UnansweredSince, Want, Wcc, Written,
 };
 
 use crate::change::{self, End, Stop};
@@ -29,7 +29,7 @@ use crate::make::Making;
 use crate::opening::{self, ToMake};
 use crate::opens::DataRight;
 use crate::tree::Tree;
-use crate::{LocalFs, acl, copy, directory, errno, lookup, workers, xattr};
+use crate::{LocalFs, copy, directory, errno, lookup, workers};
 
 /// With locks of this many files, a change goes on without further ones.
 const LOCKS_MAX: usize = 8;
@@ -511,197 +511,6 @@ impl FileSystem for LocalFs {
     }
 
     fn prepare_shutdown(&self) {}
-}
-
-#[async_trait]
-impl Opens for LocalFs {
-    async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let node = self.node(&request.handle).await?;
-        match self.try_open(caller, &node, request).await {
-            Err(Status::Exist) if caller.resent => self.open_made_before(caller, &node, request).await,
-            done => done.map_err(|status| self.failed(&node, status)),
-        }
-    }
-
-    async fn downgrade(&self, _caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
-        Ok(self.tree.opens.downgrade(open, access, deny)?)
-    }
-
-    async fn close(&self, _caller: &Caller, open: OpenId) -> Result<()> {
-        Ok(opening::close(&self.tree, open)?)
-    }
-
-    /// The layer above decides about locks among clients; processes of this machine do not see them.
-    async fn lock(&self, _caller: &Caller, open: OpenId, _request: &LockRequest) -> Result<Locked> {
-        self.tree.opens.get(open)?;
-        Ok(Locked::Granted)
-    }
-
-    async fn unlock(&self, _caller: &Caller, open: OpenId, _owner: &Owner, _range: (u64, u64)) -> Result<()> {
-        self.tree.opens.get(open)?;
-        Ok(())
-    }
-
-    async fn test(&self, _caller: &Caller, handle: &Handle, _lock: &Lock) -> Result<Option<Lock>> {
-        self.tree.stat(&*self.node(handle).await?)?;
-        Ok(None)
-    }
-
-    /// This layer cannot free anything; it reports whether there is capacity by now.
-    async fn free_capacity(&self, caller: &Caller) -> bool {
-        self.tree.opens.capacity(&self.tree.descriptors, caller.holder, None).is_ok()
-    }
-
-    async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
-        Err(Status::NotSupp.into())
-    }
-
-    fn holds_locks(&self, _: OpenId, _: &Owner) -> bool {
-        false
-    }
-}
-
-#[async_trait]
-impl Leases for LocalFs {
-    async fn delegate(&self, caller: &Caller, directory: &Handle, asked: AccessMask) -> Result<Delegated> {
-        let accessed = self.access(caller, directory, asked).await?;
-        let node = self.node(directory).await?;
-        let lease = if node.is_dir() { self.tree.leases.grant_directory(&node) } else { None };
-        let Some(lease) = lease else { return Ok(Delegated { accessed, lease }) };
-        // As it is since it is watched.
-        let attributes = self.tree.stat(&node)?.attributes(node.mount.fsid);
-        let lease = Some(Lease { change: attributes.change, ..lease });
-        Ok(Delegated { accessed: Accessed { attributes: Some(attributes), ..accessed }, lease })
-    }
-
-    fn callbacks(&self) -> Option<Callbacks> {
-        self.tree.leases.callbacks()
-    }
-
-    async fn returned(&self, _caller: &Caller, lease: LeaseId) -> Result<()> {
-        let tree = self.tree.clone();
-        let done = workers::run(Principal::Machine, move || {
-            tree.leases.returned(&tree, lease);
-            Ok::<_, Status>(())
-        });
-        Ok(done.await?)
-    }
-
-    fn adopted(&self) -> Adopted {
-        Adopted::default()
-    }
-
-    async fn end_reclaim(&self) {}
-
-    async fn lease(&self, _: &Caller, _: &Handle, _: LeaseKind, _: Duration) -> Result<Option<Lease>> {
-        Ok(None)
-    }
-}
-
-#[async_trait]
-impl Extended for LocalFs {
-    async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
-        let node = self.node(handle).await?;
-        let file = node.clone();
-        let done = self.work(caller, move |tree, _| acl::get(tree, &file)).await;
-        done.map_err(|status| self.failed(&node, status))
-    }
-
-    async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
-        let node = self.node(handle).await?;
-        let (file, acl) = (node.clone(), acl.clone());
-        let done =
-            self.change(caller, &[&node], move |tree, _, held| Ok(acl::set(tree, &file, &acl, held)?)).await;
-        done.map_err(|status| self.failed(&node, status))
-    }
-
-    async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
-        let node = self.node(handle).await?;
-        let (file, name) = (node.clone(), name.clone());
-        let done = self.work(caller, move |tree, _| xattr::get(tree, &file, &name)).await;
-        done.map_err(|status| self.failed(&node, status))
-    }
-
-    async fn setxattr(
-        &self,
-        caller: &Caller,
-        handle: &Handle,
-        name: &XattrName,
-        value: Bytes,
-        how: XattrHow,
-    ) -> Result<Wcc> {
-        let node = self.node(handle).await?;
-        let (file, name) = (node.clone(), name.clone());
-        let done = self
-            .change(caller, &[&node], move |tree, _, held| {
-                Ok(xattr::set(tree, &file, &name, &value, how, held)?)
-            })
-            .await;
-        done.map_err(|status| self.failed(&node, status))
-    }
-
-    async fn listxattrs(
-        &self,
-        caller: &Caller,
-        handle: &Handle,
-        cookie: u64,
-        bytes: u32,
-    ) -> Result<ListedXattrs> {
-        let node = self.node(handle).await?;
-        let file = node.clone();
-        let done = self
-            .work(caller, move |tree, principal| xattr::list(tree, principal, &file, cookie, bytes))
-            .await;
-        done.map_err(|status| self.failed(&node, status))
-    }
-
-    async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
-        let node = self.node(handle).await?;
-        let (file, name) = (node.clone(), name.clone());
-        let done = self
-            .change(caller, &[&node], move |tree, _, held| Ok(xattr::remove(tree, &file, &name, held)?))
-            .await;
-        done.map_err(|status| self.failed(&node, status))
-    }
-
-    async fn seek(
-        &self,
-        caller: &Caller,
-        handle: &Handle,
-        by: StateidBasis,
-        offset: u64,
-        what: Extent,
-    ) -> Result<Sought> {
-        let node = self.node(handle).await?;
-        let right = self.tree.opens.right(by, handle, None)?;
-        let file = node.clone();
-        let done = self
-            .work(caller, move |tree, principal| extents::seek(tree, (principal, right), &file, offset, what))
-            .await;
-        done.map_err(|status| self.failed(&node, status))
-    }
-
-    async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
-        self.reserve(caller, at, length, Reservation::Allocate).await
-    }
-
-    async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
-        self.reserve(caller, at, length, Reservation::Deallocate).await
-    }
-
-    async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
-        self.between(caller, from, to, move |tree, principal, from, to, held| {
-            copy::copy(tree, principal, from, to, count, held)
-        })
-        .await
-    }
-
-    async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
-        self.between(caller, from, to, move |tree, principal, from, to, held| {
-            copy::clone_range(tree, principal, from, to, count, held)
-        })
-        .await
-    }
 }
 
 vfs::lacks!(LocalFs: LocalView);

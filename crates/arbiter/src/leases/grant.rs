@@ -160,7 +160,8 @@ impl Leases {
         // Leases with a term end soon enough.
         let on_their_way = self.grants.len() - self.termed - self.idle.len();
         let missing = (waiters + RECALLED_BEYOND_ASKERS).saturating_sub(on_their_way);
-        let oldest: Vec<LeaseId> = self.idle.values().take(missing.min(RECALLS_AT_ONCE_MAX)).copied().collect();
+        let oldest: Vec<LeaseId> =
+            self.idle.values().take(missing.min(RECALLS_AT_ONCE_MAX)).copied().collect();
         for id in oldest {
             self.recall(now, id, now + self.recall_deadline);
         }

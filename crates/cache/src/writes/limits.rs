@@ -271,7 +271,8 @@ impl Core {
         let (Some(core), Some(delayed)) = (self.share(), &self.delayed) else { return };
         // It may have been sent and written again since it was queued.
         let oldest = self.with(&object, |state| state.writes.as_ref().and_then(|writes| writes.oldest()));
-        let recent = |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
+        let recent =
+            |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
         match oldest {
             Some(oldest) if recent(&oldest) => delayed.enqueue(oldest, object),
             Some(_) => {
