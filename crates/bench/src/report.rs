@@ -30,7 +30,7 @@ pub struct Measurement {
     pub rtt_ms: f64,
     /// Number of clients.
     pub clients: usize,
-    /// Seconds for the whole pass.
+    /// Seconds for the entire pass.
     pub seconds: f64,
     /// The parts of the pass.
     pub phases: Vec<Phase>,
@@ -257,7 +257,7 @@ impl<'r> Rounds<'r> {
         (!all.is_empty()).then(|| Median::of(all))
     }
 
-    /// Calls at the origin in a phase. `None` if calls were counted only for the whole pass.
+    /// Calls at the origin in a phase. `None` if calls were counted only for the entire pass.
     pub fn phase_calls(&self, name: &str) -> Option<Median> {
         let calls = |measurement: &&Measurement| {
             measurement.phases.iter().find(|phase| phase.name == name).and_then(|phase| phase.calls)

@@ -61,7 +61,7 @@ pub struct Progress<'p> {
 /// Runs the comparison.
 ///
 /// # Errors
-/// The origin does not run, or [`TestBed::interrupt`] was told; then nothing is left behind. If one
+/// The origin does not run, or [`TestBed::interrupt`] requests the end; then nothing is left behind. If one
 /// measurement fails, the report contains the error and the others continue.
 pub fn run(
     test_bed: &TestBed,
@@ -289,7 +289,7 @@ pub struct Pass<'p> {
 /// The clients' view of a pass, wherever they ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Passed {
-    /// Seconds for the whole pass.
+    /// Seconds for the entire pass.
     pub seconds: f64,
     /// The parts of the pass.
     pub phases: Vec<Phase>,

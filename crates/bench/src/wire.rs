@@ -33,7 +33,7 @@ use script::Script;
 use server::Server;
 use tree::Tree;
 
-/// The most measurements of one workload until a call is answered, each four times as long as the last.
+/// The most attempts to measure a workload with at least one reply. Each is four times as long as the last.
 const WINDOWS_MAX: usize = 4;
 
 /// What to measure, and how.

@@ -36,7 +36,7 @@ pub struct Guests {
     reexport: Option<Guest>,
 }
 
-/// What the clients mount.
+/// The export that the clients mount.
 pub struct Mounting {
     pub server: SocketAddr,
     pub export: String,
@@ -45,7 +45,7 @@ pub struct Mounting {
     pub _relay: Option<Relay>,
 }
 
-/// What the clients do in their mounts.
+/// The work of the clients in their mounts.
 pub struct Work<'w> {
     pub workload: &'w Workload,
     pub plan: Plan,

@@ -35,7 +35,7 @@ pub struct Arguments {
     /// Number of files in the archive
     #[arg(long, value_name = "N", default_value_t = Size::default().sources, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub sources: u64,
-    /// The program `leasehold` [default: the one beside this program]
+    /// The program `leasehold` [default: the one in this program's directory]
     #[arg(long, value_name = "FILE")]
     pub leasehold: Option<PathBuf>,
     /// Directory for all files: its file system is the native one

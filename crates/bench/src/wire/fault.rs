@@ -83,7 +83,7 @@ pub enum Error {
     Unsuitable {
         /// The server's address.
         server: SocketAddr,
-        /// What the server does instead.
+        /// The problem, in words that follow the server's address.
         what: String,
     },
     /// A measurement failed.

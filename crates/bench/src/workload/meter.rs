@@ -52,7 +52,7 @@ impl Latencies {
 }
 
 impl Meter {
-    /// A meter whose operations fail once `interrupt` was told.
+    /// A meter whose operations fail once `interrupt` requests the end.
     pub fn new(interrupt: &Interrupt) -> Meter {
         Meter { operations: Mutex::default(), interrupt: interrupt.clone() }
     }
