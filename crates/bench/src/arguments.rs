@@ -74,7 +74,7 @@ pub struct Arguments {
     /// List the workloads
     #[arg(long)]
     pub list: bool,
-    /// Compare counts with this baseline, on the workloads and systems of the baseline; a higher count is a
+    /// Compare counts with this baseline, on a fixed set of workloads and systems; a higher count is a
     /// failure
     #[arg(long, value_name = "BASELINE")]
     pub quick: Option<PathBuf>,

@@ -93,5 +93,5 @@ pub const ACE4_READ_ACL: u32 = 0x0002_0000;
 pub const ACE4_WRITE_ACL: u32 = 0x0004_0000;
 /// Change the owner.
 pub const ACE4_WRITE_OWNER: u32 = 0x0008_0000;
-/// Use synchronous I/O at the server.
+/// Use the object for interprocess synchronization.
 pub const ACE4_SYNCHRONIZE: u32 = 0x0010_0000;
