@@ -1,12 +1,13 @@
-//! Builds `lab-hand`, the program that serves a test inside a guest, with the compiler alone.
+//! Builds `lab-hand`, the program that serves a test inside a guest, by calling the compiler directly.
 //!
-//! A test of another crate cannot ask cargo for a binary of this one, so the library carries the path of its own copy.
+//! Cargo gives a test of another crate no access to a binary of this crate. So the library contains the path
+//! of its own copy.
 
 use std::env;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The program's root.
+/// The root file of the program.
 const MAIN: &str = "src/bin/lab-hand.rs";
 
 fn main() {

@@ -1,4 +1,4 @@
-//! `leasehold bench`: the comparison as a command line.
+//! The command line of `leasehold bench`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -19,70 +19,71 @@ use crate::workload::{self, Plan, Workload};
 /// Runs the papers' workloads on a direct connection, our proxy and mount, and the peers, and reports.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// What to run; may be given several times; `--list` tells what there is [default: everything]
+    /// Workload to run; repeatable; `--list` shows the names [default: all]
     #[arg(long = "workload", value_name = "NAME", value_parser = workload::named)]
     pub workloads: Vec<Workload>,
-    /// On what: local, direct, direct-sync (each write waited for), proxy, mount, ganesha, ganesha-proxy; may be given several
-    /// times [default: all that run here]
+    /// System to measure: local, direct, direct-sync (waits for each write), proxy, mount, ganesha,
+    /// ganesha-proxy; repeatable [default: all that run on this machine]
     #[arg(long = "system", value_name = "NAME")]
     pub systems: Vec<Kind>,
-    /// Round trip to the origin: lan (0.2 ms), metro (5), region (20), wan (75), far (200), or milliseconds; may be given
-    /// several times
+    /// Round trip to the origin: lan (0.2 ms), metro (5), region (20), wan (75), far (200), or milliseconds;
+    /// repeatable
     #[arg(long = "rtt", value_name = "RTT", value_parser = parse_rtt, default_value = "wan")]
     pub rtts: Vec<Duration>,
-    /// The most that a round trip takes beyond that, in milliseconds
+    /// The longest random delay added to a round trip, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 0)]
     pub jitter_ms: u32,
-    /// Bandwidth to the origin and back, in megabits a second
+    /// Bandwidth to and from the origin, in megabits per second
     #[arg(long, value_name = "MBIT", value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub bandwidth: Option<u32>,
-    /// Sizes and numbers against those of the papers
+    /// Sizes and counts relative to those of the papers
     #[arg(long, value_name = "FACTOR", default_value = "0.02", value_parser = scale)]
     pub scale: f64,
-    /// Everything random comes from it
+    /// Seed of all random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
-    /// How often to measure each; medians count
+    /// Rounds for each measurement; the report gives medians
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,
-    /// Version of NFS
+    /// NFS version
     #[arg(long, value_name = "VERS", default_value = "4.2", value_parser = ["3", "4.1", "4.2"])]
     pub vers: String,
-    /// Use this server as the origin: files are made in directories of its export whose names begin with
-    /// `leasehold-bench`, and removed. Who is not root needs an export that is `insecure`, and `?noresvport`
+    /// Use this server as the origin: creates directories whose names begin with `leasehold-bench` in its
+    /// export, and removes them. Without root, the export must be `insecure` and the URL needs `?noresvport`
     #[arg(long, value_name = "URL", value_parser = origin)]
     pub against: Option<Url>,
-    /// Measure this directory instead, whatever is mounted there: files are made in directories whose names begin with
-    /// `leasehold-bench`, and removed; calls are not counted
+    /// Measure this directory instead, whatever is mounted there: creates directories whose names begin with
+    /// `leasehold-bench`, and removes them; does not count calls
     #[arg(long, value_name = "DIR", conflicts_with_all = ["systems", "against", "quick"])]
     pub dir: Option<PathBuf>,
-    /// Where to keep files meanwhile: on a file system with handles, which overlayfs is not
+    /// Directory for temporary files: its file system must support file handles (overlayfs does not)
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub directory: PathBuf,
     /// Print the report as JSON
     #[arg(long)]
     pub json: bool,
-    /// Write the report as a page
+    /// Write the report as an HTML page
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
     /// Write the papers' tables as Markdown
     #[arg(long, value_name = "FILE")]
     pub markdown: Option<PathBuf>,
-    /// Measure nothing: take the report from JSON that was printed before; several are joined
+    /// Measure nothing; read the report from JSON files printed before; several files are joined
     #[arg(long, value_name = "FILE", conflicts_with_all = ["quick", "against"])]
     pub from: Vec<PathBuf>,
-    /// Tell what there is to run
+    /// List the workloads
     #[arg(long)]
     pub list: bool,
-    /// Hold counts to this baseline, with workloads and systems of its own choice; a count above it is a failure
+    /// Compare counts with this baseline, on a fixed set of workloads and systems; a higher count is a
+    /// failure
     #[arg(long, value_name = "BASELINE")]
     pub quick: Option<PathBuf>,
-    /// Make what `--quick` measures the new baseline
+    /// Make the result of `--quick` the new baseline
     #[arg(long, requires = "quick")]
     pub accept: bool,
 }
 
-/// Of the options of its URL, those that say how to reach it.
+/// Parses the URL of an origin. The only options allowed in it say how to reach the server.
 fn origin(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| error.to_string())?;
     let client::Options { port, mountport, resvport, .. } = url.options;
@@ -99,7 +100,7 @@ fn scale(text: &str) -> Result<f64, String> {
     scale.ok_or_else(|| format!("`{text}` is no scale: write a number above 0 and at most 10"))
 }
 
-/// A directory that goes with the value.
+/// A directory that is removed when the value is dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -118,7 +119,7 @@ impl Drop for Scratch {
     }
 }
 
-/// What every ground has.
+/// What every test bed needs.
 struct Base<'b> {
     runtime: Runtime,
     leasehold: PathBuf,
@@ -126,10 +127,10 @@ struct Base<'b> {
     interrupt: Interrupt,
 }
 
-/// How long an end in order may take, and then one by force.
+/// How long an orderly shutdown may take, and then a forced one.
 const END_PATIENCE: Duration = Duration::from_secs(30);
 
-/// What tells us to end.
+/// The signals that end the benchmark.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -144,7 +145,7 @@ impl Signals {
         })
     }
 
-    /// Its name.
+    /// Waits for the next signal and returns its name.
     async fn next(&mut self) -> &'static str {
         tokio::select! {
             _ = self.interrupt.recv() => "SIGINT",
@@ -158,12 +159,14 @@ fn ended(worked: Result<Result<bool, String>, JoinError>) -> Result<bool, String
 }
 
 impl Arguments {
-    /// Does what they ask for, with servers of this program; false where counts are above the baseline.
+    /// Does what the arguments ask for, with servers of this program. Returns false if counts are above the
+    /// baseline.
     ///
     /// # Errors
     /// One line.
     ///
-    /// On SIGINT and SIGTERM, one line too, when everything that was started has ended and everything that was made is gone.
+    /// SIGINT and SIGTERM also give an error of one line, after every started program has ended and every
+    /// created file is removed.
     pub async fn run(
         self,
         leasehold: PathBuf,
@@ -175,7 +178,7 @@ impl Arguments {
         }
         let (runtime, interrupt) = (Runtime::current(), Interrupt::default());
         let mut signals = Signals::listen()?;
-        // Workloads block, as programs do.
+        // Workloads block, as real programs do.
         let told = interrupt.clone();
         let mut working = tokio::task::spawn_blocking(move || self.work(runtime, leasehold, told, progress));
         let signal = tokio::select! {
@@ -229,7 +232,8 @@ impl Arguments {
         }
     }
 
-    /// Hours of measuring are not to end at a name that was mistyped.
+    /// Checks that the output files can be written, so that a mistyped name does not fail hours of
+    /// measurement at the end.
     fn can_write(&self) -> Result<(), String> {
         for file in self.html.iter().chain(&self.markdown) {
             let opened = std::fs::OpenOptions::new().append(true).create(true).open(file);
@@ -238,7 +242,7 @@ impl Arguments {
         Ok(())
     }
 
-    /// What `--from` names.
+    /// The reports that `--from` names, joined.
     fn measured_before(&self) -> Result<Option<Report>, String> {
         let mut joined: Option<Report> = None;
         for file in &self.from {
@@ -267,7 +271,8 @@ impl Arguments {
             vers: self.vers.clone(),
             network,
             actimeo,
-            // As small beside the files as a machine of the papers: 64 MiB at their sizes.
+            // Memory as small relative to the files as that of a machine of the papers: 64 MiB at their
+            // sizes.
             memory_bytes: ((64 << 20) as f64 * scale).clamp((1 << 20) as f64, (64 << 20) as f64) as usize,
             mounted: self.dir.clone(),
             interrupt: base.interrupt,
@@ -288,7 +293,7 @@ impl Arguments {
         Options {
             workloads: all_if_none(&self.workloads),
             systems,
-            // How far what is mounted is away is not ours.
+            // This program does not control the distance of a directory that is already mounted.
             rtts: if self.dir.is_some() { vec![Duration::ZERO] } else { self.rtts.clone() },
             plan: Plan { seed: self.seed, scale: self.scale },
             rounds: self.rounds.into(),
@@ -298,7 +303,8 @@ impl Arguments {
         }
     }
 
-    /// Prints first, and writes all that can be written: what was measured took its time.
+    /// Prints first, and writes all output files that can be written: repeating the measurement would take
+    /// long.
     fn tell(&self, report: &Report) -> Result<(), String> {
         print(&if self.json { format!("{}\n", report.json()) } else { report.table() })?;
         let html = self.html.as_ref().map_or(Ok(()), |file| write(file, &report.html()));
@@ -324,7 +330,8 @@ impl Arguments {
     }
 }
 
-/// Prints on standard output. A reader that has gone away, as after `| head`, is no failure: what else is to be done is.
+/// Prints on standard output. A reader that has closed its end (as `| head` does) is no error, because the
+/// remaining work must still be done.
 pub(crate) fn print(text: &str) -> Result<(), String> {
     match std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {

@@ -1,15 +1,15 @@
-//! How long calls took, in buckets of fixed bounds: exact to 3 %, of constant size, cheap to add to.
+//! A histogram of call durations in fixed buckets: exact to 3 %, of constant size, cheap to add to.
 
 use std::time::Duration;
 
-/// Buckets for each doubling.
+/// Buckets per doubling of the duration.
 const STEPS: usize = 32;
-/// `STEPS` is two to this.
+/// log2 of `STEPS`.
 const STEP_BITS: u32 = STEPS.ilog2();
-/// Doublings: the last bucket takes all from 2^36 ns, 69 seconds.
+/// Number of doublings. The last bucket takes every duration from 2^36 ns (69 seconds).
 const DOUBLINGS: usize = 36 - STEP_BITS as usize + 1;
 
-/// Counts by duration.
+/// Counts of calls by duration.
 #[derive(Clone, Debug)]
 pub(crate) struct Histogram {
     buckets: Vec<u64>,
@@ -24,7 +24,8 @@ impl Default for Histogram {
     }
 }
 
-/// The first `STEPS` buckets are nanoseconds; each further `STEPS` are as wide as all before them together.
+/// Returns the bucket of a duration. The first `STEPS` buckets are one nanosecond each. Each further group of
+/// `STEPS` buckets is as wide as all groups before it together.
 fn bucket(nanoseconds: u64) -> usize {
     let doubling = (nanoseconds | 1).ilog2().saturating_sub(STEP_BITS - 1);
     let step = (nanoseconds >> doubling.saturating_sub(1)) as usize;
@@ -32,7 +33,7 @@ fn bucket(nanoseconds: u64) -> usize {
     (first + step).min(STEPS * DOUBLINGS - 1)
 }
 
-/// The first nanosecond that is beyond a bucket.
+/// The first nanosecond after a bucket.
 fn bound(bucket: usize) -> u64 {
     let doubling = (bucket / STEPS).saturating_sub(1);
     ((bucket - doubling * STEPS) as u64 + 1) << doubling
@@ -53,7 +54,7 @@ impl Histogram {
         self.sum += other.sum;
     }
 
-    /// How many were added.
+    /// Number of durations added.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }
@@ -63,12 +64,12 @@ impl Histogram {
         Duration::from_secs_f64(self.sum.as_secs_f64() / self.count.max(1) as f64)
     }
 
-    /// The longest.
+    /// The longest duration.
     pub(crate) fn max(&self) -> Duration {
         self.max
     }
 
-    /// So long took this share of them at most.
+    /// The duration that `percent` % of the added ones do not exceed.
     pub(crate) fn percentile(&self, percent: f64) -> Duration {
         let wanted = ((self.count as f64 * percent / 100.0).ceil() as u64).max(1);
         let mut seen = 0;

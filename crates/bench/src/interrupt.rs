@@ -1,8 +1,10 @@
-//! An end before the end: what has been started ends as it does after a measurement, and is not left behind.
+//! Ending a benchmark early: everything that was started ends as it does after a measurement, and nothing is
+//! left behind.
 //!
-//! Who works looks here before each step, and fails at the next one once it has been told; so the value of everything
-//! that runs goes its usual way: servers are ended, mounts unmounted, directories removed. What waits for a server that
-//! does not answer is given up. If that is not enough, [`Interrupt::kill`] ends the programs that somebody may wait for.
+//! Each worker checks the interrupt before each step and fails at the next step after the interrupt. The
+//! values that represent running things are then dropped as usual: servers end, mounts are unmounted,
+//! directories are removed. Waits for a server that does not answer are abandoned. If that is not enough,
+//! [`Interrupt::kill`] ends the programs that a worker may be waiting for.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -14,47 +16,47 @@ use parking_lot::Mutex;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use tokio::sync::watch;
 
-/// How often a thread that sleeps looks.
+/// How often a sleeping thread checks the interrupt.
 const STEP: Duration = Duration::from_millis(50);
 
-/// See the module. Clones are the same one.
+/// A request to end early; see the module. All clones share one state.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
     told: watch::Sender<bool>,
-    /// By process id; a descriptor cannot come to mean another process.
+    /// By process id. A process descriptor never refers to another process, even if the id is reused.
     programs: Mutex<BTreeMap<u32, OwnedFd>>,
 }
 
 impl Interrupt {
-    /// From now on nothing new is begun.
+    /// Requests the end: from now on no new step begins.
     pub fn tell(&self) {
         self.0.told.send_replace(true);
     }
 
-    /// Has that been said?
+    /// True if the end was requested.
     pub fn is_told(&self) -> bool {
         *self.0.told.borrow()
     }
 
-    /// Waits until it is.
+    /// Waits until the end is requested.
     pub async fn told(&self) {
         let mut told = self.0.told.subscribe();
-        // The sender lives as long as we do.
+        // The wait cannot fail: `self` keeps the sender alive.
         let _ = told.wait_for(|told| *told).await;
     }
 
-    /// May the next step be taken?
+    /// Checks whether the next step may begin.
     ///
     /// # Errors
-    /// It was told.
+    /// The end was requested.
     pub fn check(&self) -> io::Result<()> {
         if self.is_told() { Err(io::Error::other("interrupted")) } else { Ok(()) }
     }
 
-    /// Sleeps, but not on after it was told.
+    /// Sleeps, but returns early once the end is requested.
     pub(crate) fn sleep(&self, time: Duration) {
         let until = Instant::now() + time;
         while !self.is_told() {
@@ -66,14 +68,15 @@ impl Interrupt {
         }
     }
 
-    /// Kills every program that has been [watched](Interrupt::watch): who waits for one of them waits no longer.
+    /// Kills every program that has been [watched](Interrupt::watch), so that no worker waits for it any
+    /// longer.
     pub fn kill(&self) {
         for program in self.0.programs.lock().values() {
-            let _ = pidfd_send_signal(program, Signal::KILL); // it may have ended by itself
+            let _ = pidfd_send_signal(program, Signal::KILL); // it may already have ended
         }
     }
 
-    /// A child that has just been started and has not been waited for.
+    /// Registers a child for `kill`. The caller must not have waited for the child yet.
     pub(crate) fn watch(&self, child: &std::process::Child) {
         if let Ok(descriptor) = pidfd_open(Pid::from_child(child), PidfdFlags::empty()) {
             self.0.programs.lock().insert(child.id(), descriptor);

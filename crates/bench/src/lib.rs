@@ -1,10 +1,15 @@
-//! Measuring: the papers' evaluations repeated beside the peers, single procedures of servers, and the network that both want.
+//! Benchmarks: the papers' evaluations repeated together with the peers, single procedures of servers, and
+//! the simulated network for both.
 //!
-//! [`relay`] is a network with a round trip: what a wide-area link does to a protocol can be seen on one machine.
-//! [`workload`] has what the papers ran, on a [`target`]: a mounted directory, or our own client without a mount.
-//! [`system`] has what is compared, [`run`](mod@run) compares, [`report`] tells. [`quick`] holds counts to a baseline.
-//! [`wire`] asks NFSv3 servers one thing at a time, as fast as they answer. [`native`] holds a mount against the machine's own disk.
-//! [`macklem`] repeats the measurements of NQNFS, with mounts of ours.
+//! - [`relay`] is a network with a round trip. It shows on one machine the effect of a wide-area link on a
+//!   protocol.
+//! - [`workload`] has the workloads of the papers. They run on a [`target`]: a mounted directory, or our own
+//!   client without a mount.
+//! - [`system`] has the systems to compare, [`run`](mod@run) compares them, and [`report`] presents the
+//!   results. [`quick`] compares counts with a baseline.
+//! - [`wire`] sends one kind of call to NFSv3 servers, as fast as they answer.
+//! - [`native`] compares a mount with the machine's own disk.
+//! - [`macklem`] repeats the measurements of NQNFS with our mounts.
 
 mod arguments;
 mod histogram;

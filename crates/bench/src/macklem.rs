@@ -1,10 +1,10 @@
-//! Macklem's measurements (*Not Quite NFS*, 1994, section 7) with `leasehold mount` for his clients: the same cache over
-//! NFSv3 with close-to-open, and over NQNFS with leases.
+//! Macklem's measurements (*Not Quite NFS*, 1994, section 7) with `leasehold mount` in place of his clients.
+//! The same cache runs over NFSv3 with close-to-open and over NQNFS with leases.
 //!
-//! Every client is a process with a directory of its own, a cache of its own, and a relay of its own in front of `leasehold
-//! serve`, which is the distance and which counts. The Modified Andrew Benchmark runs in these directories with a real
-//! compiler, or, for the load test, with one that computes elsewhere (`load`). Calls are counted until the client has ended:
-//! what it had delayed is among them.
+//! Every client is a process with its own directory, its own cache and its own relay in front of
+//! `leasehold serve`. The relay adds the distance and counts calls. The Modified Andrew Benchmark runs in
+//! these directories with a real compiler. The load test may instead use a compiler that computes elsewhere
+//! (`load`). Calls are counted until the client has ended, so that they include its delayed writes.
 
 mod load;
 mod storm;
@@ -23,9 +23,9 @@ use crate::system::{Error, Program, free_port};
 use crate::target::{Forgetting, Mounted};
 use crate::workload::{Plan, andrew};
 
-/// The phase that compiles.
+/// Number of the compile phase.
 const COMPILE: usize = 4;
-/// What the paper's table 1 has, by row: NQNFS, NFS.
+/// Table 1 of the paper, by row: NQNFS, NFS.
 const TABLE_1: [(&str, u64, u64); 7] = [
     ("Getattr", 277, 1210),
     ("Read", 139, 506),
@@ -45,10 +45,10 @@ pub struct Arguments {
     /// The program `leasehold`
     #[arg(long, default_value = "target/release/leasehold")]
     program: PathBuf,
-    /// Against the benchmark's own size of 71 files
+    /// Size relative to the benchmark's own 71 files
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
-    /// How often each
+    /// Rounds for each measurement
     #[arg(long, default_value_t = 4)]
     rounds: usize,
     /// `delay`: round trips, in milliseconds
@@ -66,11 +66,12 @@ pub struct Arguments {
     /// `load`: where compilers compute
     #[arg(long, value_enum, default_value = "here")]
     compilers: Compilers,
-    /// `load`: with `--compilers asleep`, how long each unit takes, in milliseconds [default: what `cc` takes, measured just before]
+    /// `load`: with `--compilers asleep`, how long each unit takes, in milliseconds [default: the time of
+    /// `cc`, measured just before]
     #[arg(long)]
     unit_ms: Option<u64>,
-    /// `load`: the server serves calls one at a time, each for so many microseconds; 0: as fast as it can [default: 5000 with
-    /// `--compilers asleep`, else 0]
+    /// `load`: the server handles one call at a time, each for this many microseconds; 0: as fast as it can
+    /// [default: 5000 with `--compilers asleep`, else 0]
     #[arg(long)]
     service_us: Option<u64>,
 }
@@ -82,22 +83,23 @@ enum What {
     Counts,
     /// Figure 5: the compile phase of several clients at once
     Load,
-    /// Table 4: the compile phase over long ways, TCP and UDP
+    /// Table 4: the compile phase over long distances, TCP and UDP
     Delay,
-    /// Section 4.1: the server is killed in the middle of ten clients that write under leases
+    /// Section 4.1: the server is killed while ten clients write under leases
     Storm,
 }
 
-/// Whose processor compiles.
+/// On which processor the compilers run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Compilers {
-    /// This machine's: `cc`, as often at once as there are clients
+    /// This machine's: one `cc` at a time for each client
     Here,
-    /// Each client's own, which is emulated: the compiler's file operations are made, and it sleeps while it would compute
+    /// An emulated one per client: the compiler's file operations are made, and it sleeps instead of
+    /// computing
     Asleep,
 }
 
-/// What a client speaks.
+/// Protocol and transport of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Variant {
     vers: &'static str,
@@ -113,7 +115,7 @@ impl Variant {
 
 const BOTH: [&str; 2] = ["3", "nqnfs"];
 
-/// A client: mounted until it is ended.
+/// A mounted client process.
 struct Client {
     relay: Relay,
     program: Program,
@@ -121,17 +123,18 @@ struct Client {
 }
 
 impl Client {
-    /// Ends it in order, with all that it had delayed; gives all that it has asked the server.
+    /// Ends the client in order, so that it sends its delayed writes. Returns all calls that it has made to
+    /// the server.
     fn end(self) -> Calls {
         let Client { relay, program, mounted } = self;
         program.end();
-        // It fails where the program has unmounted.
+        // This fails if the program has already unmounted.
         let _ = Command::new("umount").arg("-l").arg(mounted).stderr(std::process::Stdio::null()).status();
         relay.calls()
     }
 }
 
-/// One server, and a directory for everything.
+/// One server, and one directory for all files.
 struct Site<'a> {
     arguments: &'a Arguments,
     directory: PathBuf,
@@ -142,10 +145,10 @@ struct Site<'a> {
 }
 
 impl Arguments {
-    /// Measures, and gives the table as markdown. Wants root, and a Tokio runtime that runs on.
+    /// Measures, and returns the table as Markdown. Needs root and a Tokio runtime that keeps running.
     ///
     /// # Errors
-    /// One line: what does not start, or which file operation failed.
+    /// One line: the program that did not start, or the file operation that failed.
     pub async fn run(self) -> Result<String, String> {
         let runtime = tokio::runtime::Handle::current();
         let measuring = tokio::task::spawn_blocking(move || {
@@ -169,7 +172,7 @@ impl Arguments {
     }
 }
 
-/// What `leasehold` is told to be the server.
+/// Adds the arguments that make `leasehold` the server.
 fn serve_words(process: &mut Command, directory: &Path, listen: SocketAddr) {
     process.arg("serve").arg(directory.join("export")).args(["--export", "/export", "--state"]);
     process.arg(directory.join("state")).args(["--listen", &listen.to_string(), "--insecure"]);
@@ -194,9 +197,9 @@ impl<'a> Site<'a> {
         Program::start(&Interrupt::default(), "serve", process, listen, &directory.join("serve.log"))
     }
 
-    /// The same server once more, begun by a shell as soon as the file `go` is there. For whoever will have files open that are this
-    /// server's: a program that he starts has copies of their descriptors until it is executed, each of which is then closed,
-    /// which waits for the server.
+    /// Prepares another start of the same server: a shell starts it as soon as the file `go` exists. A caller
+    /// needs this if it has files of this server open. A new process has copies of their descriptors until
+    /// exec closes each of them, and that close would wait for the server.
     fn serve_later(&self, go: &Path) -> Result<Program, Error> {
         let mut process = Command::new("sh");
         process.args(["-c", r#"until [ -e "$0" ]; do sleep 0.05; done; exec "$@""#]).arg(go);
@@ -206,7 +209,7 @@ impl<'a> Site<'a> {
         Program::spawn(&Interrupt::default(), "serve", process, self.listen, &log)
     }
 
-    /// Puts the source tree of a client there, and waits until it is no longer new.
+    /// Creates the source tree of each client, and waits until the files are no longer new.
     fn prepare(&self, names: &[String]) -> Result<(), String> {
         for name in names {
             let there = self.directory.join("export").join(name);
@@ -247,7 +250,8 @@ impl<'a> Site<'a> {
         Ok(Client { relay, program, mounted })
     }
 
-    /// Runs phases as a client and gives their times; ends the client, and gives its calls from the first of these phases on.
+    /// Runs phases as a client. Ends the client. Returns the times of these phases, and the client's calls
+    /// from the first of them on.
     fn run(&self, client: Client, name: &str, phases: &[usize]) -> Result<(Vec<f64>, Calls), String> {
         let target = Mounted::new(client.mounted.join(name), Forgetting::Everything);
         let mut times = Vec::new();
@@ -327,7 +331,7 @@ impl<'a> Site<'a> {
     }
 }
 
-/// The rows of table 1, of calls by their names on the wire. What mounts is nobody's work.
+/// Sorts calls by their names on the wire into the rows of table 1. Calls that mount belong to no row.
 fn by_row(calls: &Calls) -> BTreeMap<&'static str, u64> {
     let mut rows: BTreeMap<&'static str, u64> = BTreeMap::new();
     for (name, count) in calls.work() {
@@ -353,7 +357,7 @@ fn mean(times: &[f64]) -> f64 {
     times.iter().sum::<f64>() / times.len().max(1) as f64
 }
 
-/// Standard deviation, of a sample.
+/// Standard deviation of a sample.
 fn deviation(times: &[f64]) -> f64 {
     let mean = mean(times);
     let squares: f64 = times.iter().map(|time| (time - mean).powi(2)).sum();

@@ -1,10 +1,11 @@
-//! `leasehold mount` beside the native file system of the same machine, task by task.
+//! Compares `leasehold mount` with the native file system of the same machine, task by task.
 //!
-//! Four places are compared: a directory of this machine (**native**); a mount of a server on loopback (**mount**); the
-//! same server behind a round trip (**far**), and that once more with every write synchronous (**sync**). A place is
-//! warm: each task runs once uncounted. Then they take turns, task by task and round by round, so that whatever else the
-//! machine does meets all of them; what is reported is the median round, with the fastest and the slowest, and the median
-//! of the ratios within each round.
+//! Four places are compared: a directory of this machine (**native**), a mount of a server on loopback
+//! (**mount**), the same server behind a round trip (**far**), and the far mount with every write synchronous
+//! (**sync**). Each task first runs once in each place without being counted, to warm the caches. Then the
+//! places take turns, task by task and round by round, so that other load of the machine affects all of them.
+//! The report gives the median round, the fastest and slowest round, and the median of the ratios within each
+//! round.
 
 mod arguments;
 mod place;
@@ -28,25 +29,25 @@ use task::Prepared;
 /// What to measure, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// What, in this order.
+    /// The tasks, in this order.
     pub tasks: Vec<Task>,
-    /// Each so often; medians count.
+    /// Rounds for each measurement; the report gives medians.
     pub rounds: usize,
-    /// The round trip of the far places; none if nothing far is wanted.
+    /// The round trip of the far places; `None` leaves them out.
     pub far: Option<Duration>,
-    /// The same in the far places, so often at most: they are slow, and steady.
+    /// The most rounds in the far places: they are slow, and vary little.
     pub far_rounds: usize,
-    /// The version of NFS.
+    /// The NFS version.
     pub vers: String,
-    /// More words for `serve`, such as `--async`.
+    /// More arguments for `serve`, such as `--async`.
     pub serve: Vec<String>,
-    /// More words for `mount -o`.
+    /// More arguments for `mount -o`.
     pub mount: Vec<String>,
     /// How much there is to do.
     pub size: Size,
     /// The program `leasehold`.
     pub leasehold: PathBuf,
-    /// A directory of this machine for everything: its file system is the native one.
+    /// A directory of this machine for all files. Its file system is the native one.
     pub directory: PathBuf,
 }
 
@@ -55,15 +56,16 @@ pub struct Options {
 pub struct Size {
     /// Bytes of the file that is read.
     pub big_bytes: u64,
-    /// Reads of 4 KiB.
+    /// Number of 4 KiB reads.
     pub reads: u64,
-    /// Files that are found and asked for.
+    /// Number of files that the search visits.
     pub files: u64,
-    /// Files of the archive.
+    /// Number of files in the archive.
     pub sources: u64,
-    /// Appends.
+    /// Number of appends.
     pub appends: u64,
-    /// What the far places do is this much less of files and appends: times are told for one of them.
+    /// In the far places, the numbers of archive files and appends are divided by this. Reported times are
+    /// per file or append.
     pub far_part: u64,
 }
 
@@ -83,22 +85,22 @@ impl Default for Size {
 /// Why nothing was measured.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A server, a mount, a relay.
+    /// A server, a mount or a relay failed.
     #[error(transparent)]
     System(#[from] crate::system::Error),
-    /// A task.
+    /// A task failed.
     #[error("{task} in {place}: {source}")]
     Task {
-        /// Which.
+        /// The task.
         task: &'static str,
-        /// Where.
+        /// The place.
         place: &'static str,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// Measures. `progress` hears of each measurement as it ends. Blocks.
+/// Measures. Calls `progress` after each measurement. Blocks the thread.
 ///
 /// # Errors
 /// One line.

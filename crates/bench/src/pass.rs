@@ -1,7 +1,7 @@
-//! One pass of a workload in a directory that is mounted, as a command: for machines that have nothing but the mount.
+//! One pass of a workload in a mounted directory, as a command for machines that have nothing but the mount.
 //!
-//! Whoever compares has put the files there and counts what goes to the origin; this tells what the clients saw. A workload
-//! of several clients runs on several machines, each as a client of its own.
+//! The program that compares has put the files there and counts the calls to the origin. This command reports
+//! what the clients saw. A workload of several clients runs on several machines, each as one client.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,37 +12,38 @@ use crate::run::{Pass, Passed};
 use crate::target::{Forgetting, Mounted, Target};
 use crate::workload::{self, Plan, Workload};
 
-/// Which pass, and where.
+/// The pass, and its directories.
 #[derive(Clone, Debug, clap::Args)]
 pub struct PassArguments {
-    /// Which workload
+    /// Workload to run
     #[arg(long, value_parser = workload::named)]
     workload: Workload,
-    /// 0 is the cold one
+    /// Number of the pass; 0 is the cold one
     #[arg(long, default_value_t = 0)]
     pass: u64,
-    /// Everything random comes from it
+    /// Seed of all random numbers
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Sizes and numbers against those of the papers
+    /// Sizes and counts relative to those of the papers
     #[arg(long, default_value_t = 1.0)]
     scale: f64,
     /// Which client of the workload this is, from 0
     #[arg(long, default_value_t = 0)]
     client: usize,
-    /// Empty the machine's page cache where the workload empties memory (root): it is ours alone
+    /// Where the workload empties memory, empty the machine's page cache (needs root); nothing else may use
+    /// this machine
     #[arg(long)]
     drop_caches: bool,
     /// The directory with the workload's files
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
-    /// A directory of this machine, for what a client keeps on its own disk
+    /// A directory of this machine, for the files that a client keeps on its own disk
     #[arg(long, value_name = "DIR")]
     local: PathBuf,
 }
 
 impl PassArguments {
-    /// Runs it, and prints what it was like as one line of JSON.
+    /// Runs the pass, and prints the result as one line of JSON.
     ///
     /// # Errors
     /// One line.

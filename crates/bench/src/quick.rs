@@ -1,8 +1,9 @@
-//! Counts held to a baseline: a few minutes that tell whether something has begun to ask the origin more often.
+//! Counts compared with a baseline: a few minutes show whether a change makes more calls to the origin.
 //!
-//! Small workloads run on systems of ours, at a distance at which round trips decide. What is compared is what does not
-//! depend on the machine: calls at the origin by kind, exactly, and times as ratios to direct. A count above the baseline
-//! is a fault; one below it is news; a ratio that is much worse is told, and fails nobody.
+//! Small workloads run on our own systems, at a distance at which round trips decide. The comparison uses
+//! only values that do not depend on the machine: calls at the origin by kind, exactly, and times as ratios
+//! to direct. A count above the baseline is a fault, and a count below it is a note. A much worse ratio is
+//! also only a note.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,16 +16,17 @@ use crate::run::Options;
 use crate::system::Kind;
 use crate::workload::{self, Plan};
 
-/// Those whose calls are the same in every run, however slow the machine is. Without delegations they are not: a proxy
-/// closes a file a second after its last client, unless it is opened again before.
+/// Workloads whose calls are the same in every run, however slow the machine is. Without delegations the
+/// calls of the other workloads vary: a proxy closes a file one second after its last client, unless a client
+/// opens it again before.
 const WORKLOADS: [&str; 9] =
     ["andrew", "lookups", "reread", "recall", "rounds", "build", "create", "random-reads", "random-appends"];
-/// How much worse than the baseline's a ratio of times is told.
+/// A ratio of times that is this many times the baseline's is noted.
 const RATIO_TOLERANCE: f64 = 1.5;
-/// So long clients and proxies believe attributes: longer than any run.
+/// How long clients and proxies trust attributes: longer than any run.
 pub const ACTIMEO: Duration = Duration::from_secs(3600);
 
-/// What is measured.
+/// The options of the measurement.
 ///
 /// # Errors
 /// A workload of the list is not there.
@@ -41,24 +43,24 @@ pub fn options() -> Result<Options, String> {
     })
 }
 
-/// What was measured once, and is committed.
+/// The committed result of an earlier measurement.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Baseline {
     /// By workload and system.
     pub entries: BTreeMap<String, Entry>,
 }
 
-/// Of one workload on one system.
+/// The result of one workload on one system.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Entry {
     /// Calls at the origin, without upkeep.
     pub calls: BTreeMap<String, u64>,
-    /// Time against direct.
+    /// Ratio of the time to that of direct.
     pub ratio: f64,
 }
 
 impl Baseline {
-    /// That of a report.
+    /// The baseline that a report gives.
     pub fn of(report: &Report) -> Baseline {
         let entry = |group: Rounds<'_>| {
             let direct = report.rounds(group.workload, "direct", group.rtt_ms);
@@ -70,38 +72,38 @@ impl Baseline {
                     *most = (*most).max(*count);
                 }
             }
-            // Two digits: a ratio is not more exact than that, and a file should not change for less.
+            // Round to two digits: a ratio is not more exact, and the file should not change for less.
             let ratio = (100.0 * group.seconds().median / direct.max(1e-9)).round() / 100.0;
             (format!("{}, {}", group.workload, group.system), Entry { calls, ratio })
         };
         Baseline { entries: report.groups().into_iter().map(entry).collect() }
     }
 
-    /// Reads a committed one.
+    /// Parses a committed baseline.
     ///
     /// # Errors
-    /// It is no baseline.
+    /// The text is no baseline.
     pub fn parse(text: &str) -> Result<Baseline, String> {
         serde_json::from_str(text).map_err(|error| format!("the baseline is no JSON of ours: {error}"))
     }
 
-    /// To be committed.
+    /// The text to commit.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default() + "\n"
     }
 }
 
-/// What came of a comparison.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
-    /// Counts above the baseline, and what was not measured.
+    /// Counts above the baseline, and entries that were not measured.
     pub faults: Vec<String>,
-    /// Counts below it, and ratios.
+    /// Counts below the baseline, and worse ratios.
     pub notes: Vec<String>,
 }
 
 impl Verdict {
-    /// No faults?
+    /// True if there are no faults.
     pub fn passed(&self) -> bool {
         self.faults.is_empty()
     }
@@ -115,7 +117,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Holds what was measured against the baseline.
+/// Compares a measurement with the baseline.
 pub fn compare(measured: &Baseline, baseline: &Baseline) -> Verdict {
     let mut verdict = Verdict::default();
     for (name, expected) in &baseline.entries {

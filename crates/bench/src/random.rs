@@ -1,9 +1,9 @@
 //! Random numbers that are the same in every run: SplitMix64 from a seed.
 //!
-//! What is generated and in which order it is asked for must not depend on the version of a library, or a count that was
-//! exact yesterday would differ today.
+//! The numbers and the order of requests must not depend on the version of a library. Otherwise a count that
+//! was exact in one run would differ in the next.
 
-/// A sequence of numbers; a clone goes its own way from the same place.
+/// A sequence of numbers. A clone continues on its own from the same position.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
@@ -13,7 +13,7 @@ impl Random {
         Random(seed)
     }
 
-    /// A sequence of its own for a part of a whole: thread 3 of client 1, say.
+    /// An independent sequence for one part of a workload, such as thread 3 of client 1.
     pub fn part(seed: u64, part: &[u64]) -> Random {
         let mix = |so_far: u64, &word: &u64| Random(so_far ^ word.wrapping_mul(0xd6e8_feb8_6659_fd93)).word();
         Random(part.iter().fold(seed, mix))
@@ -28,27 +28,28 @@ impl Random {
         word ^ (word >> 31)
     }
 
-    /// One of 0 to `bound` - 1, each as likely; 0 for a bound of 0.
+    /// A uniformly distributed number from 0 to `bound` - 1; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.word()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// One of `low` to `high`, both of them included.
+    /// A uniformly distributed number from `low` to `high`, both included.
     pub fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low).saturating_add(1))
     }
 
-    /// From 0 to 1, less 1.
+    /// A uniformly distributed number from 0 (included) to 1 (excluded).
     pub fn fraction(&mut self) -> f64 {
         (self.word() >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Gamma-distributed, of the shape 1 (filebench's default `gamma` of 1000): an exponential with this mean.
+    /// A gamma-distributed number of shape 1 (filebench's default `gamma` of 1000): exponential with this
+    /// mean.
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.fraction()).ln()
     }
 
-    /// Fills a buffer with bytes that no compression gets smaller.
+    /// Fills a buffer with incompressible bytes.
     pub fn fill(&mut self, buffer: &mut [u8]) {
         for chunk in buffer.chunks_mut(8) {
             let word = self.word().to_le_bytes();
@@ -56,7 +57,7 @@ impl Random {
         }
     }
 
-    /// So many such bytes.
+    /// Returns `count` incompressible bytes.
     pub fn bytes(&mut self, count: usize) -> Vec<u8> {
         let mut bytes = vec![0; count];
         self.fill(&mut bytes);
@@ -64,15 +65,15 @@ impl Random {
     }
 }
 
-/// Zipf's law over so many things: the `k`th is chosen with a chance proportional to 1/k (Breslau et al., which Nache
-/// takes for web servers).
+/// Zipf's law over `count` things: the chance of the `k`th is proportional to 1/k (Breslau et al.; Nache uses
+/// it for web servers).
 #[derive(Clone, Debug)]
 pub struct Zipf {
     cumulated: Vec<f64>,
 }
 
 impl Zipf {
-    /// Over 0 to `count` - 1.
+    /// The law over the numbers from 0 to `count` - 1.
     pub fn new(count: usize) -> Zipf {
         let mut so_far = 0.0;
         let weights = (1..=count.max(1)).map(|rank| {

@@ -1,12 +1,17 @@
-//! A network between two ends of one machine: a relay that delays, caps, counts, and can be cut or lost now and then.
+//! A network between two ends on one machine: a relay that delays, limits bandwidth, counts, and can be cut
+//! or fail periodically.
 //!
-//! What comes in on one side leaves on the other half a round trip later, in order, as it would on a long wire. Each
-//! direction of the relay is one [`Line`], shared by all connections: its bandwidth is theirs together.
-//! A TCP connection is taken apart and joined anew, so that each side acknowledges to the relay at once: losses and
-//! congestion are not modelled. Bytes under way are bounded for each direction of each connection; beyond the bound
-//! nothing more is read, and TCP's own window tells the sender. Datagrams beyond it are lost. Jitter delays and never
-//! reorders, as queues on the way do. What passes is read along, and NFS calls are counted by kind ([`Calls`]).
-//! At its far end there may be a server of limited capacity, which relays share ([`Station`]).
+//! Bytes that arrive on one side leave on the other half a round trip later, in order, as on a long wire.
+//! Each direction of the relay is one [`Line`]. All connections share its bandwidth.
+//!
+//! The relay terminates each TCP connection and opens its own to the target, so that each side gets its
+//! acknowledgements from the relay at once. Packet loss and congestion are not modelled. The bytes in flight
+//! are bounded for each direction of each connection. At the bound the relay stops reading, and TCP's window
+//! stops the sender. Datagrams over the bound are lost. Jitter delays bytes and never reorders them, as
+//! queues on a path do.
+//!
+//! The relay also parses the traffic and counts NFS calls by kind ([`Calls`]). Several relays may share an
+//! emulated server of limited capacity at their far end ([`Station`]).
 
 mod alarm;
 mod datagram;
@@ -38,35 +43,36 @@ pub use tap::Calls;
 use line::{Jitter, Line};
 use tap::Tap;
 
-/// The most that may be under way in each direction of a connection.
+/// The largest allowed bound of the bytes in flight in each direction of a connection.
 const BUFFER_MAX_BYTES: usize = 1 << 30;
 
-/// What a relay is to be like.
+/// The properties of a relay.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Where it listens; port 0 takes a free one, the same for TCP and UDP.
+    /// The address to listen on. Port 0 selects a free port, the same for TCP and UDP.
     pub listen: SocketAddr,
-    /// The round trip that it adds: half of it in each direction.
+    /// The round trip that the relay adds: half of it in each direction.
     pub rtt: Duration,
-    /// The most that a round trip may take beyond that: half of it in each direction, anything up to it being as likely.
+    /// The longest random delay added to a round trip: up to half of it in each direction, uniformly
+    /// distributed.
     pub jitter: Duration,
-    /// Of the jitter: the same seed gives the same delays in the same order.
+    /// Seed of the jitter: the same seed gives the same delays in the same order.
     pub seed: u64,
-    /// When the network is lost, if ever.
+    /// When the network fails; `None` means never.
     pub outages: Option<Outages>,
-    /// Bandwidth of each direction, for all connections together; `None` is no bound.
+    /// Bandwidth of each direction, for all connections together; `None` means unlimited.
     pub bytes_per_second: Option<NonZeroU64>,
-    /// Bytes under way at most in each direction of each connection. It bounds the rate of a connection to this much
-    /// in each half of a round trip.
+    /// The most bytes in flight in each direction of each connection. A connection can transfer at most this
+    /// much per half round trip.
     pub buffer_bytes: usize,
-    /// Relay UDP too.
+    /// Also relay UDP.
     pub udp: bool,
-    /// From which ports it calls the target over TCP: exports that are `secure` want reserved ones.
+    /// Source ports of the TCP connections to the target. `secure` exports require reserved ports.
     pub source: SourcePort,
 }
 
 impl Default for Options {
-    /// No delay, no cap, on a free port of 127.0.0.1, TCP and UDP, 16 MiB under way.
+    /// No delay, no bandwidth limit, a free port of 127.0.0.1, TCP and UDP, 16 MiB in flight.
     fn default() -> Options {
         Options {
             listen: (Ipv4Addr::LOCALHOST, 0).into(),
@@ -83,22 +89,23 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The default with a round trip.
+    /// The default options with a round trip.
     pub fn rtt(rtt: Duration) -> Options {
         Options { rtt, ..Options::default() }
     }
 }
 
-/// How a network fails. Datagrams are lost in both.
+/// How a network fails. Both ways lose datagrams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// Connections are reset, new ones too as soon as they are made.
+    /// Connections are reset. A new connection is reset as soon as it is made.
     Reset,
-    /// Nothing gets through and nobody is told. What was under way in connections arrives after [`Relay::restore`].
+    /// No data gets through and neither side gets an error. Bytes in flight in connections arrive after
+    /// [`Relay::restore`].
     BlackHole,
 }
 
-/// Bytes that came out of a relay.
+/// Bytes that a relay has delivered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Traffic {
     /// To the target.
@@ -115,7 +122,7 @@ pub struct Relay {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// What the tasks of a relay share.
+/// State shared by the tasks of a relay.
 #[derive(Debug)]
 struct Shared {
     target: SocketAddr,
@@ -129,27 +136,28 @@ struct Shared {
     connections: AtomicU64,
 }
 
-/// Whether the network is there.
+/// Whether the network works.
 #[derive(Clone, Copy, Debug, Default)]
 struct Network {
     cut: Option<Cut>,
-    /// Counts the resets: a connection made before the last one is dead.
+    /// Number of resets so far. A connection made before the last reset is dead.
     resets: u64,
 }
 
 impl Relay {
-    /// Listens, and relays to `target`, which need not answer yet. Wants a tokio runtime around it.
+    /// Listens, and relays to `target`, which need not answer yet. Must be called in a tokio runtime.
     ///
     /// # Errors
-    /// What `bind` says, for instance `AddrInUse`.
+    /// Errors of `bind`, for instance `AddrInUse`.
     pub fn start(target: SocketAddr, options: Options) -> io::Result<Relay> {
         Relay::start_before(None, target, options)
     }
 
-    /// The same, with a station before the target. Then it relays RPC and nothing else: a stream that is something else is ended.
+    /// As `start`, with a station in front of the target. Such a relay accepts only RPC: it ends any other
+    /// stream.
     ///
     /// # Errors
-    /// What `bind` says, for instance `AddrInUse`.
+    /// Errors of `bind`, for instance `AddrInUse`.
     pub fn start_before(
         station: Option<Arc<Station>>,
         target: SocketAddr,
@@ -162,7 +170,8 @@ impl Relay {
                 Jitter { most: options.jitter / 2, random: Random::part(options.seed, &[direction]) };
             Line::new(options.rtt / 2, options.bytes_per_second, jitter)
         };
-        // A call is served when all of it is there, so there must be room for it, its marks, and what is read next.
+        // A station serves a call once all of it has arrived. The bound must leave capacity for the call, its
+        // record marks, and the next read.
         let whole_call = if station.is_some() { tap::CALL_MAX_BYTES + stream::CHUNK_BYTES } else { 0 };
         let least = stream::CHUNK_BYTES + whole_call;
         let shared = Arc::new(Shared {
@@ -188,22 +197,22 @@ impl Relay {
         Ok(Relay { local, shared, tasks })
     }
 
-    /// Where it listens.
+    /// The address that the relay listens on.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
     }
 
-    /// Bytes that have come through so far.
+    /// Bytes delivered so far.
     pub fn bytes(&self) -> Traffic {
         Traffic { up: self.shared.up.bytes(), down: self.shared.down.bytes() }
     }
 
-    /// NFS calls that have gone to the target so far, resent ones included.
+    /// NFS calls sent to the target so far, including retransmissions.
     pub fn calls(&self) -> Calls {
         self.shared.tap.calls()
     }
 
-    /// TCP connections made through it so far.
+    /// TCP connections made through the relay so far.
     pub fn connections(&self) -> u64 {
         self.shared.connections.load(Ordering::Relaxed)
     }
@@ -239,7 +248,7 @@ impl Drop for Relay {
 }
 
 fn bind(options: Options) -> io::Result<(TcpListener, Option<UdpSocket>)> {
-    // A free TCP port need not be free for UDP: with port 0, try a few.
+    // If a free TCP port is taken for UDP, try another one; only with port 0.
     let mut attempts = if options.listen.port() == 0 { 16 } else { 1 };
     let listener = loop {
         let listener = TcpListener::bind(options.listen)?;

@@ -1,4 +1,4 @@
-//! What was measured: every measurement, and medians of them with their spread.
+//! Reports: all measurements, and their medians with the spread.
 
 mod aims;
 mod exhibits;
@@ -17,58 +17,58 @@ use crate::run::{Options, Passed};
 use crate::system::{Hits, Observation, Usage};
 use crate::workload::{Latencies, Phase, Plan, Workload};
 
-/// One workload, once, on one system.
+/// One run of a workload on one system.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// Its name.
+    /// Name of the workload.
     pub workload: String,
-    /// Its name, with `cold`, `warm` or `again` behind it where there is a difference.
+    /// Name of the system, followed by `cold`, `warm` or `again` if there are several passes.
     pub system: String,
-    /// From 0.
+    /// Number of the round, from 0.
     pub round: usize,
     /// Round trip to the origin.
     pub rtt_ms: f64,
-    /// Clients.
+    /// Number of clients.
     pub clients: usize,
-    /// How long all of it took.
+    /// Seconds for the entire pass.
     pub seconds: f64,
-    /// Its parts.
+    /// The parts of the pass.
     pub phases: Vec<Phase>,
     /// System calls of the workload.
     pub operations: u64,
-    /// How long they took, by kind.
+    /// Durations of these system calls, by kind.
     pub latencies: BTreeMap<String, Latencies>,
-    /// What the origin was asked.
+    /// Calls at the origin.
     pub calls: Calls,
     /// Bytes to the origin.
     pub bytes_up: u64,
-    /// Bytes from it.
+    /// Bytes from the origin.
     pub bytes_down: u64,
-    /// Of the server processes.
+    /// Resources used by the server processes.
     pub usage: Vec<Usage>,
-    /// CPU time of the clients, of the relay and of the workload itself.
+    /// CPU seconds of the clients, the relay and the workload itself.
     pub client_cpu_seconds: f64,
-    /// Of our own cache.
+    /// Hits of our own cache.
     pub hits: Option<Hits>,
 }
 
-/// What was measured, and on what.
+/// The subject of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Subject<'s> {
     /// The workload.
     pub workload: &'s Workload,
     /// The system.
     pub system: &'s str,
-    /// `cold`, `warm` or `again`, with a space in front of it, where there is a difference.
+    /// `cold`, `warm` or `again`, with a leading space, if there are several passes; else empty.
     pub state: &'s str,
-    /// From 0.
+    /// Number of the round, from 0.
     pub round: usize,
     /// Round trip to the origin.
     pub rtt: Duration,
 }
 
 impl Measurement {
-    /// What a pass was like for its clients, and what was seen of the servers meanwhile.
+    /// Combines the clients' view of a pass with the observation of the servers during it.
     pub fn new(subject: Subject<'_>, passed: Passed, seen: Observation) -> Measurement {
         let Subject { workload, system, state, round, rtt } = subject;
         Measurement {
@@ -91,28 +91,28 @@ impl Measurement {
     }
 }
 
-/// Something that is not in the report.
+/// Something that was not measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// What.
+    /// The missing part.
     pub what: String,
-    /// Why not.
+    /// The reason.
     pub why: String,
 }
 
-/// Where it was measured.
+/// The machine that measured.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// Processors.
+    /// Number of processors.
     pub processors: usize,
-    /// Bytes.
+    /// Memory in bytes.
     pub memory_bytes: u64,
-    /// Of the kernel.
+    /// Name and release of the kernel.
     pub kernel: String,
 }
 
 impl Machine {
-    /// The one that we are on.
+    /// This machine.
     pub fn this() -> Machine {
         let name = rustix::system::uname();
         let memory = rustix::system::sysinfo();
@@ -124,19 +124,19 @@ impl Machine {
     }
 }
 
-/// The network, but for its round trips, and what is behind it.
+/// The network apart from its round trips, and the origin behind it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Network {
-    /// The most that a round trip takes beyond its time.
+    /// The longest random delay added to a round trip, in milliseconds.
     pub jitter_ms: f64,
-    /// Of each direction; `None` is no bound.
+    /// Bandwidth of each direction; `None` means unlimited.
     pub bytes_per_second: Option<u64>,
-    /// The user's own server, as named.
+    /// URL of the user's own server, if one was used.
     pub origin: Option<String>,
 }
 
 impl Network {
-    /// That of a run.
+    /// The network of a run.
     pub fn of(options: &Options, network: &relay::Options) -> Network {
         Network {
             jitter_ms: network.jitter.as_secs_f64() * 1e3,
@@ -146,43 +146,44 @@ impl Network {
     }
 }
 
-/// A whole comparison.
+/// A comparison.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// Begin, in UTC.
+    /// When it began, in UTC.
     pub date: String,
-    /// Where.
+    /// The machine.
     pub machine: Machine,
-    /// That makes it again.
+    /// The command that repeats it.
     pub command: String,
     /// Seed and scale.
     pub plan: Plan,
-    /// Version of NFS that clients and proxies speak.
+    /// NFS version that clients and proxies use.
     pub vers: String,
-    /// What is between clients and origin but for the round trip, and whose the origin is.
+    /// The network apart from the round trip, and the user's own origin.
     #[serde(default)]
     pub network: Network,
-    /// How often each was measured.
+    /// Number of rounds for each measurement.
     pub rounds: usize,
-    /// What is not in it.
+    /// The parts that were not measured.
     pub left_out: Vec<LeftOut>,
-    /// What is.
+    /// The measurements.
     pub measurements: Vec<Measurement>,
 }
 
-/// A median, and how far the rounds lie apart.
+/// A median, and the range of the rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Median {
-    /// The one in the middle.
+    /// The median.
     pub median: f64,
-    /// The lowest.
+    /// The lowest value.
     pub low: f64,
-    /// The highest.
+    /// The highest value.
     pub high: f64,
 }
 
 impl Median {
-    /// Of some values; zero of none. Of an even number, the lower of the two in the middle.
+    /// The median of `values`; zeros if there are none. For an even number of values, the lower of the two in
+    /// the middle.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Median {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
@@ -197,7 +198,8 @@ impl Median {
         if self.median > 0.0 { (self.high - self.low) / self.median } else { 0.0 }
     }
 
-    /// Seconds for people; with the lowest and the highest where they lie further apart than a tenth of the median.
+    /// Seconds as text. Adds the lowest and the highest value if they differ by more than a tenth of the
+    /// median.
     fn time(&self) -> String {
         let median = seconds(self.median);
         if self.spread() <= 0.1 {
@@ -210,23 +212,23 @@ impl Median {
 /// All rounds of one workload on one system at one distance.
 #[derive(Clone, Debug)]
 pub struct Rounds<'r> {
-    /// The workload's name.
+    /// Name of the workload.
     pub workload: &'r str,
-    /// The system's name.
+    /// Name of the system.
     pub system: &'r str,
-    /// The distance.
+    /// Round trip to the origin.
     pub rtt_ms: f64,
-    /// At least one.
+    /// The measurements; at least one.
     pub all: Vec<&'r Measurement>,
 }
 
 impl<'r> Rounds<'r> {
-    /// The median of something.
+    /// The median of a property of the measurements.
     pub fn median(&self, what: impl Fn(&Measurement) -> f64) -> Median {
         Median::of(self.all.iter().map(|measurement| what(measurement)))
     }
 
-    /// Seconds.
+    /// Seconds per pass.
     pub fn seconds(&self) -> Median {
         self.median(|measurement| measurement.seconds)
     }
@@ -236,12 +238,12 @@ impl<'r> Rounds<'r> {
         self.median(|measurement| measurement.calls.total_of_work() as f64)
     }
 
-    /// Was anything there to count what the origin was asked?
+    /// True if a relay counted the calls at the origin.
     pub fn is_counted(&self) -> bool {
         !matches!(self.system.split(' ').next(), Some("local" | "dir"))
     }
 
-    /// Operations of one kind at the origin.
+    /// Number of operations of one kind at the origin.
     pub fn operations(&self, name: &str) -> Median {
         self.median(|measurement| measurement.calls.operations_of(name) as f64)
     }
@@ -255,7 +257,7 @@ impl<'r> Rounds<'r> {
         (!all.is_empty()).then(|| Median::of(all))
     }
 
-    /// Calls at the origin in a phase. None where they were counted for the whole pass only.
+    /// Calls at the origin in a phase. `None` if calls were counted only for the entire pass.
     pub fn phase_calls(&self, name: &str) -> Option<Median> {
         let calls = |measurement: &&Measurement| {
             measurement.phases.iter().find(|phase| phase.name == name).and_then(|phase| phase.calls)
@@ -273,7 +275,7 @@ impl<'r> Rounds<'r> {
 }
 
 impl Report {
-    /// Nothing measured yet.
+    /// A report without measurements.
     pub fn new(machine: Machine, options: &Options, vers: &str, network: &relay::Options) -> Report {
         Report {
             date: date(SystemTime::now()),
@@ -288,10 +290,10 @@ impl Report {
         }
     }
 
-    /// Adds what another one measured: in the lab, or another day.
+    /// Adds the measurements of another report, made in the lab or on another day.
     ///
     /// # Errors
-    /// It measured something else: another seed, scale, version, network or origin; or a round that is there already.
+    /// The reports differ in seed, scale, version, network or origin, or a round is in both.
     pub fn join(&mut self, other: Report) -> Result<(), String> {
         if (other.plan, &other.vers, &other.network) != (self.plan, &self.vers, &self.network) {
             let of = |report: &Report| {
@@ -321,7 +323,7 @@ impl Report {
         Ok(())
     }
 
-    /// Grouped, in the order in which they were first measured.
+    /// The measurements in groups, in the order in which they were first measured.
     pub fn groups(&self) -> Vec<Rounds<'_>> {
         let mut groups: Vec<Rounds<'_>> = Vec::new();
         for each in &self.measurements {
@@ -342,7 +344,7 @@ impl Report {
         groups
     }
 
-    /// One group.
+    /// The group of one workload on one system at one distance.
     pub fn rounds(&self, workload: &str, system: &str, rtt_ms: f64) -> Option<Rounds<'_>> {
         let wanted = |group: &Rounds<'_>| {
             group.workload == workload && group.system == system && (group.rtt_ms - rtt_ms).abs() < 1e-6
@@ -350,22 +352,22 @@ impl Report {
         self.groups().into_iter().find(wanted)
     }
 
-    /// Distances that were measured, the nearest first.
+    /// The measured round trips, the shortest first.
     pub fn rtts(&self) -> Vec<f64> {
         sorted(self.measurements.iter())
     }
 
-    /// Those of a workload.
+    /// The measured round trips of one workload.
     pub fn rtts_of(&self, workload: &str) -> Vec<f64> {
         sorted(self.measurements.iter().filter(|measurement| measurement.workload == workload))
     }
 
-    /// As JSON.
+    /// The report as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 
-    /// For a terminal.
+    /// The report for a terminal.
     pub fn table(&self) -> String {
         table::render(self)
     }
@@ -375,7 +377,7 @@ impl Report {
         markdown::render(self)
     }
 
-    /// A page that needs nothing but itself.
+    /// The report as a self-contained HTML page.
     pub fn html(&self) -> String {
         html::render(self)
     }
@@ -392,7 +394,7 @@ fn sorted<'m>(measurements: impl Iterator<Item = &'m Measurement>) -> Vec<f64> {
 fn date(time: SystemTime) -> String {
     let seconds = time.duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Civil from days: the year begins in March, so that the leap day is its last.
+    // Civil date from days: the year begins in March, so that the leap day is its last day.
     let shifted = days + 719_468;
     let era = shifted / 146_097;
     let day_of_era = shifted % 146_097;
@@ -405,10 +407,10 @@ fn date(time: SystemTime) -> String {
     format!("{year}-{month:02}-{day:02} {:02}:{:02} UTC", rest / 3600, rest / 60 % 60)
 }
 
-/// In a cell of what there is not.
+/// Content of a table cell without a value.
 const NOT_COUNTED: &str = "-";
 
-/// A size for people.
+/// A size as text.
 fn bytes(count: f64) -> String {
     match count {
         ..10_000.0 => format!("{count:.0} B"),
@@ -418,7 +420,7 @@ fn bytes(count: f64) -> String {
     }
 }
 
-/// Seconds for people: three digits that mean something.
+/// Seconds as text, with up to three significant digits.
 fn seconds(seconds: f64) -> String {
     match seconds {
         ..0.001 => format!("{:.0} µs", seconds * 1e6),

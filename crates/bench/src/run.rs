@@ -1,9 +1,11 @@
-//! A comparison: workloads on systems, in turns, again and again.
+//! A comparison: runs workloads on systems in turns, for several rounds.
 //!
-//! Of each workload every round measures every system, another one first each time, so that whatever else the machine
-//! does meets all of them. Each measurement has files of its own on the origin, put there before all of them, so that no
-//! system finds another's. Systems that keep something run twice: cold, and warm over what that left. A mount is mounted anew for
-//! that; of what users do again and again a third measurement tells how it is the second time on one mount.
+//! Every round of a workload measures every system, each time beginning with another one, so that other load
+//! of the machine affects all systems. Each measurement has its own files on the origin, so that no system
+//! finds another's files. They are put there before the round's first measurement.
+//!
+//! A system with a cache runs twice: cold, and warm with the cache of the cold pass. A mount is mounted anew
+//! between the two passes. For tasks that users repeat, a third pass measures the second run on one mount.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,46 +22,47 @@ use crate::system::{self, Error, Kind, Observation, Origin, System, TestBed};
 use crate::target::Target;
 use crate::workload::{Latencies, Meter, Metered, Phase, Plan, Run, Workload};
 
-/// What is younger than this is not sure to be told from its next change, and a cache asks again: the network file systems
-/// that people use are not made of files of a second ago.
+/// A cache asks the origin again for files younger than this, because it may not be able to distinguish the
+/// next change by its timestamp. The files that people use on network file systems are seldom that young.
 const AGE: Duration = Duration::from_millis(3200);
 
 /// What to compare, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// In this order.
+    /// The workloads, in this order.
     pub workloads: Vec<Workload>,
-    /// Those that do not run here are left out, and the report says why.
+    /// The systems. If one cannot run here, it is left out and the report says why.
     pub systems: Vec<Kind>,
-    /// Round trips to the origin; everything is done for each of them.
+    /// Round trips to the origin. Every measurement is repeated for each of them.
     pub rtts: Vec<Duration>,
     /// Seed and scale.
     pub plan: Plan,
-    /// How often each.
+    /// Rounds for each measurement.
     pub rounds: usize,
-    /// Put the files of all measurements there at first, and wait for them to age once: for small ones.
+    /// Prepare the files of all measurements first, and wait only once for them to age. For small workloads.
     pub together: bool,
-    /// The user's server, instead of one of ours.
+    /// The user's server, used instead of one of ours.
     pub against: Option<Url>,
-    /// As typed, to make the report again.
+    /// The command line, to repeat the report.
     pub command: String,
 }
 
-/// Something that a user waits for.
+/// Progress of a comparison, for the user.
 #[derive(Clone, Copy, Debug)]
 pub struct Progress<'p> {
     /// Measurements done.
     pub done: usize,
-    /// Of how many.
+    /// Number of all measurements.
     pub of: usize,
-    /// What goes on now.
+    /// The current step.
     pub doing: &'p str,
 }
 
-/// Compares.
+/// Runs the comparison.
 ///
 /// # Errors
-/// The origin does not run, or [`TestBed::interrupt`] was told; then nothing is left behind. What fails in one measurement is in the report, and the others go on.
+/// The origin does not run, or [`TestBed::interrupt`] requests the end; then nothing is left behind. If one
+/// measurement fails, the report contains the error and the others continue.
 pub fn run(
     test_bed: &TestBed,
     options: &Options,
@@ -149,13 +152,13 @@ impl std::fmt::Display for Turn<'_> {
 }
 
 impl Turn<'_> {
-    /// The directory of a measurement: on the origin, and for the system's own.
+    /// Name of the measurement's directory on the origin, and of the system's own directory.
     fn name(&self, kind: Kind) -> String {
         let rtt = self.test_bed.network.rtt.as_micros();
         format!("leasehold-bench-{}-{}-{rtt}-{kind}", self.workload.name, self.round)
     }
 
-    /// Who is first changes with the rounds.
+    /// The order of the systems. Each round begins with another one.
     fn order(&self, systems: &[Kind]) -> Vec<Kind> {
         let mut order: Vec<Kind> = self.systems(systems).collect();
         let first = self.round % order.len().max(1);
@@ -163,7 +166,7 @@ impl Turn<'_> {
         order
     }
 
-    /// Those that are measured with this workload.
+    /// The systems that are measured with this workload.
     fn systems<'s>(&self, systems: &'s [Kind]) -> impl Iterator<Item = Kind> + use<'s> {
         let workload = *self.workload;
         systems.iter().copied().filter(move |kind| kind.takes(&workload))
@@ -193,7 +196,7 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// All passes of a system; an error is one line.
+    /// Runs all passes of a system. An error is one line.
     fn measure(&self, kind: Kind, into: &mut Vec<Measurement>) -> Result<(), String> {
         let one_line = |error: Error| error.to_string();
         let (name, workload) = (self.name(kind), self.workload);
@@ -223,7 +226,7 @@ impl Turn<'_> {
         pass: u64,
         name: &str,
     ) -> Result<Measurement, String> {
-        // Counted while the clients are still there: what they do when they leave is not the workload's.
+        // Count while the clients still exist: calls of their shutdown are not part of the workload.
         let settled = |system: &mut System<'_>, before: &Observation| system.settled().since(before);
         let (passed, seen) = self.work(system, pass, name, settled)?;
         let (workload, rtt) = (self.workload, self.test_bed.network.rtt);
@@ -231,8 +234,8 @@ impl Turn<'_> {
         Ok(Measurement::new(subject, passed, seen))
     }
 
-    /// What clients do in a pass, and what is to be done before they leave, with what had been seen before. What is mounted
-    /// stays so unless that ends it.
+    /// Runs a pass, and then `then` with the observation made before the pass. The clients end only after
+    /// that. Mounts stay, unless `then` ends them.
     fn work<T>(
         &self,
         system: &mut System<'_>,
@@ -263,43 +266,44 @@ impl Turn<'_> {
     }
 }
 
-/// One pass of a workload, to be run.
+/// One pass of a workload.
 pub struct Pass<'p> {
-    /// Which.
+    /// The workload.
     pub workload: &'p Workload,
     /// Seed and scale.
     pub plan: Plan,
-    /// At least one.
+    /// The clients; at least one.
     pub clients: &'p [Arc<dyn Target>],
-    /// The number of the first of them, where others run elsewhere.
+    /// Number of the first of these clients, if others run elsewhere.
     pub first_client: usize,
-    /// A client of the origin, where the workload wants one.
+    /// A client that goes directly to the origin, if the workload needs one.
     pub beside: Option<&'p dyn Target>,
-    /// 0 is the cold one.
+    /// Number of the pass; 0 is the cold one.
     pub pass: u64,
-    /// For what clients keep on their own disks.
+    /// A directory for the files that clients keep on their own disks.
     pub local: &'p Path,
-    /// Calls at the origin so far, where somebody counts.
+    /// Returns the calls at the origin so far, if they are counted.
     pub calls: Option<&'p (dyn Fn() -> u64 + Sync)>,
 }
 
-/// What a pass was like for its clients, wherever they ran.
+/// The clients' view of a pass, wherever they ran.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Passed {
-    /// How long all of it took.
+    /// Seconds for the entire pass.
     pub seconds: f64,
-    /// Its parts.
+    /// The parts of the pass.
     pub phases: Vec<Phase>,
     /// System calls of the workload.
     pub operations: u64,
-    /// How long they took, by kind.
+    /// Durations of these system calls, by kind.
     pub latencies: BTreeMap<String, Latencies>,
     /// CPU time of this process.
     pub cpu_seconds: f64,
 }
 
 impl Passed {
-    /// Of several machines that began at the same time: sums, and the slowest of them.
+    /// Combines the results of two machines that began at the same time: sums of counts, and the longer of
+    /// the times.
     #[must_use]
     pub fn and(mut self, other: &Passed) -> Passed {
         self.seconds = self.seconds.max(other.seconds);
@@ -318,10 +322,10 @@ impl Passed {
 }
 
 impl Pass<'_> {
-    /// Runs it.
+    /// Runs the pass.
     ///
     /// # Errors
-    /// The workload's; or it was interrupted.
+    /// The workload failed, or it was interrupted.
     pub fn run(&self, interrupt: &Interrupt) -> io::Result<Passed> {
         let meter = Arc::new(Meter::new(interrupt));
         let first: &dyn Target =
@@ -341,7 +345,8 @@ impl Pass<'_> {
         (self.workload.run)(&mut run)?;
         let wall_seconds = started.elapsed().as_secs_f64();
         let phases = run.phases;
-        // Medians of single operations, and what two clients did at once, do not add up to anything.
+        // If phases are medians of single operations, or ran at the same time, their sum is meaningless: use
+        // the wall clock.
         let sum = phases.iter().map(|phase| phase.seconds).sum();
         let seconds = if self.workload.phases_add_up() { sum } else { wall_seconds };
         Ok(Passed {

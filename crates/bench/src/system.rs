@@ -1,7 +1,8 @@
-//! Systems under test: what stands between a client and the origin, started and driven in the same way.
+//! Systems under test: everything between a client and the origin, started and driven in the same way.
 //!
-//! Each has a [`Relay`] of its own in front of the origin, which is the distance, and which counts what goes there.
-//! Servers are processes, so that their CPU time and memory are theirs. Everything ends with its value.
+//! Each system has its own [`Relay`] in front of the origin. The relay adds the distance and counts the calls
+//! to the origin. Servers are processes, so that their CPU time and memory can be measured separately.
+//! Everything that a value started ends when the value is dropped.
 
 mod ganesha;
 mod kind;
@@ -33,25 +34,25 @@ pub enum Error {
     /// A program did not start, or did not become ready.
     #[error("cannot start {program}: {why}")]
     Start {
-        /// Which.
+        /// Name of the program.
         program: String,
-        /// In a line, with what it said.
+        /// The cause in one line, with the end of the program's log.
         why: String,
     },
     /// A client could not be made.
     #[error("cannot mount {url}: {why}")]
     Mount {
-        /// What.
+        /// The URL.
         url: String,
-        /// In a line.
+        /// The cause in one line.
         why: String,
     },
-    /// The relay or a directory.
+    /// The relay or a directory failed.
     #[error("{what}: {source}")]
     Io {
-        /// What was wanted.
+        /// The failed operation.
         what: String,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
 }
@@ -63,43 +64,43 @@ impl Error {
     }
 }
 
-/// What all systems of a comparison have in common.
+/// Settings and resources shared by all systems of a comparison.
 #[derive(Clone, Debug)]
 pub struct TestBed {
-    /// Clients and relays live in it.
+    /// The runtime of clients and relays.
     pub runtime: Runtime,
     /// The program `leasehold`.
     pub leasehold: PathBuf,
-    /// A directory of this machine for everything that is made, by root for ganesha.
+    /// A directory of this machine for all files. Root creates them for ganesha.
     pub directory: PathBuf,
     /// `3`, `4.1` or `4.2`.
     pub vers: String,
     /// The network between clients' side and origin.
     pub network: relay::Options,
-    /// How long clients and proxies believe attributes, where counts must not depend on time.
+    /// How long clients and proxies trust attributes, if counts must not depend on time.
     pub actimeo: Option<Duration>,
-    /// Bytes of pages of a client.
+    /// Bytes of pages that a client may cache.
     pub memory_bytes: usize,
-    /// A directory that somebody has mounted, to be measured as it is.
+    /// A directory that the user has mounted, measured as it is.
     pub mounted: Option<PathBuf>,
-    /// Ends everything before its time.
+    /// Ends the comparison early.
     pub interrupt: Interrupt,
 }
 
 impl TestBed {
-    /// Of clients, with or without delegations.
+    /// Behaviour of the clients, with or without delegations.
     pub fn habits(&self, delegations: bool) -> Habits {
         let habits = Habits::linux(self.vers != "3");
         let habits = self.actimeo.map_or(habits, |timeout| habits.with_actimeo(timeout));
         Habits { delegations, memory_bytes: self.memory_bytes, ..habits }
     }
 
-    /// The same, not to be interrupted: for what is done at the end.
+    /// A copy that cannot be interrupted, for the cleanup.
     fn for_cleaning(&self) -> TestBed {
         TestBed { interrupt: Interrupt::default(), ..self.clone() }
     }
 
-    /// A client of a server, below a directory of its export.
+    /// Connects a client to a server; it works below the directory `base` of the export.
     pub fn client(&self, server: &Address, base: &str, habits: Habits) -> Result<Unmounted, Error> {
         self.interrupt.check().map_err(Error::io("no client"))?;
         let text = server.url(&self.vers, self.actimeo);
@@ -107,17 +108,17 @@ impl TestBed {
         let url = Url::parse(&text).map_err(|error| failed(error.to_string()))?;
         let origin =
             self.runtime.block_on(client::connect(&url)).map_err(|error| failed(error.to_string()))?;
-        // Where the URL leaves the version to the server, the answer says whether opens are told.
+        // If the URL lets the server choose the version, only the connection knows whether OPENs are sent.
         let habits = Habits { opens: origin.version() != "3", ..habits };
         let fs = origin.file_system();
         let client = Unmounted::new(self.runtime.clone(), fs, habits, base);
         client.map(|client| client.interrupted_by(&self.interrupt)).map_err(|error| failed(error.to_string()))
     }
 
-    /// A relay to an address that is near: for those who do not reach it.
+    /// A relay without delay to `target`, for clients that cannot reach `target` themselves.
     ///
     /// # Errors
-    /// There is no port for it.
+    /// No free port.
     pub fn near(&self, target: SocketAddr) -> Result<Relay, Error> {
         let _entered = self.runtime.enter();
         let options = relay::Options { listen: self.network.listen, ..relay::Options::default() };
@@ -125,14 +126,14 @@ impl TestBed {
             .map_err(Error::io("cannot start the relay"))
     }
 
-    /// A relay to an address.
+    /// A relay with the properties of the network.
     fn relay(&self, target: &Address) -> Result<Relay, Error> {
         let _entered = self.runtime.enter();
         Relay::start(target.server, relay::Options { udp: false, source: target.source, ..self.network })
             .map_err(Error::io("cannot start the relay"))
     }
 
-    /// A new directory with this name.
+    /// Makes a directory of this name, unless it exists.
     pub fn subdirectory(&self, name: &str) -> Result<PathBuf, Error> {
         let path = self.directory.join(name);
         std::fs::create_dir_all(&path).map_err(Error::io(format!("cannot make {}", path.display())))?;
@@ -143,20 +144,20 @@ impl TestBed {
 /// An export of a server.
 #[derive(Clone, Debug)]
 pub struct Address {
-    /// Where the server answers.
+    /// Address of the server.
     pub server: SocketAddr,
-    /// MOUNT, of version 3; the same port if not given.
+    /// Port of MOUNT for version 3; by default the same port.
     pub mountport: Option<u16>,
-    /// What it exports.
+    /// Path of the export.
     pub export: String,
-    /// From which ports it is to be called.
+    /// Source ports that the server requires.
     pub source: SourcePort,
-    /// More options of its URL, each with `&` before it.
+    /// Further options of its URL, each with a leading `&`.
     pub options: String,
 }
 
 impl Address {
-    /// As our client and proxy take it.
+    /// The URL for our client and proxy.
     pub fn url(&self, vers: &str, actimeo: Option<Duration>) -> String {
         let Address { server, mountport, export, source, options } = self;
         let from = if *source == SourcePort::Any { "&noresvport" } else { "" };
@@ -174,9 +175,9 @@ impl Address {
 /// The origin: a server of our own over a new directory, or the user's.
 #[derive(Debug)]
 pub struct Origin {
-    /// Without any distance.
+    /// Its address without the network.
     pub address: Address,
-    /// What it exports, if that is a directory of this machine.
+    /// The exported directory, if it is on this machine.
     pub directory: Option<PathBuf>,
     program: Option<Program>,
 }
@@ -190,7 +191,7 @@ impl Origin {
         Ok(Origin { address, directory: Some(directory), program: Some(program) })
     }
 
-    /// A server that runs already.
+    /// Uses a server that runs already.
     pub fn against(test_bed: &TestBed, url: &Url) -> Result<Origin, Error> {
         let port = url.options.port.or(url.port).unwrap_or(2049);
         let wanted = (url.host.as_str(), port);
@@ -210,27 +211,27 @@ impl Origin {
         Ok(Origin { address, directory: None, program: None })
     }
 
-    /// What its process has used.
+    /// Resources used by its process.
     fn usage(&self) -> Option<Usage> {
         self.program.as_ref().map(Program::usage)
     }
 }
 
-/// What was seen of a system between its start and a moment.
+/// Counters of a system from its start to one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Observation {
-    /// At the origin.
+    /// Calls at the origin.
     pub calls: Calls,
-    /// To and from the origin.
+    /// Bytes to and from the origin.
     pub traffic: Traffic,
-    /// Of each server process.
+    /// Resources used by each server process.
     pub usage: Vec<Usage>,
-    /// Of our own cache.
+    /// Hits of our own cache.
     pub hits: Option<Hits>,
 }
 
 impl Observation {
-    /// What was seen after `earlier`.
+    /// The difference to `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Observation) -> Observation {
         let usage = self.usage.iter().map(|now| {
@@ -252,14 +253,16 @@ impl Observation {
     }
 }
 
-/// A client of the origin, and its way there. It goes first: without the way it could not take its leave.
+/// A client that goes directly to the origin, and its relay. The client is dropped first: without the relay
+/// it could not close its state at the server.
 pub struct Beside {
     /// The client.
     pub client: Arc<dyn Target>,
     _relay: Option<Relay>,
 }
 
-/// What a mount owes when it ends: the data, and the times that it has shown for it.
+/// Calls that a mount may still owe when it ends: delayed data, and the times of those writes that it has
+/// already reported.
 const STORING: [&str; 3] = ["WRITE", "COMMIT", "SETATTR"];
 
 /// A running system.
@@ -268,21 +271,21 @@ pub struct System<'g> {
     test_bed: &'g TestBed,
     origin: &'g Origin,
     kind: Kind,
-    /// Its own directory.
+    /// Directory of this system.
     directory: PathBuf,
-    /// To the origin; none without a network.
+    /// Relay to the origin; `None` without a network.
     relay: Option<Relay>,
-    /// Where clients mount.
+    /// The address that clients mount.
     front: Address,
     programs: Vec<Program>,
-    /// How many clients it is to have.
+    /// Number of clients.
     clients: usize,
-    /// FUSE mounts, one for each client.
+    /// FUSE mounts, one per client.
     mounted: Vec<PathBuf>,
 }
 
 impl<'g> System<'g> {
-    /// Starts one, its caches empty, for so many clients. `name` is that of its directory.
+    /// Starts a system with empty caches, for `clients` clients. `name` is the name of its directory.
     pub fn start(
         test_bed: &'g TestBed,
         origin: &'g Origin,
@@ -318,7 +321,7 @@ impl<'g> System<'g> {
         Ok(system)
     }
 
-    /// Starts what stands on the clients' side, over what it left on disk the last time.
+    /// Starts the programs on the clients' side. They use the disk cache of their previous run.
     fn start_caches(&mut self) -> Result<(), Error> {
         let Some(relay) = &self.relay else { return Ok(()) };
         let (test_bed, directory) = (self.test_bed, &self.directory.clone());
@@ -346,18 +349,18 @@ impl<'g> System<'g> {
         Ok(())
     }
 
-    /// Ends what stands on the clients' side, in order, so that nothing that was delegated to it is left at the origin, and
-    /// no mount without a server.
+    /// Ends the programs on the clients' side in order. So they return all their delegations to the origin,
+    /// and no mount is left without a server.
     fn end_caches(&mut self) {
         self.programs.drain(..).rev().for_each(Program::end);
         for mounted in self.mounted.drain(..) {
-            // It fails where the program has unmounted.
+            // This fails if the program has already unmounted.
             let mut command = std::process::Command::new("umount");
             let _ = command.arg("-l").arg(mounted).stderr(std::process::Stdio::null()).status();
         }
     }
 
-    /// Ends what stands on the clients' side and starts it again.
+    /// Restarts the programs on the clients' side.
     pub fn restart(&mut self) -> Result<(), Error> {
         if self.kind.caches() {
             self.end_caches();
@@ -366,17 +369,17 @@ impl<'g> System<'g> {
         Ok(())
     }
 
-    /// Where its clients mount.
+    /// The address that its clients mount.
     pub fn front(&self) -> &Address {
         &self.front
     }
 
-    /// Between two passes: clients are mounted anew, and keep what is on their disks.
+    /// Prepares the next pass: clients are mounted anew, and keep their disk caches.
     pub fn next_pass(&mut self, restart: bool) -> Result<(), Error> {
         if restart || self.kind == Kind::Mount { self.restart() } else { Ok(()) }
     }
 
-    /// A client that has just been mounted, working below a directory of the export.
+    /// A freshly mounted client that works below the directory `base` of the export.
     pub fn client(&self, number: usize, base: &str, delegations: bool) -> Result<Arc<dyn Target>, Error> {
         let habits = self.test_bed.habits(delegations);
         let habits = Habits { synchronous: self.kind == Kind::DirectSync, ..habits };
@@ -394,7 +397,7 @@ impl<'g> System<'g> {
         })
     }
 
-    /// A client that does not go through the system, as far from the origin as it is.
+    /// A client that does not go through the system. Its distance to the origin is that of the system.
     pub fn beside(&self, base: &str) -> Result<Beside, Error> {
         if matches!(self.kind, Kind::Local | Kind::Dir) {
             return Ok(Beside { client: self.client(0, base, false)?, _relay: None });
@@ -414,13 +417,13 @@ impl<'g> System<'g> {
         self.relay.as_ref().map_or(0, |relay| relay.calls().total_of_work())
     }
 
-    /// What was seen so far, before a pass: what processes take is told of the pass alone.
+    /// The observation before a pass. Resets the peaks, so that memory is measured for the pass alone.
     pub fn observe_first(&self) -> Observation {
         self.programs.iter().chain(&self.origin.program).for_each(Program::forget_peak);
         self.observe()
     }
 
-    /// What was seen so far.
+    /// The observation so far.
     pub fn observe(&self) -> Observation {
         let mut observation = Observation::default();
         if let Some(relay) = &self.relay {
@@ -441,16 +444,16 @@ impl<'g> System<'g> {
         observation
     }
 
-    /// What was seen, once what is sent late has been sent: it belongs to what was done. A mount ends for it, since it may
-    /// keep writes as long as nobody else wants the file.
+    /// The observation after delayed operations have been sent, because they belong to the workload. A mount
+    /// must end for this: it may keep writes as long as no other client wants the file.
     pub fn settled(&mut self) -> Observation {
         self.settle();
         let mut observation = self.observe();
         if self.kind == Kind::Mount {
             self.end_caches();
             let Some(relay) = &self.relay else { return observation };
-            // What a client gives back when it goes is not counted of the others either. Bytes are not told apart by kind: a
-            // mount's are with what it gives back.
+            // Do not count calls of the shutdown, because they are not counted for other systems either.
+            // Bytes are not counted by kind, so those of a mount include its shutdown.
             let late = relay.calls().since(&observation.calls).only(&STORING);
             observation.calls.add(&late);
             observation.traffic = relay.bytes();
@@ -458,10 +461,10 @@ impl<'g> System<'g> {
         observation
     }
 
-    /// Waits until nothing has gone to the origin for a while.
+    /// Waits until no call has gone to the origin for a while.
     fn settle(&self) {
         let Some(relay) = &self.relay else { return };
-        // A proxy closes a file a second after its last client.
+        // A proxy closes a file one second after its last client.
         const QUIET: Duration = Duration::from_millis(1300);
         const PATIENCE: Duration = Duration::from_secs(15);
         let started = Instant::now();
@@ -477,8 +480,8 @@ impl<'g> System<'g> {
     }
 }
 
-/// Where the files of a system are to be put for its clients to find them below `base`: through the origin and without any
-/// distance, or, for what has no network, in the directory that the system of that name will have.
+/// The target for the files of a system, so that its clients find them below `base`. It is the origin without
+/// the network. For a system without a network it is the directory that the system of that name will use.
 pub fn preparer(
     test_bed: &TestBed,
     origin: &Origin,
@@ -502,7 +505,7 @@ pub fn preparer(
     Ok(Arc::new(test_bed.client(&origin.address, base, test_bed.habits(false))?))
 }
 
-/// Removes what was prepared and written below `base`, also after an interruption.
+/// Removes everything that was prepared and written below `base`. Works after an interruption too.
 pub fn clean(test_bed: &TestBed, origin: &Origin, base: &str) -> Result<(), Error> {
     let failed = || Error::io(format!("cannot remove {base} from the origin"));
     let Some(directory) = test_bed.mounted.as_ref().or(origin.directory.as_ref()) else {
@@ -522,7 +525,7 @@ impl Drop for System<'_> {
     }
 }
 
-/// Why a kind of system cannot be measured here, if so.
+/// The reason why a kind of system cannot be measured here, if there is one.
 pub fn missing(test_bed: &TestBed, kind: Kind, against: bool) -> Option<String> {
     let root = rustix::process::geteuid().is_root();
     match kind {
@@ -543,7 +546,7 @@ pub fn missing(test_bed: &TestBed, kind: Kind, against: bool) -> Option<String> 
     }
 }
 
-/// A free port of loopback for TCP.
+/// A free TCP port of the loopback address.
 pub(crate) fn free_port() -> Result<SocketAddr, Error> {
     let bound =
         std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|listener| listener.local_addr());

@@ -1,9 +1,11 @@
-//! What a workload works on: a file system, as a program sees it.
+//! The target of a workload: a file system, as a program sees it.
 //!
-//! Two things are one: [`Mounted`], any directory of this machine, through the kernel; and [`Unmounted`], our own client
-//! (or any [`vfs::FileSystem`]) without any mount, with a memory between that behaves as that of a kernel's NFS client.
-//! Calls block, as system calls do: a workload is written as a program is, with a thread for each of its threads.
-//! Paths are relative, their components joined by `/`.
+//! There are two targets. [`Mounted`] is any directory of this machine, used through the kernel.
+//! [`Unmounted`] is our own client, or any [`vfs::FileSystem`], without a mount. It has a cache that behaves
+//! like that of a kernel's NFS client.
+//!
+//! Calls block, as system calls do, so a workload is written like a program: one thread for each of its
+//! threads. Paths are relative, with components separated by `/`.
 
 mod mounted;
 mod unmounted;
@@ -17,43 +19,43 @@ pub use unmounted::{Habits, Unmounted};
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum How {
-    /// To read what is there.
+    /// For reading an existing file.
     Read,
-    /// To read and write what is there.
+    /// For reading and writing an existing file.
     Update,
-    /// To write anew: made if it is not there, emptied if it is.
+    /// For writing a new file: created if missing, truncated if it exists.
     Create,
-    /// To read and write; made if it is not there.
+    /// For reading and writing; created if missing.
     Append,
 }
 
 impl How {
-    /// Are writes allowed?
+    /// True if the mode permits writes.
     pub fn writes(self) -> bool {
         self != How::Read
     }
 
-    /// Is a file made that is not there?
+    /// True if the mode creates a missing file.
     pub fn makes(self) -> bool {
         matches!(self, How::Create | How::Append)
     }
 }
 
-/// What `stat` tells.
+/// The result of `stat`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stat {
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Or else a file.
+    /// True for a directory, false for a file.
     pub is_dir: bool,
 }
 
-/// One name of a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Listed {
     /// The name.
     pub name: String,
-    /// Where the listing told.
+    /// True for a directory, if the listing contained the type.
     pub is_dir: bool,
 }
 
@@ -73,9 +75,9 @@ pub trait Target: Send + Sync {
     fn rmdir(&self, path: &str) -> io::Result<()>;
     /// `rename`
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
-    /// Empties this machine's memory of file data (not a cache on disk), as if little memory were left.
+    /// Drops file data from this machine's memory, but not from a disk cache, as under memory pressure.
     fn forget(&self) -> io::Result<()>;
-    /// Where programs find it, if they do.
+    /// The directory in which programs can access it, if there is one.
     fn directory(&self) -> Option<&Path>;
 }
 
@@ -83,17 +85,17 @@ pub trait Target: Send + Sync {
 pub trait OpenFile: Send {
     /// `pread`: 0 is the end of the file.
     fn read_at(&mut self, buffer: &mut [u8], offset: u64) -> io::Result<usize>;
-    /// `pwrite` of all of it.
+    /// `pwrite` of all of `data`.
     fn write_at(&mut self, data: &[u8], offset: u64) -> io::Result<()>;
-    /// Bytes, as `fstat` tells.
+    /// Size in bytes, as returned by `fstat`.
     fn size(&mut self) -> io::Result<u64>;
     /// `fsync`
     fn sync(&mut self) -> io::Result<()>;
-    /// A lock on the whole file, for reading or (`exclusive`) writing; waits for it.
+    /// Locks the entire file, for reading or (`exclusive`) for writing; waits for the lock.
     fn lock(&mut self, exclusive: bool) -> io::Result<()>;
-    /// Gives it up.
+    /// Releases the lock.
     fn unlock(&mut self) -> io::Result<()>;
-    /// `close`, with the errors of writes that had not been told.
+    /// `close`. Returns errors of earlier writes that were not reported yet.
     fn close(self: Box<Self>) -> io::Result<()>;
 }
 
@@ -108,7 +110,7 @@ pub fn make_all(target: &dyn Target, path: &str) -> io::Result<()> {
     Ok(())
 }
 
-/// `rm -r`; nothing at all is fine too.
+/// `rm -r`; a missing path is no error.
 pub fn remove_all(target: &dyn Target, path: &str) -> io::Result<()> {
     let listed = match target.list(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -1,11 +1,12 @@
-//! How fast NFSv3 servers answer, one procedure at a time, over connections that are never idle.
+//! Measures how fast NFSv3 servers answer one kind of call at a time, over connections that are never idle.
 //!
-//! Each connection is a closed loop on a thread of its own ([`lane`]): a fixed number of calls is in flight, and each
-//! reply is followed by the next call. The generator shares the machine with what it measures, so it does as little as
-//! it can: calls are encoded beforehand, replies are decoded where they lie, and no executor stands between.
+//! Each connection is a closed loop on its own thread ([`lane`]). It keeps a fixed number of calls in flight,
+//! and sends the next call after each reply. The load generator shares the machine with the server, so it
+//! does as little as possible: calls are encoded in advance, replies are decoded in place, and no async
+//! executor is involved.
 //!
-//! Several servers are measured in turns, workload by workload and round by round, so that whatever else the machine
-//! does meets all of them. What is reported of a workload is its median round.
+//! Several servers are measured in turns, workload by workload and round by round, so that other load of the
+//! machine affects all of them. The report gives the median round of each workload.
 
 mod arguments;
 mod cpu;
@@ -32,57 +33,58 @@ use script::Script;
 use server::Server;
 use tree::Tree;
 
-/// Windows, each four times as long as the last, in which at least one call has to be answered.
+/// The most attempts to measure a workload with at least one reply. Each is four times as long as the last.
 const WINDOWS_MAX: usize = 4;
 
 /// What to measure, and how.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Of whom; the first is the one that the others are compared with.
+    /// The servers. The others are compared with the first.
     pub servers: Vec<Target>,
-    /// What, in this order.
+    /// The workloads, in this order.
     pub workloads: Vec<Workload>,
-    /// Each for this long.
+    /// How long each workload is measured.
     pub duration: Duration,
-    /// After having run for this long.
+    /// How long each workload runs before it is measured.
     pub warm_up: Duration,
-    /// So often in turns; the median counts.
+    /// Rounds for each measurement; the report gives medians.
     pub rounds: usize,
     /// Connections to each server, 1 to 64.
     pub connections: usize,
-    /// Calls in flight at each server over all its connections, bounded too by [`BYTES_IN_FLIGHT_MAX`].
+    /// Calls in flight at each server over all its connections. [`BYTES_IN_FLIGHT_MAX`] is another bound.
     pub in_flight: usize,
-    /// The files.
+    /// The files on the servers.
     pub tree: TreeOptions,
 }
 
-/// What lies on the servers to be asked for.
+/// The files on the servers that the calls use.
 #[derive(Clone, Debug)]
 pub struct TreeOptions {
-    /// Small files, 1 to 10,000.
+    /// Number of small files, 1 to 10,000.
     pub files: usize,
-    /// Size of the large file; a multiple of 1 MiB.
+    /// Size of the large file in bytes; a multiple of 1 MiB.
     pub large_bytes: u64,
-    /// A directory below the export in which [`prepare`] has made them; otherwise they are made, and removed.
+    /// A directory below the export in which [`prepare`] has made the files. If `None`, the benchmark makes
+    /// and removes them.
     pub prepared_in: Option<String>,
 }
 
-/// A server to be measured.
+/// A server to measure.
 #[derive(Clone, Debug)]
 pub struct Target {
     /// Its name in the report.
     pub name: String,
-    /// Where it is.
+    /// The URL of its export.
     pub url: client::Url,
-    /// Its process, if it is on this machine and its CPU time is wanted.
+    /// Its process id, if it is on this machine and its CPU time is to be measured.
     pub pid: Option<u32>,
 }
 
-/// More bytes of file data are not in flight at a server at once.
+/// The most bytes of file data in flight at a server.
 pub const BYTES_IN_FLIGHT_MAX: usize = 8 << 20;
 
 impl Options {
-    /// The usual measurement of these servers.
+    /// The default measurement of these servers.
     pub fn new(servers: Vec<Target>) -> Options {
         Options {
             servers,
@@ -104,13 +106,13 @@ impl Options {
 }
 
 impl Default for TreeOptions {
-    /// 64 small files and one of 256 MiB, to be made.
+    /// 64 small files and one of 256 MiB, made by the benchmark.
     fn default() -> TreeOptions {
         TreeOptions { files: 64, large_bytes: 256 << 20, prepared_in: None }
     }
 }
 
-/// Measures. `progress` hears of each measurement as it ends.
+/// Measures. Calls `progress` after each measurement.
 pub async fn run(options: &Options, mut progress: impl FnMut(&Row)) -> Result<Report, Error> {
     let mut subjects = Vec::new();
     let mut outcome = Ok(());
@@ -152,7 +154,7 @@ async fn measure(
     Ok(())
 }
 
-/// A server under measurement.
+/// A server and its connections.
 struct Subject<'o> {
     target: &'o Target,
     server: Server,
@@ -175,7 +177,8 @@ impl<'o> Subject<'o> {
         }
     }
 
-    /// One workload, once. A window in which nothing was answered tells nothing of the server: then a longer one.
+    /// Measures one workload once. A period without any reply says nothing about the server: repeat with a
+    /// longer one.
     async fn measure(&mut self, workload: Workload, options: &Options) -> Result<Row, Error> {
         let mut duration = options.duration;
         for _ in 1..WINDOWS_MAX {

@@ -1,9 +1,10 @@
-//! The workloads of the papers: a table of them, and what one of them gets to work with.
+//! The workloads of the papers: a table of them, and the environment that each of them runs in.
 //!
-//! A workload prepares its files once, and runs in passes over them: the first one finds every cache cold, the next one
-//! finds what the first one left. What it does depends on nothing but its seed and its scale (1.0 is what the paper did,
-//! as far as the paper says), so that operations can be counted and compared. Each pass works through clients that have
-//! just been mounted.
+//! A workload prepares its files once and runs in passes over them. The first pass finds every cache cold;
+//! the next pass finds the caches that the first one left. Each pass uses freshly mounted clients.
+//!
+//! Its operations depend only on its seed and scale, so that they can be counted and compared. Scale 1.0 is
+//! that of the paper, as far as the paper states it.
 
 pub(crate) mod andrew;
 mod badros;
@@ -37,19 +38,19 @@ pub use source::Source;
 /// Seed and scale of a run.
 #[derive(Clone, Copy, Debug, serde::Serialize, serde::Deserialize, PartialEq)]
 pub struct Plan {
-    /// The same seed does the same.
+    /// The same seed gives the same operations.
     pub seed: u64,
-    /// Against the paper's sizes and numbers.
+    /// Sizes and counts relative to those of the paper.
     pub scale: f64,
 }
 
 impl Plan {
-    /// A number of the paper's, scaled; never below `least`.
+    /// Scales a number of the paper; the result is at least `least`.
     pub fn count(&self, paper: u64, least: u64) -> u64 {
         ((paper as f64 * self.scale).round() as u64).max(least)
     }
 
-    /// Random numbers for a part of the work.
+    /// Random numbers for one part of the work.
     pub fn random(&self, part: &[u64]) -> Random {
         Random::part(self.seed, part)
     }
@@ -58,34 +59,34 @@ impl Plan {
 /// A workload.
 #[derive(Clone, Copy)]
 pub struct Workload {
-    /// On the command line and in reports.
+    /// Its name on the command line and in reports.
     pub name: &'static str,
-    /// Whose.
+    /// The paper.
     pub paper: &'static str,
-    /// Where in it.
+    /// The section of the paper.
     pub section: &'static str,
-    /// What it does, in a line.
+    /// What it does, in one line.
     pub about: &'static str,
-    /// How many clients it is for.
+    /// Number of clients.
     pub clients: usize,
-    /// Whether the system under test is started again between the passes.
+    /// True if the system under test restarts between the passes.
     pub restart: bool,
-    /// Whether users do the same again and again, so that a mount that stays is measured as well.
+    /// True if users repeat this work, so that a mount that stays mounted is measured too.
     pub again: bool,
-    /// Whether it wants a client of the origin beside.
+    /// True if it needs a client that goes directly to the origin.
     pub conflicts: bool,
-    /// Whether clients take delegations.
+    /// True if clients take delegations.
     pub delegations: bool,
-    /// Whether clients that wait for each write are a rival of the paper's.
+    /// True if the paper compares with clients that wait for each write.
     pub synchronous: bool,
-    /// Makes the files, through a client beside, before anything is measured.
+    /// Makes the files before the measurement, through a client that does not belong to the system.
     pub prepare: fn(&Plan, &dyn Target) -> io::Result<()>,
-    /// One pass.
+    /// Runs one pass.
     pub run: fn(&mut Run<'_>) -> io::Result<()>,
 }
 
 impl Workload {
-    /// Are its phases one after the other, and all of it?
+    /// True if the phases run one after the other and make up the entire pass.
     pub fn phases_add_up(&self) -> bool {
         !self.conflicts && !self.name.starts_with(sharing::WORKLOAD.name)
     }
@@ -97,7 +98,7 @@ impl std::fmt::Debug for Workload {
     }
 }
 
-/// All of them, in the order of the papers' years.
+/// All workloads, in the order of the papers' years.
 pub const ALL: &[Workload] = &[
     andrew::WORKLOAD,
     badros::WORKLOAD,
@@ -124,10 +125,10 @@ pub const ALL: &[Workload] = &[
     micro::RANDOM_APPENDS,
 ];
 
-/// The workload of a name.
+/// Returns the workload of a name.
 ///
 /// # Errors
-/// One line that names those that there are.
+/// One line that lists the known names.
 pub fn named(name: &str) -> Result<Workload, String> {
     ALL.iter().find(|workload| workload.name == name).copied().ok_or_else(|| {
         let known: Vec<&str> = ALL.iter().map(|workload| workload.name).collect();
@@ -135,40 +136,41 @@ pub fn named(name: &str) -> Result<Workload, String> {
     })
 }
 
-/// A part of a pass with a name of its own: a phase of a benchmark, a row of a table.
+/// A named part of a pass: a phase of a benchmark, or a row of a table.
 #[derive(Clone, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Phase {
-    /// As in the paper.
+    /// Its name in the paper.
     pub name: String,
-    /// How long it took, or, of one operation that is repeated, its median.
+    /// Its duration; for a single repeated operation, the median duration.
     pub seconds: f64,
     /// System calls of the workload in it.
     pub operations: u64,
-    /// Calls that reached the origin meanwhile, where somebody counts those of a phase.
+    /// Calls that reached the origin in this phase, if calls are counted per phase.
     #[serde(default)]
     pub calls: Option<u64>,
 }
 
-/// What a pass works with.
+/// The environment of a pass.
 pub struct Run<'r> {
     /// Seed and scale.
     pub plan: Plan,
-    /// Each as if on a machine of its own: all that the workload is for, or some of them, where others run elsewhere.
+    /// The clients, each as if on its own machine. They may be only some of the workload's clients, if others
+    /// run elsewhere.
     pub clients: Vec<Metered<Arc<dyn Target>>>,
-    /// The number of the first of them.
+    /// Number of the first of these clients.
     pub first_client: usize,
-    /// A client of the origin that goes as far and not through the system under test, for those that want one; for others,
-    /// the first client.
+    /// A client as far from the origin as the others, but not through the system under test. If the workload
+    /// needs none, this is the first client.
     pub beside: &'r dyn Target,
-    /// 0 is the cold one.
+    /// Number of the pass; 0 is the cold one.
     pub pass: u64,
-    /// A directory of this machine, for what clients keep on their own disks.
+    /// A directory of this machine, for the files that clients keep on their own disks.
     pub local: &'r Path,
     /// Operations and latencies of all clients.
     pub meter: Arc<Meter>,
-    /// Calls at the origin so far, where somebody counts.
+    /// Returns the calls at the origin so far, if they are counted.
     pub calls: Option<&'r (dyn Fn() -> u64 + Sync)>,
-    /// What has been run.
+    /// The phases that have run.
     pub phases: Vec<Phase>,
 }
 
@@ -188,18 +190,18 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Clients by their numbers.
+    /// The clients with their numbers.
     pub fn numbered(&self) -> impl Iterator<Item = (usize, &Metered<Arc<dyn Target>>)> {
         (self.first_client..).zip(&self.clients)
     }
 
-    /// The only client, or the first one.
+    /// The first client.
     pub fn client(&self) -> &Metered<Arc<dyn Target>> {
         &self.clients[0]
     }
 }
 
-/// Runs parts beside each other, a thread for each; the first error is the whole's.
+/// Runs `work` on all parts at the same time, one thread per part. Returns the first error.
 pub fn in_parallel<I: Send + Sync>(
     parts: impl IntoIterator<Item = I>,
     work: impl Fn(&I) -> io::Result<()> + Sync,
@@ -215,7 +217,7 @@ pub fn in_parallel<I: Send + Sync>(
 /// Bytes that a program reads or writes at once.
 pub const STEP_BYTES: usize = 64 << 10;
 
-/// Opens, reads to the end, closes.
+/// Opens a file, reads it to the end, and closes it.
 pub fn read_file(target: &dyn Target, path: &str) -> io::Result<Vec<u8>> {
     let mut file = target.open(path, crate::target::How::Read)?;
     let data = read_open(&mut *file)?;
@@ -223,7 +225,7 @@ pub fn read_file(target: &dyn Target, path: &str) -> io::Result<Vec<u8>> {
     Ok(data)
 }
 
-/// Reads from the beginning to the end.
+/// Reads a file from the beginning to the end.
 pub fn read_open(file: &mut dyn OpenFile) -> io::Result<Vec<u8>> {
     let mut data = Vec::new();
     loop {
@@ -237,14 +239,14 @@ pub fn read_open(file: &mut dyn OpenFile) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Creates, writes, closes.
+/// Creates a file, writes `data`, and closes it.
 pub fn write_file(target: &dyn Target, path: &str, data: &[u8], step: usize) -> io::Result<()> {
     let mut file = target.open(path, crate::target::How::Create)?;
     write_open(&mut *file, data, 0, step)?;
     file.close()
 }
 
-/// Writes in steps.
+/// Writes `data` in steps of `step` bytes.
 pub fn write_open(file: &mut dyn OpenFile, data: &[u8], offset: u64, step: usize) -> io::Result<()> {
     let parts = data.chunks(step.max(1)).enumerate();
     parts.into_iter().try_for_each(|(at, part)| file.write_at(part, offset + (at * step) as u64))

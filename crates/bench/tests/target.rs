@@ -1,4 +1,5 @@
-//! A file system without a mount, beside one with: the same to a program, and no more calls than a kernel's client makes.
+//! Tests of the target without a mount: programs see the same as on a mounted directory, and the client makes
+//! no more calls than a kernel's client.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -18,7 +19,7 @@ use tokio::runtime::Runtime;
 
 const TIME: Duration = Duration::from_secs(3600);
 
-/// A server behind a relay that counts. The directories go with it.
+/// A server behind a relay that counts. Dropping it removes the directories.
 struct Served {
     runtime: Runtime,
     relay: Relay,
@@ -55,7 +56,7 @@ impl Served {
         Unmounted::new(self.runtime.handle().clone(), origin.file_system(), habits, "").unwrap()
     }
 
-    /// What the server was asked for meanwhile; upkeep is none of it.
+    /// The calls that the server gets during `work`.
     fn calls(&self, work: impl FnOnce()) -> String {
         let before = self.relay.calls();
         work();
@@ -65,7 +66,7 @@ impl Served {
     }
 }
 
-/// A program that does a bit of everything, and what it saw.
+/// A program that uses all operations. Returns what it saw.
 fn program(target: &dyn Target) -> Vec<String> {
     let mut seen = Vec::new();
     make_all(target, "a/b").unwrap();
@@ -167,7 +168,7 @@ fn small_writes_are_one_write_or_each_its_own() {
     assert_eq!(served.calls(|| write(&served.mount("3", |_| {}))).split(", ").last(), Some("WRITE 1"));
     let synchronous = served.mount("3", |habits| habits.synchronous = true);
     assert!(served.calls(|| write(&synchronous)).contains("WRITE 100"));
-    // More than one WRITE is followed by one COMMIT.
+    // Several WRITEs are followed by one COMMIT.
     let pieces = served.mount("3", |habits| habits.transfer_bytes = 4096);
     let data = vec![1; 40_960];
     let calls = served.calls(|| write_file(&pieces, "large", &data, 1000).unwrap());

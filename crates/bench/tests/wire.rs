@@ -1,4 +1,4 @@
-//! The measurement of our own server, which answers every workload.
+//! Tests that measure our own server with every workload.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::net::{Ipv4Addr, SocketAddr};
@@ -13,7 +13,7 @@ use server::exports::ExportId;
 use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
 
-/// A server on loopback. The directories go with it.
+/// A server on loopback. Dropping it removes the directories.
 struct Served {
     tree: TempDir,
     front: Arc<Front>,
@@ -40,7 +40,7 @@ fn target(name: &str, address: SocketAddr) -> Target {
     format!("{name}@{}=nfs://{address}/export?noresvport", std::process::id()).parse().unwrap()
 }
 
-/// As small as it gets, and all of it.
+/// All workloads, at the smallest scale.
 fn options(servers: Vec<Target>) -> Options {
     let mut options = Options::new(servers);
     (options.duration, options.warm_up) = (Duration::from_millis(50), Duration::from_millis(10));
@@ -48,7 +48,7 @@ fn options(servers: Vec<Target>) -> Options {
     options
 }
 
-/// Every workload got answers, of the right size, and told their times.
+/// Checks that every workload got replies of the right size and measured their latency.
 fn plausible(report: &Report, servers: &[&str]) {
     assert_eq!(report.rows.len(), Workload::ALL.len() * servers.len());
     for &workload in Workload::ALL {
@@ -81,7 +81,7 @@ async fn every_workload_is_measured_and_nothing_left_behind() {
     assert_eq!(std::fs::read_dir(served.tree.path()).unwrap().count(), 0);
     let counts = served.front.counts();
     assert!(counts.nfs3(protocol::nfs3::Procedure::Commit) > 0);
-    // A table has a line for each row, and JSON is JSON.
+    // The table has one line per row, and the JSON is valid.
     assert_eq!(report.to_string().lines().count(), 2 + report.rows.len());
     let json: serde_json::Value = serde_json::from_str(&report.json()).unwrap();
     assert_eq!(json["rows"][0]["workload"], "null");
@@ -98,7 +98,7 @@ async fn servers_are_compared_over_files_that_were_prepared() {
     options.tree.prepared_in = Some("some/where".into());
     let prepared = served.tree.path().join("some/where");
     wire::prepare(&prepared, &options.tree).unwrap();
-    wire::prepare(&prepared, &options.tree).unwrap(); // again does no harm
+    wire::prepare(&prepared, &options.tree).unwrap(); // a second call changes nothing
     let report = wire::run(&options, |_| ()).await.unwrap();
     plausible(&report, &["near", "far"]);
     let far = report.row(Workload::Null, "far").unwrap();

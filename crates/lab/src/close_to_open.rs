@@ -1,18 +1,27 @@
-//! Tries to break the close-to-open promise: who opens a file after a writer closed it reads what the writer wrote.
+//! A test that tries to break close-to-open: a client that opens a file after a writer has closed it must
+//! read the writer's data.
 //!
-//! Several seats (a mount in a guest, a directory of the host) share a few files. Each round a random seat changes a random file in a
-//! random manner, nearly always to other content of the same size, and closes it; then other seats read it, in random order, at once.
-//! Two changes of one file are at least one timestamp granule of the origin apart: closer together no version 2 or 3 client can tell
-//! them apart. That wait is the promise's own condition; there is no other. Because a guest's clock may tick late, the writer looks: a
-//! change that left the file's `ctime` as it was is made again. Nothing else will do: Linux's client of versions 2 and 3 goes by the
-//! `ctime` alone (where the tick of a rename is that of the next write, the `mtime` differs, and it keeps what it has read).
+//! Several seats (a mount in a guest, a directory of the host) share a few files. In each round a random seat
+//! changes a random file in a random manner and closes it. The new content nearly always has the same size.
+//! Then the other seats read the file, in random order and without a pause.
 //!
-//! The promise binds whoever is asked. Linux 6.1 now and then (one read in some ten thousand) opens a file without having asked, or
-//! takes ESTALE for the file that a name led to and does not look the name up again; it does so on a plain Linux server too. Its own
-//! counters tell: such a read is noted and made again, and more than a few of them in one run are a failure all the same. So is an
-//! open for overwriting: who has not asked how long the file is may write a whole page of what was there before. The counters do not
-//! tell what was asked about: an ACCESS may have been of the directory. Where nothing of ours is between client and server
-//! ([`Seat::straight`]) an ACCESS alone does not count, as one of the file could not but have told of the change.
+//! Two changes of a file are at least one timestamp granularity of the origin apart, because a version 2 or 3
+//! client cannot distinguish closer ones. Close-to-open itself requires that wait, and requires nothing else.
+//! A guest's clock may tick late, so the writer checks the `ctime`: if a change left it the same, the writer
+//! makes another change. No other attribute is enough: Linux's client of versions 2 and 3 compares only the
+//! `ctime`. If a rename and the next write fall in the same tick, the `mtime` differs, and the client keeps
+//! its cached data.
+//!
+//! Close-to-open binds only a server that is asked. In about one of ten thousand reads, Linux 6.1 opens a
+//! file without asking the server. Or it gets ESTALE for the file of a name and does not look the name up
+//! again. It also does so with a plain Linux server. The client's own counters show such a case: the test
+//! notes the read and repeats it. More than a few such reads in a run are a failure. The same holds for an
+//! open for overwriting: a client that has not asked for the file's size may write a complete page of old
+//! content.
+//!
+//! The counters do not show which object a call was about: an ACCESS may have been for the directory. If no
+//! code of this project is between client and server ([`Seat::straight`]), an ACCESS alone does not count as
+//! asking. An ACCESS of the file would have shown the change.
 
 use crate::hand::{Hand, Stat};
 use crate::log::say;
@@ -22,23 +31,23 @@ use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Steps of the history that a failure shows.
+/// Steps of the history that a failure prints.
 const HISTORY_STEPS: usize = 24;
-/// How often a change is made again whose attributes are the last one's.
+/// How often a change is repeated if it left the attributes the same.
 const ATTEMPTS_MAX: usize = 20;
-/// Reads of one run for which a client may have asked nothing.
+/// The most reads of one run for which a client may have asked nothing.
 const UNASKED_MAX: usize = 3;
-/// Sizes that files have: below a page, a page, odd ones, several transfers.
+/// Sizes of the files: less than a page, a page, odd sizes, several transfers.
 const SIZES: [usize; 5] = [40, 4096, 10_007, 65_536, 300_000];
 
-/// Somebody who writes and reads the shared files.
+/// A participant that writes and reads the shared files.
 #[derive(Debug)]
 pub struct Seat {
-    /// What failures call it.
+    /// Its name in failure messages.
     pub name: String,
-    /// How it reaches files.
+    /// Makes its file operations.
     pub hand: Hand,
-    /// Where the shared directory is for it.
+    /// The path of the shared directory for this seat.
     pub directory: PathBuf,
     straight: bool,
 }
@@ -49,27 +58,29 @@ impl Seat {
         Seat { name: name.to_owned(), hand, directory: directory.into(), straight: false }
     }
 
-    /// It reaches a server that is not ours, and nothing of ours is between.
+    /// Declares that the seat uses another project's server directly, without code of this project in
+    /// between.
     #[must_use]
     pub fn straight(self) -> Seat {
         Seat { straight: true, ..self }
     }
 
-    /// Was there a call that could have told it of a change?
+    /// True if one of the calls could have shown a change of the file.
     fn has_asked(&self, calls: &CallCounts) -> bool {
         let access = if self.straight { 0 } else { calls.of("ACCESS") };
         calls.of("LOOKUP") + calls.of("GETATTR") + access > 0
     }
 }
 
-/// How hard to try.
+/// The size of the test.
 #[derive(Debug, Clone)]
 pub struct CloseToOpen {
-    /// Changes made.
+    /// Number of changes.
     pub rounds: usize,
-    /// Files shared.
+    /// Number of shared files.
     pub files: usize,
-    /// One timestamp granule of the origin. File systems of Linux before 6.13 have a tick: 10 ms in a guest, 4 ms on a usual host.
+    /// Timestamp granularity of the origin. Before Linux 6.13, file systems have that of a tick: 10 ms in a
+    /// guest, 4 ms on a typical host.
     pub granularity: Duration,
 }
 
@@ -91,11 +102,11 @@ struct SharedFile {
     name: String,
     content: Vec<u8>,
     changed: Instant,
-    /// What the last writer saw after its change, of what clients go by.
+    /// The attributes that the last writer saw after its change.
     seen: State,
 }
 
-/// What tells a client that a file is not what it was.
+/// The attributes by which a client notices a change.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     ino: u64,
@@ -109,8 +120,8 @@ impl From<Stat> for State {
 }
 
 impl CloseToOpen {
-    /// Plays all rounds and returns the number of reads checked; panics at the first read of anything but the last content, with the
-    /// seed, the history and what every seat sees.
+    /// Runs all rounds and returns the number of checked reads. Panics at the first read that does not give
+    /// the last content. The message contains the seed, the history and the view of every seat.
     #[track_caller]
     pub fn run(&self, seats: &mut [Seat], rng: &mut Rng) -> usize {
         assert!(seats.len() > 1, "lab: close-to-open takes two");
@@ -136,7 +147,7 @@ impl CloseToOpen {
             let mut readers: Vec<usize> = (0..seats.len()).collect();
             rng.shuffle(&mut readers);
             for reader in readers {
-                // Now and then somebody misses a change, and reads the next one with older things cached.
+                // Sometimes a seat misses a change, and reads the next one with older data in its cache.
                 if rng.below(5) > 0 {
                     let checked = check(&files[file], &mut seats[reader], round, &mut history);
                     unasked += usize::from(checked == Checked::Unasked);
@@ -165,7 +176,8 @@ impl CloseToOpen {
     }
 }
 
-/// One round's change, made again until the origin's clock tells it from the last. Returns how often the client did not ask.
+/// Makes the change of one round, repeated until its timestamp differs from the last one. Returns how often
+/// the client did not ask.
 #[track_caller]
 fn change(
     file: &mut SharedFile,
@@ -211,14 +223,14 @@ fn change(
     panic!("lab: {} changes {} and its ctime stays\n{}", seat.name, path.display(), told(history));
 }
 
-/// What came of one read.
+/// The result of one read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Checked {
-    /// It was the last writer's content.
+    /// The content of the last writer.
     Fresh,
-    /// It was not; but the client had not asked, and when it did it was.
+    /// Other content, but the client had not asked. When it asked, it got the last writer's content.
     Unasked,
-    /// It was not.
+    /// Other content.
     Broken,
 }
 
@@ -246,7 +258,7 @@ fn check(file: &SharedFile, seat: &mut Seat, round: usize, history: &mut VecDequ
     Checked::Broken
 }
 
-/// Version-3 calls that the seat's kernel has made; None where there is no NFS client.
+/// Version 3 calls that the seat's kernel has made; `None` without an NFS client.
 fn calls(seat: &mut Seat) -> Option<CallCounts> {
     let statistics = seat.hand.read("/proc/net/rpc/nfs").ok()?;
     Some(CallCounts::parse(&String::from_utf8_lossy(&statistics)))
@@ -265,7 +277,8 @@ fn fail(file: &SharedFile, seats: &mut [Seat], reader: usize, round: usize, hist
     );
 }
 
-/// Content that says what it is in every line, so that a stale or torn read shows which version it is of.
+/// Content that states its version in every line, so that a stale or torn read shows which version it is
+/// from.
 fn content_of(file: &str, version: usize, writer: &str, bytes: usize) -> Vec<u8> {
     let line = format!("{file} version {version:06} by {writer:.8}\n");
     line.as_bytes().iter().copied().cycle().take(bytes).collect()

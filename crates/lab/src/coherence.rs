@@ -1,17 +1,22 @@
-//! Tries to break coherence: clients open, read, write, truncate, replace and lock the same files all at once, and keep
-//! files open while they do other things.
+//! A test that tries to break coherence: clients open, read, write, truncate, replace and lock the same files
+//! concurrently. They keep files open while they do other things.
 //!
-//! Each player has a hand and a thread. What it may see is in the [`ledger`], which is asked at the end of each act: a read
-//! must give what was settled when the file was opened or anything later, and under a lock exactly what was written last;
-//! two must not hold the same lock; a lock that nobody else wants must not be denied. That holds with delegations and
-//! without: while a client holds one it asks nobody, so that only a recall can keep it from reading what is old.
+//! Each player has a hand and a thread. The [`ledger`] states what a player may see, and is consulted at the
+//! end of each act. These rules hold with and without delegations:
 //!
-//! What Linux clients do not promise is not asked of them: a file has one writer at a time unless it is locked for each
-//! access (a client takes the change that its own WRITE made for the only one), and who has a file open and does not lock
-//! may go on seeing what it saw. Players of version 3 have no locks. Mount with `lookupcache=none`: names that a client
-//! remembers are not our matter.
+//! - A read returns data that was settled when the file was opened, or later data. Under a lock it returns
+//!   exactly the last data written.
+//! - Two players never hold the same lock.
+//! - A lock is not denied if no other player wants it.
 //!
-//! A seed decides what each player does, not how their acts fall together.
+//! A client with a delegation does not ask the server, so only a recall can prevent it from reading old data.
+//!
+//! The test does not require more than Linux clients promise. A client takes the change of its own WRITE for
+//! the only one, so a file has one writer at a time unless it is locked for each access. A client that has a
+//! file open without a lock may continue to see old data. Version 3 players have no locks. Mount with
+//! `lookupcache=none`: cached names are not part of this test.
+//!
+//! The seed determines what each player does, but not how the acts interleave.
 
 mod act;
 mod ledger;
@@ -30,16 +35,16 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Names of files with one writer at a time.
+/// Number of names of files with one writer at a time.
 const CLOSERS: usize = 4;
-/// Names of files that are locked for each access.
+/// Number of names of files that are locked for each access.
 const LOCKERS: usize = 2;
-/// Files that a player keeps open.
+/// Files that a player may keep open.
 const OPEN_MAX: usize = 6;
-/// Acts that a failure shows.
+/// Acts that a failure prints.
 const HISTORY_MAX: usize = 60;
 
-/// Somebody who takes part.
+/// A participant.
 #[derive(Debug)]
 pub struct Player {
     seat: Seat,
@@ -59,26 +64,27 @@ struct Kept {
 }
 
 impl Player {
-    /// A player who sees the shared directory where the seat has it; `has_locks` where its locks reach the others.
+    /// A player that uses the seat's shared directory. `has_locks` states whether its locks conflict with
+    /// those of the others.
     pub fn new(seat: Seat, has_locks: bool) -> Player {
         Player { seat, has_locks, rests: false, open: Vec::new(), made: 0 }
     }
 }
 
-/// What was done.
+/// Counters of a run.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Report {
     /// Acts of all players.
     pub steps: usize,
-    /// Opens that led to the right file.
+    /// Opens that found the right file.
     pub opens: usize,
-    /// Reads that gave what they may.
+    /// Reads that returned permitted data.
     pub reads: usize,
     /// Locks that were granted.
     pub locks: usize,
-    /// Locks that were denied, because another had or wanted them.
+    /// Locks that were denied because another player held or wanted them.
     pub denied: usize,
-    /// The longest that one act took.
+    /// The longest duration of an act.
     pub slowest: Duration,
 }
 
@@ -93,14 +99,14 @@ impl fmt::Display for Report {
     }
 }
 
-/// The game: its players, and what is known of the files.
+/// The players, and the known state of the files.
 #[derive(Debug)]
 pub struct Coherence {
     players: Vec<Option<Player>>,
     board: Board,
 }
 
-/// What the players share.
+/// State that the players share.
 #[derive(Debug)]
 struct Board {
     ledger: Mutex<Ledger>,
@@ -113,8 +119,9 @@ struct Board {
 }
 
 impl Coherence {
-    /// The first player makes the files. Who writes waits for `granularity` before another may write the same file: where a
-    /// version 2 or 3 client or origin takes part, that of the origin's time stamps.
+    /// The first player makes the files. After writing a file, a player waits for `granularity` before
+    /// another one may write it. If a version 2 or 3 client or origin takes part, this must be the timestamp
+    /// granularity of the origin.
     pub fn new(players: Vec<Player>, granularity: Duration) -> Coherence {
         let board = Board {
             ledger: Mutex::default(),
@@ -136,13 +143,13 @@ impl Coherence {
         game
     }
 
-    /// All players act `steps` times each.
+    /// Lets each player make `steps` acts.
     #[track_caller]
     pub fn run(&mut self, steps: usize, rng: &mut Rng) -> Report {
         self.run_while(steps, rng, |_| {})
     }
 
-    /// The same, and meanwhile something happens; it is told how to find out how many steps were made.
+    /// As `run`, and calls `meanwhile` at the same time. Its argument returns the number of acts so far.
     #[track_caller]
     pub fn run_while(
         &mut self,
@@ -172,14 +179,15 @@ impl Coherence {
         report
     }
 
-    /// Whether a player sits out; what it has open stays open.
+    /// Sets whether a player pauses; it keeps its open files.
     pub fn rest(&mut self, number: usize, rests: bool) {
         if let Some(player) = &mut self.players[number] {
             player.rests = rests;
         }
     }
 
-    /// A player is no more: its client was lost, with all that it held and had not flushed.
+    /// Removes a player whose client was lost, with all locks that it held and all data that it had not
+    /// flushed.
     pub fn leave(&mut self, number: usize) {
         if self.players[number].take().is_some() {
             self.board.ledger().leave(number);
@@ -268,7 +276,7 @@ mod tests {
             let file = file.expect("a file");
             std::fs::hard_link(file.path(), other.join(file.file_name())).expect("a link");
         }
-        // The same files, until one is replaced or its copy read.
+        // The files are the same, until one is replaced or its copy is read.
         game.run(2000, &mut Rng::new(7));
     }
 }

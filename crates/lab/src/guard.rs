@@ -1,4 +1,5 @@
-//! The test's side of the guard (see the program `lab-hand guard`): says what exists, so that it goes when the test does.
+//! The test's side of the guard (see the program `lab-hand guard`): registers the things to remove when the
+//! test ends.
 
 use std::fs::File;
 use std::io::Write;
@@ -7,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// A running guard; dropping it cleans up and waits until all is clean.
+/// A running guard. Dropping it cleans up, and waits for the cleanup.
 #[derive(Debug)]
 pub(crate) struct Guard {
     child: Child,
@@ -15,10 +16,11 @@ pub(crate) struct Guard {
 }
 
 impl Guard {
-    /// Starts the guard. It holds `lock` as long as it lives: nobody enters the lab before it has cleaned up.
+    /// Starts the guard. It holds `lock` until it has cleaned up, so that no other test enters the lab
+    /// before.
     pub(crate) fn start(hand: &Path, lock: File) -> Guard {
         let mut command = Command::new(hand);
-        // A process group of its own: an interrupt from the terminal must not reach it.
+        // Its own process group, so that an interrupt from the terminal does not reach it.
         command.arg("guard").stdin(Stdio::piped()).stdout(Stdio::from(lock)).process_group(0);
         let mut child =
             command.spawn().unwrap_or_else(|error| panic!("lab: cannot start {}: {error}", hand.display()));
@@ -26,12 +28,12 @@ impl Guard {
         Guard { child, list }
     }
 
-    /// `thing` exists from now on: `group PGID`, `link DEVICE`, `address CIDR DEVICE` or `directory PATH`.
+    /// Registers `thing`: `group PGID`, `link DEVICE`, `address CIDR DEVICE` or `directory PATH`.
     pub(crate) fn add(&self, thing: &str) {
         self.say('+', thing);
     }
 
-    /// `thing` is gone.
+    /// Unregisters `thing`, which no longer exists.
     pub(crate) fn forget(&self, thing: &str) {
         self.say('-', thing);
     }
@@ -39,7 +41,7 @@ impl Guard {
     fn say(&self, sign: char, thing: &str) {
         let mut list = self.list.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(list) = list.as_mut() {
-            // A guard that died cannot be told; what it would have cleaned is cleaned by its owners.
+            // If the guard has died, the owners of the things still clean them up.
             let _ = writeln!(list, "{sign} {thing}");
         }
     }

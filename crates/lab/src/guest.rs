@@ -1,7 +1,9 @@
-//! A guest: Debian's user-mode Linux, a kernel that runs as an ordinary process, with the host's `/` as its read-only root.
+//! A guest: Debian's user-mode Linux, a kernel that runs as an ordinary process. Its read-only root is the
+//! host's `/`.
 //!
-//! Whatever the host has installed is there; `/tmp`, `/run` and `/mnt` are the guest's own. It boots in about two seconds to an agent
-//! that runs scripts. One guest has one processor and is pinned to one of the host's: that makes its system calls several times faster.
+//! So a guest has everything that the host has installed; only `/tmp`, `/run` and `/mnt` are its own. In
+//! about two seconds it boots to an agent that runs scripts. A guest has one processor and is pinned to one
+//! of the host's processors, which makes its system calls several times faster.
 
 mod kernel;
 mod nfs;
@@ -25,33 +27,34 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// What a guest's first process runs.
+/// The script of a guest's first process.
 const INIT: &str = include_str!("guest/init.sh");
-/// The port of the agent.
+/// Port of the agent.
 const AGENT_PORT: u16 = 7;
 /// How long a boot may take on a busy machine.
 const BOOT_PATIENCE: Duration = Duration::from_secs(60);
-/// How long a script may take unless its caller says otherwise.
+/// How long a script may take by default.
 const SCRIPT_PATIENCE: Duration = Duration::from_secs(180);
-/// In front of each script: stop at the first failure and say which line it was.
+/// Prefix of each script: stops at the first failure and reports its line.
 const STRICT: &str = "set -eEu -o pipefail\n\
     trap 'code=$?; echo \"lab: line $((LINENO - 2)) failed with $code: $BASH_COMMAND\" >&2' ERR\n";
 
-/// How a guest is to be.
+/// The properties of a guest.
 #[derive(Debug, Clone)]
 pub struct GuestOptions {
     /// Its host name.
     pub name: String,
     /// Its memory in MiB.
     pub memory_mib: u32,
-    /// Images that it sees as `/dev/ubda`, `/dev/ubdb`, ….
+    /// Disk images, visible in the guest as `/dev/ubda`, `/dev/ubdb`, ….
     pub disks: Vec<PathBuf>,
-    /// A kernel that `cargo xtask lab --kernels` has fetched: its directory. None: the host's own package.
+    /// The directory of a kernel that `cargo xtask lab --kernels` has fetched; `None` means the host's own
+    /// package.
     pub kernel: Option<PathBuf>,
 }
 
 impl GuestOptions {
-    /// The usual guest: 768 MiB, no disks, the kernel that `LEASEHOLD_LAB_KERNEL` names if it names one.
+    /// The default guest: 768 MiB, no disks, and the kernel that `LEASEHOLD_LAB_KERNEL` names, if it is set.
     pub fn named(name: &str) -> GuestOptions {
         GuestOptions {
             name: name.to_owned(),
@@ -62,7 +65,7 @@ impl GuestOptions {
     }
 }
 
-/// A running guest; dropping it is pulling its plug.
+/// A running guest. Dropping it kills it at once, like a power failure.
 #[derive(Debug)]
 pub struct Guest {
     options: GuestOptions,
@@ -88,17 +91,17 @@ impl Guest {
         &self.options.name
     }
 
-    /// Its address; the host reaches it, other guests do not.
+    /// Its address. The host can reach it, other guests cannot.
     pub fn address(&self) -> IpAddr {
         IpAddr::V4(self.lab.lane().address(self.number, 2))
     }
 
-    /// The lab it is in.
+    /// The lab that it belongs to.
     pub fn lab(&self) -> &Lab {
         &self.lab
     }
 
-    /// The version of its kernel, as `(6, 1)`.
+    /// Version of its kernel, such as `(6, 1)`.
     #[track_caller]
     pub fn linux(&self) -> (u32, u32) {
         let release = self.sh("uname -r");
@@ -106,22 +109,23 @@ impl Guest {
         (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default())
     }
 
-    /// What the kernel and the first process printed last.
+    /// The last output of the kernel and the first process.
     pub fn console(&self) -> String {
         self.console.text()
     }
 
-    /// Runs a bash script that stops at the first command that fails, and waits for it: up to three minutes.
+    /// Runs a bash script, which stops at the first failing command, and waits up to three minutes for it.
     pub fn run(&self, script: &str) -> Output {
         self.run_for(SCRIPT_PATIENCE, script)
     }
 
-    /// Runs a script for `patience` at most; then it is killed and the code is 124, as timeout(1) has it. A guest that dies gives 255.
+    /// Runs a script for at most `patience`. Then kills it and returns code 124, like timeout(1). If the
+    /// guest dies, the code is 255.
     pub fn run_for(&self, patience: Duration, script: &str) -> Output {
         self.spawn(script).wait(patience)
     }
 
-    /// Runs a script that must succeed and returns what it printed.
+    /// Runs a script that must succeed, and returns its output.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         let output = self.run(script);
@@ -135,12 +139,12 @@ impl Guest {
         output.text
     }
 
-    /// Starts a script and goes on; dropping the task kills it.
+    /// Starts a script without waiting for it. Dropping the task kills the script.
     pub fn spawn(&self, script: &str) -> Task {
         Task::start(self.connect(), &format!("{STRICT}{script}"))
     }
 
-    /// A hand in this guest.
+    /// A hand that works in this guest.
     pub fn hand(&self) -> Hand {
         let hand = self.connect().and_then(Hand::in_guest);
         hand.unwrap_or_else(|error| panic!("lab: no hand in {}: {error}\n{}", self.name(), self.last_words()))
@@ -148,11 +152,11 @@ impl Guest {
 
     fn signal(&self, signal: Signal) {
         if let Some(group) = Pid::from_raw(self.child.id() as i32) {
-            let _ = rustix::process::kill_process_group(group, signal); // a guest that ended is as good as stopped
+            let _ = rustix::process::kill_process_group(group, signal); // it may have ended
         }
     }
 
-    /// Shuts down in order, file systems synced, and waits for the end.
+    /// Syncs file systems, shuts down in order, and waits for the end.
     pub fn halt(mut self) {
         let _ = self.run("sync");
         let _ = self.spawn("echo o >/proc/sysrq-trigger").wait(Duration::from_secs(5));
@@ -202,7 +206,7 @@ impl Drop for Guest {
 
 fn create_tap(lab: &Lab, number: u8) {
     let device = lab.lane().device(number);
-    let _ = Command::new("ip").args(["link", "del", &device]).stderr(Stdio::null()).status(); // of a stay that ended badly
+    let _ = Command::new("ip").args(["link", "del", &device]).stderr(Stdio::null()).status(); // an old device
     host_command("ip", &["tuntap", "add", "dev", &device, "mode", "tap"]);
     lab.guard().add(&format!("link {device}"));
     host_command("ip", &["addr", "add", &format!("{}/24", lab.lane().address(number, 1)), "dev", &device]);
@@ -220,7 +224,7 @@ fn start_kernel(lab: &Lab, options: &GuestOptions, number: u8) -> (Child, Log) {
     command.arg(format!("mem={}M", options.memory_mib)).arg(format!("umid={}", options.name));
     command.arg(format!("uml_dir={directory}/uml")).args(["rootfstype=hostfs", "rootflags=/", "ro", "quiet"]);
     command.arg(format!("init={}", init.display())).args(["con=null", "ssl=null", "con0=null,fd:1"]);
-    // Without gro=1 bulk reads hang.
+    // Without gro=1, bulk reads hang.
     command.arg(format!("vec0:transport=tap,ifname={},depth=128,gro=1", lab.lane().device(number)));
     for (index, disk) in options.disks.iter().enumerate() {
         command.arg(format!("ubd{index}={}", disk.display()));
@@ -241,7 +245,8 @@ fn start_kernel(lab: &Lab, options: &GuestOptions, number: u8) -> (Child, Log) {
     (child, console)
 }
 
-/// The guest's memory is a file: in memory where that has room, so that it stays off the disk.
+/// The directory for the file with the guest's memory. It is in memory if there is capacity, to avoid disk
+/// writes.
 fn memory_directory(lab: &Lab, memory_mib: u32) -> PathBuf {
     let shared = PathBuf::from("/dev/shm");
     let free =

@@ -1,6 +1,7 @@
-//! A hand: acts on single files, in a guest or on the host, one quick round trip each.
+//! A hand: single file operations, in a guest or on the host, with one short round trip each.
 //!
-//! Scripts cost a fork and an exec per step, which a guest takes milliseconds for; a checker that wants hundreds of rounds uses this.
+//! A script costs a fork and an exec per step, which takes milliseconds in a guest. Tests with hundreds of
+//! rounds use a hand instead.
 
 mod act;
 mod agent;
@@ -17,10 +18,10 @@ use std::ops::Range;
 use std::path::Path;
 use std::time::Duration;
 
-/// How long one act may take; a hard mount waits for its server that long.
+/// How long one act may take. A hard mount may wait that long for its server.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Somewhere files can be acted on.
+/// Makes file operations in one place.
 #[derive(Debug)]
 pub struct Hand {
     place: Place,
@@ -32,7 +33,7 @@ enum Place {
     Guest(TcpStream),
 }
 
-/// What `lstat` says.
+/// The result of `lstat`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stat {
     /// In bytes.
@@ -56,29 +57,29 @@ pub enum Mode {
     Read,
     /// For reading and writing.
     Write,
-    /// The same, and it must not be there yet.
+    /// For reading and writing; the file must not exist.
     Create,
-    /// As it says.
+    /// With these flags.
     As(Access),
 }
 
-/// How a file is opened, word for word.
+/// Flags for opening a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Access {
-    /// For writing too.
+    /// Also for writing.
     pub write: bool,
-    /// Made where it is absent.
+    /// Create it if it is missing.
     pub create: bool,
-    /// Made, or nothing (`O_EXCL`).
+    /// Create it, and fail if it exists (`O_EXCL`).
     pub exclusive: bool,
-    /// Emptied.
+    /// Truncate it.
     pub truncate: bool,
-    /// Past the kernel's cache (`O_DIRECT`).
+    /// Bypass the kernel's cache (`O_DIRECT`).
     pub direct: bool,
 }
 
 impl Mode {
-    /// The letters that a hand takes it as.
+    /// The mode as letters of the hand's protocol.
     fn letters(self) -> String {
         let access = match self {
             Mode::Read => Access::default(),
@@ -93,21 +94,21 @@ impl Mode {
     }
 }
 
-/// A file that a hand keeps open; it means something to that hand alone.
+/// A file that a hand keeps open; valid only for that hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct OpenFile(u64);
 
-/// What came of opening.
+/// The result of opening a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Opened {
-    /// For what is done with it.
+    /// Identifies the open file in later calls.
     pub file: OpenFile,
     /// Inode number.
     pub ino: u64,
 }
 
 impl Hand {
-    /// A hand on the host itself.
+    /// A hand on the host.
     pub fn on_host() -> Hand {
         Hand { place: Place::Host(files::Files::default()) }
     }
@@ -116,44 +117,44 @@ impl Hand {
         Hand::connected(connection, PATIENCE)
     }
 
-    /// At the other end of a connection; an act that takes longer than `patience` has failed.
+    /// A hand at the other end of a connection. An act that takes longer than `patience` fails.
     fn connected(connection: TcpStream, patience: Duration) -> io::Result<Hand> {
         connection.set_nodelay(true)?;
         connection.set_read_timeout(Some(patience))?;
         Ok(Hand { place: Place::Guest(connection) })
     }
 
-    /// Opens, reads all, closes.
+    /// Opens a file, reads all of it, and closes it.
     pub fn read(&mut self, path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
         self.act("read", path, &[])
     }
 
-    /// Opens, creating or emptying, writes, closes.
+    /// Opens a file, creating or truncating it, writes and closes.
     pub fn write(&mut self, path: impl AsRef<Path>, data: &[u8]) -> io::Result<()> {
         self.act("write", path, &[data]).map(drop)
     }
 
-    /// Opens what exists, writes from the start without truncating, closes.
+    /// Opens an existing file, writes from the start without truncating, and closes it.
     pub fn overwrite(&mut self, path: impl AsRef<Path>, data: &[u8]) -> io::Result<()> {
         self.act("overwrite", path, &[data]).map(drop)
     }
 
-    /// Opens what exists, writes at the end, closes.
+    /// Opens an existing file, writes at the end, and closes it.
     pub fn append(&mut self, path: impl AsRef<Path>, data: &[u8]) -> io::Result<()> {
         self.act("append", path, &[data]).map(drop)
     }
 
-    /// Writes `PATH.new`, closes it and renames it over `path`.
+    /// Writes `PATH.new`, closes it, and renames it over `path`.
     pub fn replace(&mut self, path: impl AsRef<Path>, data: &[u8]) -> io::Result<()> {
         self.act("replace", path, &[data]).map(drop)
     }
 
-    /// Opens what exists, sets its size in bytes, closes.
+    /// Opens an existing file, sets its size in bytes, and closes it.
     pub fn truncate(&mut self, path: impl AsRef<Path>, size: u64) -> io::Result<()> {
         self.act("truncate", path, &[size.to_string().as_bytes()]).map(drop)
     }
 
-    /// Renames.
+    /// Renames a file.
     pub fn rename(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         self.act("rename", from, &[bytes_of(to.as_ref())]).map(drop)
     }
@@ -163,7 +164,7 @@ impl Hand {
         self.act("remove", path, &[]).map(drop)
     }
 
-    /// Gives a file one more name.
+    /// Adds another name to a file.
     pub fn link(&mut self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> io::Result<()> {
         self.act("link", from, &[bytes_of(to.as_ref())]).map(drop)
     }
@@ -184,13 +185,13 @@ impl Hand {
         Ok(names.split(|byte| *byte == 0).filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect())
     }
 
-    /// Status of the file itself, links not followed.
+    /// Attributes of the path itself; symbolic links are not followed.
     pub fn stat(&mut self, path: impl AsRef<Path>) -> io::Result<Stat> {
         let reply = String::from_utf8_lossy(&self.act("stat", path, &[])?).into_owned();
         parse_stat(&reply).ok_or_else(|| io::Error::other(format!("a hand's stat said {reply:?}")))
     }
 
-    /// Opens and keeps open.
+    /// Opens a file and keeps it open.
     pub fn open(&mut self, path: impl AsRef<Path>, mode: Mode) -> io::Result<Opened> {
         let reply = self.act("open", path, &[mode.letters().as_bytes()])?;
         let reply = String::from_utf8_lossy(&reply).into_owned();
@@ -200,12 +201,12 @@ impl Hand {
         Ok(Opened { file: OpenFile(file), ino })
     }
 
-    /// Closes, which flushes; the file is closed also where that fails.
+    /// Closes a file, which flushes it. The file is closed even if this fails.
     pub fn close(&mut self, file: OpenFile) -> io::Result<()> {
         self.on(file, "close", &[]).map(drop)
     }
 
-    /// Up to `length` bytes from `offset` on; fewer at the end of the file.
+    /// Reads up to `length` bytes from `offset`; fewer at the end of the file.
     pub fn read_at(&mut self, file: OpenFile, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         self.on(file, "pread", &[offset.to_string().as_bytes(), length.to_string().as_bytes()])
     }
@@ -215,12 +216,12 @@ impl Hand {
         self.on(file, "pwrite", &[offset.to_string().as_bytes(), data]).map(drop)
     }
 
-    /// [`Hand::read_at`], through a shared map.
+    /// As [`Hand::read_at`], through a shared mapping.
     pub fn read_map(&mut self, file: OpenFile, offset: u64, length: usize) -> io::Result<Vec<u8>> {
         self.on(file, "mapread", &[offset.to_string().as_bytes(), length.to_string().as_bytes()])
     }
 
-    /// [`Hand::write_at`] within the file, through a shared map; with msync(2) if `synced`.
+    /// As [`Hand::write_at`] within the file, through a shared mapping; with msync(2) if `synced`.
     pub fn write_map(&mut self, file: OpenFile, offset: u64, data: &[u8], synced: bool) -> io::Result<()> {
         let synced: &[u8] = if synced { b"y" } else { b"n" };
         self.on(file, "mapwrite", &[offset.to_string().as_bytes(), data, synced]).map(drop)
@@ -236,7 +237,8 @@ impl Hand {
         self.on(file, "ftruncate", &[size.to_string().as_bytes()]).map(drop)
     }
 
-    /// Locks `range` without waiting; false if somebody else's lock is in the way. Each open file is an owner of its own.
+    /// Locks `range` without waiting. Returns false if another owner's lock conflicts. Each open file is a
+    /// separate owner.
     pub fn lock(&mut self, file: OpenFile, exclusive: bool, range: &Range<u64>) -> io::Result<bool> {
         self.set_lock(file, if exclusive { b"w" } else { b"r" }, range)
     }
@@ -276,7 +278,7 @@ impl Hand {
     }
 }
 
-/// No answer in time is no EAGAIN of the file system's.
+/// Reports a missing reply as a timeout, because EAGAIN must mean an error of the file system.
 fn late(error: io::Error) -> io::Error {
     match error.kind() {
         io::ErrorKind::WouldBlock => {

@@ -1,8 +1,10 @@
-//! Lanes: places in the lab for one stay each, with addresses, taps and processors of their own.
+//! Lanes: separate parts of the lab, each with its own addresses, tap devices and processors.
 //!
-//! A machine has as many lanes as it has processors, up to four. A stay takes any lane that is free, or, where it measures times
-//! that neighbours would spoil, all of them. In lane L the host is 10.(77+L).0.1 (on `lo`), guest N is 10.(77+L).N.2 on the tap
-//! device `lhlabLxN`, whose host end is 10.(77+L).N.1. Within a lane numbers need no further arbitration.
+//! A machine has as many lanes as processors, up to four. A test takes any free lane. If it measures times,
+//! which other tests would disturb, it takes all lanes.
+//!
+//! In lane L the host has the address 10.(77+L).0.1 (on `lo`). Guest N has 10.(77+L).N.2 on the tap device
+//! `lhlabLxN`, whose host end is 10.(77+L).N.1. Within a lane, numbers need no further coordination.
 
 use crate::log::say;
 use rustix::fs::FlockOperation;
@@ -12,22 +14,23 @@ use std::net::Ipv4Addr;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::time::Duration;
 
-/// Most lanes: beyond them guests would want more memory than processors.
+/// The most lanes: with more of them, guests would run out of memory before processors.
 const LANES_MAX: usize = 4;
-/// How often a stay that waits for any lane looks again: there is no waiting for the first of several locks.
+/// How often a test that waits for any lane checks again: the kernel cannot wait for the first of several
+/// locks.
 const LOOK_AGAIN: Duration = Duration::from_millis(50);
 
-/// A lane that is taken; its locks are given to whoever ends the stay.
+/// A lane that a test has taken. Its locks are passed to the guard, which ends the test's use of the lab.
 #[derive(Debug)]
 pub(crate) struct Lane {
     number: u8,
 }
 
-/// What keeps others out of lanes, the stay's own first.
+/// Locks that keep other tests out of lanes; that of the test's own lane is first.
 pub(crate) type Locks = Vec<File>;
 
 impl Lane {
-    /// Takes a free lane for the stay `name`, waiting for one.
+    /// Takes a free lane for the test `name`; waits until there is one.
     pub(crate) fn take(name: &str) -> (Lane, Locks) {
         let mut told = false;
         loop {
@@ -46,7 +49,7 @@ impl Lane {
         }
     }
 
-    /// Takes all lanes, in their order, so that two who want all do not hold each other up.
+    /// Takes all lanes in order, so that two tests that want all of them do not deadlock.
     pub(crate) fn take_all(name: &str) -> (Lane, Locks) {
         let mut locks = Locks::new();
         for number in 0..count() {
@@ -62,7 +65,7 @@ impl Lane {
         (Lane { number: 0 }, locks)
     }
 
-    /// The host as every guest of the lane sees it.
+    /// The host's address for every guest of the lane.
     pub(crate) fn host(&self) -> Ipv4Addr {
         self.address(0, 1)
     }
@@ -77,7 +80,8 @@ impl Lane {
         format!("lhlab{}x{guest}", self.number)
     }
 
-    /// The processor of a guest, of those this process may use. Guests are dealt out from the last; each lane begins with another.
+    /// The processor of a guest, among those that this process may use. Guests get them from the last one
+    /// downwards, and each lane begins with a different one.
     pub(crate) fn processor(&self, guest: u8) -> usize {
         let processors = processors();
         let dealt = usize::from(self.number) + usize::from(guest) - 1;
@@ -85,12 +89,12 @@ impl Lane {
     }
 }
 
-/// How many lanes there are.
+/// Number of lanes.
 fn count() -> u8 {
     processors().len().clamp(1, LANES_MAX) as u8
 }
 
-/// The processors that this process may use; never none.
+/// The processors that this process may use; at least one.
 fn processors() -> Vec<usize> {
     let allowed = rustix::thread::sched_getaffinity(None).ok();
     let processors: Vec<usize> =
@@ -98,7 +102,7 @@ fn processors() -> Vec<usize> {
     if processors.is_empty() { vec![0] } else { processors }
 }
 
-/// Who holds this is in the lane.
+/// Path of a lane's lock file.
 fn path(number: u8) -> String {
     format!("/var/tmp/leasehold-lab.{number}.lock")
 }
@@ -109,7 +113,7 @@ fn open(number: u8) -> File {
     lock.unwrap_or_else(|error| panic!("lab: cannot open {}: {error}", path(number)))
 }
 
-/// Writes who holds a lane, for those who wait.
+/// Writes the holder's name into the lock file, for tests that wait.
 fn sign(lock: &File, number: u8, name: &str) {
     let told = lock.set_len(0);
     let told =
@@ -119,7 +123,7 @@ fn sign(lock: &File, number: u8, name: &str) {
 
 fn holder(mut lock: &File) -> String {
     let mut holder = String::new();
-    let _ = lock.read_to_string(&mut holder); // only to be told
+    let _ = lock.read_to_string(&mut holder); // the name is only informative
     if holder.is_empty() { "another test".to_owned() } else { holder }
 }
 

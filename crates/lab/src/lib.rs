@@ -1,7 +1,7 @@
-//! A test bed: real Linux kernels as NFS clients and servers, nfs-ganesha, networks that can be cut.
+//! A test bed: real Linux kernels as NFS clients and servers, nfs-ganesha, and networks that can be cut.
 //!
-//! A test enters the lab, boots guests (Debian's user-mode Linux, a kernel as an ordinary process), mounts what it wants to try and runs
-//! scripts in them:
+//! A test enters the lab, boots guests (Debian's user-mode Linux, a kernel as an ordinary process), mounts
+//! file systems, and runs scripts in the guests:
 //!
 //! ```no_run
 //! use lab::{Ganesha, Lab, V3};
@@ -13,9 +13,10 @@
 //! assert_eq!(guest.run("cd /mnt/nfs && echo hello > f && cat f").text, "hello\n");
 //! ```
 //!
-//! The lab is for tests and speaks their language: what cannot go on panics with one line that says why, and prints the console or log
-//! of whoever is to blame. Everything it starts ends with the test, also when the test panics or is killed. As many
-//! tests are in the lab, machine-wide, as it has lanes: one for each processor. docs/contributing/lab.md tells how it works inside.
+//! The lab is for tests only. If it cannot continue, it panics with a message of one line, and prints the
+//! console or log of the guest or program at fault. Everything that a test starts ends with the test, even if
+//! the test panics or is killed. On one machine, as many tests as there are lanes can be in the lab at the
+//! same time. docs/lab.md describes the implementation.
 
 mod close_to_open;
 mod coherence;

@@ -1,19 +1,20 @@
-//! The last words of a process: a bounded tail of what it printed, collected by a thread, searchable while it grows.
+//! The output of a process: a thread collects its bounded tail, which can be searched while it grows.
 
 use std::io::{Read, Write as _};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Says a line of progress at once: straight to standard error, past the test harness, which holds back what the macros print.
+/// Prints a line of progress at once. It writes to standard error directly, because the test harness holds
+/// back macro output.
 pub(crate) fn say(line: &str) {
     let _ = writeln!(std::io::stderr(), "lab: {line}");
 }
 
-/// Most bytes kept; the oldest go first.
+/// The most bytes kept; the oldest are dropped first.
 const KEPT_BYTES_MAX: usize = 256 << 10;
 
-/// A tail that several threads share.
+/// A tail of output, shared by several threads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Log {
     shared: Arc<(Mutex<Tail>, Condvar)>,
@@ -22,14 +23,14 @@ pub(crate) struct Log {
 #[derive(Debug, Default)]
 struct Tail {
     bytes: Vec<u8>,
-    /// Where the part begins in which lines are looked for.
+    /// Offset from which lines are searched.
     searched_from: usize,
-    /// Readers still collecting.
+    /// Number of readers that still collect.
     open: usize,
 }
 
 impl Log {
-    /// Collects all that `from` says until it ends, in a thread of its own.
+    /// Collects the output of `from` until it ends, in its own thread.
     pub(crate) fn collect(&self, mut from: impl Read + Send + 'static) {
         self.locked().open += 1;
         let log = self.clone();
@@ -47,12 +48,13 @@ impl Log {
         });
     }
 
-    /// Adds a line of our own.
+    /// Adds a line of the lab's own.
     pub(crate) fn note(&self, line: &str) {
         self.append(format!("--- {line}\n").as_bytes());
     }
 
-    /// A log that begins where `earlier` stands: its text is shown and no longer searched, and its stragglers do not get in.
+    /// A log that continues `earlier`. The earlier text is shown but no longer searched, and its readers
+    /// cannot add to the new log.
     pub(crate) fn after(self, earlier: &Log) -> Log {
         let text = earlier.text().into_bytes();
         let mut tail = self.locked();
@@ -62,12 +64,13 @@ impl Log {
         self
     }
 
-    /// What there is of it.
+    /// The text so far.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&self.locked().bytes).into_owned()
     }
 
-    /// Waits for a line that contains `words` and returns it; `None` after `patience`, or when nothing more can come.
+    /// Waits for a line that contains `words` and returns it; `None` after `patience`, or if all readers have
+    /// ended.
     pub(crate) fn wait_for_line(&self, words: &str, patience: Duration) -> Option<String> {
         let deadline = Instant::now() + patience;
         let mut tail = self.locked();

@@ -1,9 +1,10 @@
-//! A network that can be slowed and cut: a TCP relay between a proxy and its origin, or between a guest and a server it cannot reach.
+//! A network that can be slowed and cut: a TCP relay between a proxy and its origin, or between a guest and a
+//! server that it cannot reach.
 //!
-//! Each direction of a connection is a reader and a writer with a bounded queue of (due time, bytes) between them: that is the delay.
-//! A black hole stops the readers and writers where they stand, so that TCP's own windows fill up as they would; a reset ends the
-//! connections with RST and closes the listener, as a host that is up without the service would answer. What passes is read along: a
-//! relay counts the NFS calls, whoever answers them.
+//! Each direction of a connection has a reader and a writer. Between them is a bounded queue of (due time,
+//! bytes), which makes the delay. A black hole stops readers and writers, so that TCP's own windows fill up
+//! as on a real network. A reset ends connections with RST and closes the listener, like a running host whose
+//! service is down. The relay also parses the traffic and counts NFS calls, whatever server answers them.
 
 mod calls;
 mod pump;
@@ -19,7 +20,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// How long an attempt to reach the target may take.
+/// How long connecting to the target may take.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// How a network fails.
@@ -27,23 +28,23 @@ const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 pub enum Cut {
     /// Connections are reset and new ones refused.
     Reset,
-    /// Nothing gets through and nobody is told; what was under way arrives after [`Relay::restore`].
+    /// No data gets through and neither side gets an error. Data in flight arrives after [`Relay::restore`].
     BlackHole,
 }
 
-/// A relay from an address of its own to a target; dropping it resets its connections.
+/// A relay from its own address to a target. Dropping it resets its connections.
 #[derive(Debug)]
 pub struct Relay {
     address: SocketAddr,
     shared: Arc<Shared>,
 }
 
-/// What the relay's threads share.
+/// State shared by the relay's threads.
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
-    /// Bytes relayed: to the target, and from it.
+    /// Bytes relayed to the target and from it.
     bytes: [AtomicU64; 2],
     connections: AtomicU64,
     nfs3_calls: Mutex<CallCounts>,
@@ -58,7 +59,7 @@ struct State {
     cut: Option<Cut>,
     ended: bool,
     delay: Duration,
-    /// Counts the resets: a connection made before the last one is dead.
+    /// Number of resets so far. A connection made before the last reset is dead.
     resets: u64,
     live: Vec<Arc<[TcpStream; 2]>>,
 }
@@ -89,7 +90,7 @@ impl Relay {
         Relay { address, shared }
     }
 
-    /// Where it listens.
+    /// The address that the relay listens on.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -114,30 +115,30 @@ impl Relay {
         self.shared.changed.notify_all();
     }
 
-    /// Resets the connections there are and takes new ones at once.
+    /// Resets existing connections, and accepts new ones at once.
     pub fn reset_connections(&self) {
         self.shared.locked().reset();
         self.shared.changed.notify_all();
     }
 
-    /// Relays to another target: connections there are get reset, as by a server that was started again.
+    /// Relays to another target. Resets existing connections, like a server that restarts.
     pub fn retarget(&self, target: SocketAddr) {
         self.shared.locked().target = target;
         self.reset_connections();
     }
 
-    /// Delays what passes from now on, in each direction.
+    /// Sets the delay in each direction for data that arrives from now on.
     pub fn set_delay(&self, one_way: Duration) {
         self.shared.locked().delay = one_way;
     }
 
-    /// Bytes relayed so far: to the target, and from it.
+    /// Bytes relayed to the target and from it so far.
     pub fn bytes(&self) -> (u64, u64) {
         let [up, down] = &self.shared.bytes;
         (up.load(Ordering::Relaxed), down.load(Ordering::Relaxed))
     }
 
-    /// NFS version 3 calls relayed so far, resent ones included.
+    /// NFS version 3 calls relayed so far, including retransmissions.
     pub fn nfs3_calls(&self) -> CallCounts {
         self.shared.nfs3_calls.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -171,7 +172,7 @@ impl Shared {
         }
     }
 
-    /// Waits while `unfit` says so of the state.
+    /// Waits while `unfit` returns true for the state.
     fn wait_while(&self, unfit: impl FnMut(&mut State) -> bool) -> MutexGuard<'_, State> {
         self.changed.wait_while(self.locked(), unfit).unwrap_or_else(PoisonError::into_inner)
     }
@@ -182,7 +183,7 @@ impl State {
         self.resets += 1;
         for pair in self.live.drain(..) {
             for stream in pair.iter() {
-                // Lingering for no time at all makes the close a RST.
+                // A linger time of zero makes the close a RST.
                 let _ = rustix::net::sockopt::set_socket_linger(stream, Some(Duration::ZERO));
                 let _ = stream.shutdown(std::net::Shutdown::Both);
             }
@@ -190,7 +191,8 @@ impl State {
     }
 }
 
-/// Accepts connections, and closes the listener while the network resets. A black hole takes connections and leaves them lie.
+/// Accepts connections. Closes the listener while the network resets. A black hole accepts connections and
+/// does not serve them.
 fn accept(shared: &Arc<Shared>, address: SocketAddr, first: TcpListener) {
     let mut listener = Some(first);
     loop {
@@ -214,7 +216,7 @@ fn accept(shared: &Arc<Shared>, address: SocketAddr, first: TcpListener) {
     }
 }
 
-/// Connects one client to the target and relays until either side ends.
+/// Connects one client to the target, and relays until either side ends.
 fn join(shared: &Arc<Shared>, client: TcpStream) {
     let (resets, target) = {
         let state = shared.wait_while(|state| state.cut == Some(Cut::BlackHole) && !state.ended);
@@ -246,7 +248,7 @@ fn join(shared: &Arc<Shared>, client: TcpStream) {
 }
 
 fn listen(address: SocketAddr) -> TcpListener {
-    // A port that was just in use may take a moment to be free again.
+    // A port that was in use a moment ago may take some time to become free.
     crate::session::wait_for(&format!("relay at {address}"), Duration::from_secs(10), || {
         match TcpListener::bind(address) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => None,
@@ -255,12 +257,12 @@ fn listen(address: SocketAddr) -> TcpListener {
     })
 }
 
-/// Gets the accepting thread to look at the state.
+/// Makes the accepting thread check the state.
 fn wake(address: SocketAddr) {
     let _ = TcpStream::connect_timeout(&address, Duration::from_millis(200));
 }
 
-/// The relays between somebody and an origin: one to each of its ports.
+/// The relays in front of an origin, one for each of its ports.
 #[derive(Debug)]
 pub struct Link {
     nfs: Relay,
@@ -269,7 +271,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Puts relays on the lab's address in front of `origin`.
+    /// Starts relays on the lab's address in front of `origin`.
     pub fn to(lab: &Lab, origin: &Origin) -> Link {
         let relay = |port| Relay::start(lab.address(), SocketAddr::new(origin.host, port));
         let nfs = relay(origin.port);
@@ -280,22 +282,22 @@ impl Link {
         Link { nfs, mount, origin }
     }
 
-    /// The origin as seen through the link.
+    /// The origin as reached through the link.
     pub fn origin(&self) -> Origin {
         self.origin.clone()
     }
 
-    /// The relay that NFS goes through.
+    /// The relay for NFS.
     pub fn nfs(&self) -> &Relay {
         &self.nfs
     }
 
-    /// NFS version 3 calls sent through the link so far, resent ones included.
+    /// NFS version 3 calls sent through the link so far, including retransmissions.
     pub fn nfs3_calls(&self) -> CallCounts {
         self.nfs.nfs3_calls()
     }
 
-    /// Cuts both until [`Link::restore`].
+    /// Cuts both relays until [`Link::restore`].
     pub fn cut(&self, cut: Cut) {
         self.each(|relay| relay.cut(cut));
     }
@@ -305,7 +307,7 @@ impl Link {
         self.each(Relay::restore);
     }
 
-    /// Leads to where the origin is now.
+    /// Relays to the origin's new address.
     pub(crate) fn retarget(&self, origin: &Origin) {
         self.nfs.retarget(SocketAddr::new(origin.host, origin.port));
         if let Some(mount) = &self.mount {
@@ -313,7 +315,7 @@ impl Link {
         }
     }
 
-    /// Delays both, in each direction.
+    /// Sets the delay of both relays in each direction.
     pub fn set_delay(&self, one_way: Duration) {
         self.each(|relay| relay.set_delay(one_way));
     }

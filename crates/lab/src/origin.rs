@@ -1,4 +1,4 @@
-//! Foreign NFS servers to stand in front of: nfs-ganesha on the host, the Linux kernel's own in a guest.
+//! Foreign NFS servers as origins: nfs-ganesha on the host, and the Linux kernel's own server in a guest.
 
 pub(crate) mod ganesha;
 pub(crate) mod knfsd;
@@ -6,7 +6,7 @@ pub(crate) mod knfsd;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-/// Where something is exported.
+/// The address of an export.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Origin {
     /// The server.
@@ -15,24 +15,24 @@ pub struct Origin {
     pub port: u16,
     /// The TCP port of its MOUNT service.
     pub mountport: u16,
-    /// The path it exports.
+    /// The path of the export.
     pub export: String,
 }
 
 impl Origin {
-    /// As `leasehold proxy` wants it: `nfs://HOST:PORT/EXPORT?mountport=PORT`.
+    /// The URL for `leasehold proxy`: `nfs://HOST:PORT/EXPORT?mountport=PORT`.
     pub fn url(&self) -> String {
         format!("nfs://{}:{}{}?mountport={}", self.host, self.port, self.export, self.mountport)
     }
 
-    /// As `libnfs` wants it, for version 3.
+    /// The URL for `libnfs` with version 3.
     pub fn libnfs_url(&self, path: &str) -> String {
         let Origin { host, port, mountport, export } = self;
         format!("nfs://{host}{export}/{path}?version=3&nfsport={port}&mountport={mountport}")
     }
 }
 
-/// Version-3 procedures in the order of RFC 1813.
+/// Version 3 procedures in the order of RFC 1813.
 const PROCEDURES: [&str; 22] = [
     "NULL",
     "GETATTR",
@@ -58,36 +58,37 @@ const PROCEDURES: [&str; 22] = [
     "COMMIT",
 ];
 
-/// How often each version-3 procedure was called.
+/// Number of calls of each version 3 procedure.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CallCounts(BTreeMap<&'static str, u64>);
 
 impl CallCounts {
-    /// Reads the `proc3` line of `/proc/net/rpc/nfs` or `/proc/net/rpc/nfsd`; a kernel without one has made no calls.
+    /// Parses the `proc3` line of `/proc/net/rpc/nfs` or `/proc/net/rpc/nfsd`; without that line the kernel
+    /// has made no calls.
     pub(crate) fn parse(statistics: &str) -> CallCounts {
         let line = statistics.lines().find_map(|line| line.strip_prefix("proc3 ")).unwrap_or("");
         let counts = line.split(' ').skip(1).map(|word| word.parse().unwrap_or(0));
         CallCounts(PROCEDURES.into_iter().zip(counts).collect())
     }
 
-    /// Counts a call of the procedure of that number; there are none beyond the RFC's.
+    /// Counts a call of the procedure with this number; numbers beyond those of the RFC are ignored.
     pub(crate) fn add(&mut self, procedure: u32) {
         if let Some(name) = PROCEDURES.get(procedure as usize) {
             *self.0.entry(name).or_default() += 1;
         }
     }
 
-    /// Calls of one procedure, named as in the RFC.
+    /// Calls of one procedure; `procedure` is its name in the RFC.
     pub fn of(&self, procedure: &str) -> u64 {
         self.0.get(procedure).copied().unwrap_or(0)
     }
 
-    /// All calls.
+    /// Number of all calls.
     pub fn total(&self) -> u64 {
         self.0.values().sum()
     }
 
-    /// What was called after `earlier`.
+    /// The calls made after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &CallCounts) -> CallCounts {
         let difference =

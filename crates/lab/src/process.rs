@@ -1,4 +1,4 @@
-//! A program of the host under test: started, watched, killed, started again.
+//! A program on the host under test: start, watch, kill, restart.
 
 use crate::log::Log;
 use crate::session::Lab;
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// What to run.
+/// The command to run.
 #[derive(Debug, Clone)]
 pub struct Program {
     path: OsString,
@@ -20,7 +20,8 @@ pub struct Program {
 }
 
 impl Program {
-    /// The program at `path`, or found on the path; a test of `leasehold` passes `env!("CARGO_BIN_EXE_leasehold")`.
+    /// The program at `path`, or found in `PATH`. A test of `leasehold` passes
+    /// `env!("CARGO_BIN_EXE_leasehold")`.
     pub fn new(path: impl Into<OsString>) -> Program {
         Program { path: path.into(), arguments: Vec::new(), environment: Vec::new(), log_file: None }
     }
@@ -46,14 +47,14 @@ impl Program {
         self
     }
 
-    /// Where it writes a log of its own, to be shown beside its output.
+    /// Path of the program's own log, to show together with its output.
     #[must_use]
     pub fn log_file(mut self, path: impl Into<PathBuf>) -> Program {
         self.log_file = Some(path.into());
         self
     }
 
-    /// Starts it.
+    /// Starts the program.
     pub fn start(self, lab: &Lab) -> Process {
         let mut process = Process { program: self, child: None, log: Log::default(), lab: lab.clone() };
         process.restart();
@@ -66,7 +67,8 @@ impl Program {
     }
 }
 
-/// A program that runs, or ran; dropping it kills it, and shows its last words if the test is failing.
+/// A program that runs or has run. Dropping it kills it, and shows the end of its output if the test is
+/// failing.
 #[derive(Debug)]
 pub struct Process {
     program: Program,
@@ -76,19 +78,19 @@ pub struct Process {
 }
 
 impl Process {
-    /// Its process id; panics when it does not run.
+    /// Its process id; panics if it does not run.
     #[track_caller]
     pub fn pid(&self) -> u32 {
         self.child.as_ref().map_or_else(|| panic!("lab: {} does not run", self.program.name()), Child::id)
     }
 
-    /// What it printed, from its first start on; the oldest is dropped beyond 256 KiB.
+    /// Its output since its first start; beyond 256 KiB the oldest part is dropped.
     pub fn log(&self) -> String {
         self.log.text()
     }
 
-    /// Waits for it to print a line that contains `words`; panics with its log when it ends first or `patience` is over. After a
-    /// restart, lines of earlier lives count no more.
+    /// Waits until it prints a line that contains `words`. Panics with its log if it ends first or after
+    /// `patience`. After a restart, lines of earlier runs no longer count.
     #[track_caller]
     pub fn wait_for_line(&self, words: &str, patience: Duration) -> String {
         let line = self.log.wait_for_line(words, patience);
@@ -97,7 +99,8 @@ impl Process {
         })
     }
 
-    /// Waits until `address` accepts TCP connections; panics with its log when it ends first or `patience` is over.
+    /// Waits until `address` accepts TCP connections. Panics with its log if the program ends first or after
+    /// `patience`.
     #[track_caller]
     pub fn wait_for_connect(&self, address: SocketAddr, patience: Duration) {
         let started = Instant::now();
@@ -114,9 +117,10 @@ impl Process {
         }
     }
 
-    /// Does it run?
+    /// True if it runs.
     pub fn is_running(&self) -> bool {
-        // Looking through waitid without reaping keeps `&self`: the id stays ours until the child is waited for.
+        // waitid without reaping needs only `&self`. The process id cannot be reused before the child is
+        // reaped.
         use rustix::process::{WaitId, WaitIdOptions, waitid};
         let Some(pid) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) else {
             return false;
@@ -125,20 +129,20 @@ impl Process {
         matches!(waitid(WaitId::Pid(pid), options), Ok(None))
     }
 
-    /// Kills it with SIGKILL and waits until it is gone; what does not run is left alone.
+    /// Kills it with SIGKILL and waits until it has ended. Does nothing if it does not run.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.reap();
     }
 
-    /// Asks it to end with SIGTERM; panics with its log when it does not within `patience`.
+    /// Sends SIGTERM. Panics with its log if it does not end within `patience`.
     #[track_caller]
     pub fn terminate(&mut self, patience: Duration) -> ExitStatus {
         self.signal(Signal::TERM);
         self.wait(patience)
     }
 
-    /// Waits for it to end by itself; panics with its log when it does not within `patience`.
+    /// Waits for it to end by itself. Panics with its log if it does not end within `patience`.
     #[track_caller]
     pub fn wait(&mut self, patience: Duration) -> ExitStatus {
         let started = Instant::now();
@@ -154,7 +158,7 @@ impl Process {
         self.reap().unwrap_or_else(|| panic!("lab: {} was not running", self.program.name()))
     }
 
-    /// Starts it again with the same arguments, killing it first if it still runs.
+    /// Restarts it with the same arguments. Kills it first if it still runs.
     pub fn restart(&mut self) {
         self.kill();
         self.log = Log::default().after(&self.log);
@@ -167,7 +171,7 @@ impl Process {
         let child = command.spawn();
         let child =
             child.unwrap_or_else(|error| panic!("lab: cannot start {}: {error}", program.path.display()));
-        drop(command); // closes our ends of the pipe
+        drop(command); // closes this process's copies of the write end
         self.lab.guard().add(&format!("group {}", child.id()));
         self.log.collect(reader);
         self.child = Some(child);
@@ -180,7 +184,7 @@ impl Process {
 
     fn signal(&self, signal: Signal) {
         if let Some(pid) = self.child.as_ref().and_then(|child| Pid::from_raw(child.id() as i32)) {
-            let _ = rustix::process::kill_process_group(pid, signal); // it may have ended by itself
+            let _ = rustix::process::kill_process_group(pid, signal); // it may already have ended
         }
     }
 

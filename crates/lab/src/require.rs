@@ -1,8 +1,8 @@
-//! What the lab needs of the machine, and how to say that it is not there.
+//! The lab's requirements on the machine, and a message about missing ones.
 
 use std::path::Path;
 
-/// Programs the lab runs and the Debian package that has each.
+/// Programs that the lab runs, each with its Debian package.
 const PROGRAMS: [(&str, &str); 20] = [
     ("linux.uml", "user-mode-linux"),
     ("ganesha.nfsd", "nfs-ganesha"),
@@ -26,20 +26,20 @@ const PROGRAMS: [(&str, &str); 20] = [
     ("rsync", "rsync"),
 ];
 
-/// Files the lab needs that are no programs.
+/// Other files that the lab needs.
 const FILES: [(&str, &str); 1] = [("/usr/lib/x86_64-linux-gnu/ganesha/libfsalvfs.so", "nfs-ganesha-vfs")];
 
-/// What stands between this machine and the lab.
+/// The requirements that this machine does not meet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Missing {
     /// Debian packages to install.
     pub packages: Vec<&'static str>,
-    /// What no package mends, one sentence each.
+    /// Requirements that no package satisfies, one sentence each.
     pub reasons: Vec<String>,
 }
 
 impl Missing {
-    /// Is there nothing in the way?
+    /// True if nothing is missing.
     pub fn is_none(&self) -> bool {
         self.packages.is_empty() && self.reasons.is_empty()
     }
@@ -55,7 +55,7 @@ impl std::fmt::Display for Missing {
     }
 }
 
-/// Looks what is missing.
+/// Checks the requirements.
 pub fn missing() -> Missing {
     let mut missing = Missing::default();
     let absent = PROGRAMS.iter().filter(|(program, _)| !on_path(program));
@@ -77,12 +77,13 @@ pub fn missing() -> Missing {
     missing
 }
 
-/// Does this process have root's rights?
+/// True if this process has root's rights.
 pub fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Goes on only where the lab can work: true if it can, false if the environment says `LEASEHOLD_LAB=skip`, a panic otherwise.
+/// Returns true if the lab can work, and false if the environment sets `LEASEHOLD_LAB=skip`. Panics
+/// otherwise.
 pub fn require() -> bool {
     if std::env::var_os("LEASEHOLD_LAB").is_some_and(|value| value == "skip") {
         return false;
@@ -95,7 +96,7 @@ pub fn require() -> bool {
     true
 }
 
-/// Debian keeps `sbin` off the path of ordinary users; the lab's programs are there.
+/// Finds a program. Debian omits `sbin` from the `PATH` of ordinary users, but the lab's programs are there.
 fn on_path(program: &str) -> bool {
     let path = std::env::var("PATH").unwrap_or_default();
     let places = path.split(':').chain(["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"]);

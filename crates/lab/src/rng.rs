@@ -1,4 +1,4 @@
-//! Random numbers that a seed decides (`SplitMix64`, Steele et al. 2014): the same seed, the same test.
+//! Random numbers determined by a seed (`SplitMix64`, Steele et al. 2014): the same seed gives the same test.
 
 use crate::log::say;
 
@@ -12,8 +12,8 @@ impl Rng {
         Rng(seed)
     }
 
-    /// Starts at the seed in the environment variable `LAB_SEED`, or at one that the clock gives, and prints it, so that a failure can
-    /// be had again.
+    /// Starts at the seed in the environment variable `LAB_SEED`, or at one from the clock. Prints the seed,
+    /// so that a failure can be reproduced.
     pub fn from_environment() -> Rng {
         let clock = || {
             let since =

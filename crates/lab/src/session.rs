@@ -1,6 +1,6 @@
-//! A test's stay in the lab: its lane, the guard, a directory, an address that every guest can reach.
+//! The lab as one test uses it: a lane, the guard, a directory, and an address that every guest can reach.
 //!
-//! Guests reach the host and not each other; a relay on the host's address joins them (see `Link`).
+//! Guests can reach the host but not each other. A relay on the host's address connects them (see `Link`).
 
 use crate::guard::Guard;
 use crate::guest::{Guest, GuestOptions};
@@ -18,12 +18,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
-/// Where rpcbind listens for its own machine, in `/run`.
+/// Socket of rpcbind for local clients, in `/run`.
 const RPCBIND: &str = "rpcbind.sock";
-/// The program that build.rs made.
+/// The program that build.rs has built.
 const HAND: &str = env!("LAB_HAND");
 
-/// A test's stay in the lab; clones are the same stay, which ends with the last of them and of what was started in it.
+/// The lab as one test uses it. Clones refer to the same use. It ends when the last clone and everything
+/// started in it is dropped.
 #[derive(Debug, Clone)]
 pub struct Lab {
     inner: Arc<Inner>,
@@ -37,18 +38,20 @@ struct Inner {
     lane: Lane,
     entered: Instant,
     guard: Guard,
-    /// The other lanes, if the stay is alone; let go of when the guard, which holds its own, has cleaned up.
+    /// Locks of the other lanes, if the test uses the lab alone. They are released after the guard, which
+    /// holds the lock of the test's own lane, has cleaned up.
     _others: Locks,
 }
 
 impl Lab {
-    /// Enters the lab, waiting for a free lane. `None` where the lab's tests are left out on purpose (`LEASEHOLD_LAB=skip`); a
-    /// machine that cannot run them otherwise is a panic with the way out. A test enters once: a second time waits for ever.
+    /// Enters the lab; waits for a free lane. Returns `None` if `LEASEHOLD_LAB=skip` leaves out the lab's
+    /// tests. If the machine cannot run them for another reason, panics with a message that says what to
+    /// install. A test may enter only once: a second call would wait forever.
     pub fn enter(name: &str) -> Option<Lab> {
         Lab::enter_by(name, Lane::take)
     }
 
-    /// [`Lab::enter`] for a test that measures times: nobody else is in the lab meanwhile.
+    /// As [`Lab::enter`], for a test that measures times: no other test is in the lab at the same time.
     pub fn enter_alone(name: &str) -> Option<Lab> {
         Lab::enter_by(name, Lane::take_all)
     }
@@ -62,8 +65,9 @@ impl Lab {
         let entered = Instant::now();
         let directory = create_directory();
         let hand = directory.join("lab-hand");
-        // By a program: while this process had it open for writing, a child that another test is just starting would have it so too,
-        // and what somebody writes cannot be run (ETXTBSY).
+        // Copy with `cp`. If this process had the file open for writing, a child that another thread is just
+        // starting would inherit the descriptor. A file that is open for writing cannot be executed
+        // (ETXTBSY).
         host_command("cp", &[HAND, &hand.to_string_lossy()]);
         let guard = Guard::start(&hand, locks.remove(0));
         let guests = AtomicU8::new(0);
@@ -79,7 +83,7 @@ impl Lab {
         &self.inner.name
     }
 
-    /// A directory on a real disk that lives as long as the stay; guests see it, read-only, at `/mnt/lab`.
+    /// A directory on a real disk, removed at the end. Guests see it read-only at `/mnt/lab`.
     pub fn directory(&self) -> &Path {
         &self.inner.directory
     }
@@ -92,17 +96,17 @@ impl Lab {
         path
     }
 
-    /// The host's address as every guest and the host itself see it: servers under test listen here.
+    /// The host's address for every guest and for the host itself. Servers under test listen there.
     pub fn address(&self) -> IpAddr {
         IpAddr::V4(self.lane().host())
     }
 
-    /// [`Lab::address`] with a TCP and UDP port that is free now.
+    /// [`Lab::address`] with a TCP and UDP port that is currently free.
     pub fn free_address(&self) -> SocketAddr {
         SocketAddr::new(self.address(), free_port(self.address()))
     }
 
-    /// Boots a guest with the usual options.
+    /// Boots a guest with the default options.
     pub fn guest(&self, name: &str) -> Guest {
         self.boot(GuestOptions::named(name))
     }
@@ -120,15 +124,16 @@ impl Lab {
         &self.inner.guard
     }
 
-    /// A number no other guest of this stay has.
+    /// A number that no other guest of this test has.
     pub(crate) fn next_guest_number(&self) -> u8 {
         let number = self.inner.guests.fetch_add(1, Ordering::SeqCst).saturating_add(1);
         assert!(number < 250, "lab: {} boots too many guests", self.name());
         number
     }
 
-    /// Sees to it that an rpcbind answers till the end of the stay, and returns the directory to have as `/run` for being answered:
-    /// ganesha refuses version 3 without one, though nobody asks it. It has a network of its own, so that it opens no port here.
+    /// Ensures that an rpcbind runs until the end of the test. Returns the directory that its client must
+    /// have as `/run`. Ganesha refuses version 3 without an rpcbind, although no client asks for it. The
+    /// rpcbind has its own network namespace, so it opens no port on the host.
     pub fn ensure_rpcbind(&self) -> PathBuf {
         let run = self.subdirectory("run");
         let answers = || UnixStream::connect(run.join(RPCBIND)).ok();
@@ -144,7 +149,7 @@ impl Lab {
             .stdin(Stdio::null())
             .process_group(0);
         let mut child = command.spawn().unwrap_or_else(|error| panic!("lab: cannot start rpcbind: {error}"));
-        self.guard().add(&format!("group {}", child.id())); // which ends it
+        self.guard().add(&format!("group {}", child.id())); // the guard kills it at the end
         std::thread::spawn(move || child.wait());
         wait_for(&format!("rpcbind in {}", run.display()), Duration::from_secs(10), answers);
         run
@@ -164,7 +169,7 @@ impl Drop for Inner {
     }
 }
 
-/// Waits until `attempt` gives something; panics with `what` after `patience`.
+/// Waits until `attempt` returns a value. Panics with `what` after `patience`.
 #[track_caller]
 pub fn wait_for<T>(what: &str, patience: Duration, mut attempt: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
@@ -177,7 +182,7 @@ pub fn wait_for<T>(what: &str, patience: Duration, mut attempt: impl FnMut() -> 
     }
 }
 
-/// A port of `address` that nobody has now, for TCP and for UDP.
+/// A port of `address` that is currently free for TCP and UDP.
 pub fn free_port(address: IpAddr) -> u16 {
     for _ in 0..64 {
         let Ok(tcp) = TcpListener::bind((address, 0)) else { break };
@@ -189,7 +194,7 @@ pub fn free_port(address: IpAddr) -> u16 {
     panic!("lab: no free port on {address}");
 }
 
-/// Runs a program of the host to its end; what it says on failure is the panic's text.
+/// Runs a program of the host to its end. If it fails, panics with its error output.
 pub(crate) fn host_command(program: &str, arguments: &[&str]) {
     let output = Command::new(program).args(arguments).stdin(Stdio::null()).output();
     match output {
@@ -202,7 +207,8 @@ pub(crate) fn host_command(program: &str, arguments: &[&str]) {
     }
 }
 
-/// Under /var/tmp, which is meant to be a disk: a test puts gigabytes here.
+/// Creates the test's directory, by default in /var/tmp, which should be on a disk: a test writes gigabytes
+/// there.
 fn create_directory() -> PathBuf {
     let under =
         std::env::var_os("LEASEHOLD_LAB_DIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);

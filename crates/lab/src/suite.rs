@@ -1,8 +1,9 @@
-//! What users do to a file system, as scripts that a guest runs on a mount, whoever serves it.
+//! The suite: typical user operations on a file system, as scripts that a guest runs on a mount of any
+//! server.
 //!
-//! Each step is one shell script beside this file. It runs as root in a fresh directory of the mount, with `prelude.sh` in front, and
-//! fails at the first command that does. What it compares with comes from the host (the source tree, its checksums) or is made before
-//! the guest's caches are dropped.
+//! Each step is a shell script in this module's directory. It runs as root in a new directory of the mount,
+//! after `prelude.sh`, and fails at the first failing command. Its reference data comes from the host (the
+//! source tree and its checksums), or is made before the script drops the guest's caches.
 
 pub mod tree;
 
@@ -13,18 +14,18 @@ use std::time::{Duration, Instant};
 
 const PRELUDE: &str = include_str!("suite/prelude.sh");
 
-/// How long one step may take: some are minutes on a slow server.
+/// How long one step may take: on a slow server some steps take minutes.
 const STEP_PATIENCE: Duration = Duration::from_secs(300);
 
 /// One step of the suite.
 #[derive(Debug, Clone, Copy)]
 pub struct Step {
-    /// Its name, which is its directory's name too.
+    /// Its name, and the name of its directory.
     pub name: &'static str,
     script: &'static str,
 }
 
-/// All steps, quick ones first.
+/// All steps, the quick ones first.
 pub const STEPS: [Step; 15] = [
     Step { name: "files", script: include_str!("suite/files.sh") },
     Step { name: "append-truncate", script: include_str!("suite/append-truncate.sh") },
@@ -43,7 +44,8 @@ pub const STEPS: [Step; 15] = [
     Step { name: "big-file", script: include_str!("suite/big-file.sh") },
 ];
 
-/// Steps that take seconds together: enough where the others run on something else in the same run.
+/// Steps that together take seconds. They are enough if the other steps run against another server in the
+/// same test run.
 pub const QUICK_STEPS: [&str; 11] = [
     "files",
     "append-truncate",
@@ -58,17 +60,18 @@ pub const QUICK_STEPS: [&str; 11] = [
     "source-tree",
 ];
 
-/// Steps that version 2 of the protocol can carry: no wide holes, no special files that it has no type for.
+/// Steps that version 2 can support: no wide holes, and no special files that it has no type for.
 pub const V2_STEPS: [&str; 6] = ["files", "append-truncate", "rename", "links", "names", "source-tree"];
 
-/// Runs every step on what `guest` has mounted at `mountpoint`; panics at the end with each failure's output.
+/// Runs every step in the mount of `guest` at `mountpoint`. Panics at the end with the output of all failed
+/// steps.
 #[track_caller]
 pub fn run(guest: &Guest, mountpoint: &str) {
     let names = STEPS.map(|step| step.name);
     run_only(guest, mountpoint, &names);
 }
 
-/// Runs the steps named.
+/// Runs the named steps.
 #[track_caller]
 pub fn run_only(guest: &Guest, mountpoint: &str, names: &[&str]) {
     tree::provide(guest.lab());
@@ -88,7 +91,7 @@ pub fn run_only(guest: &Guest, mountpoint: &str, names: &[&str]) {
     assert!(failures.is_empty(), "lab: the suite failed on {mountpoint}:{failures}");
 }
 
-/// Runs one step; gives its last line if that is a remark (`# …`), or the tail of its output if it failed.
+/// Runs one step. Returns its last line if that is a remark (`# …`), or the tail of its output if it failed.
 pub fn run_step(guest: &Guest, mountpoint: &str, name: &str) -> Result<String, String> {
     let step =
         STEPS.iter().find(|step| step.name == name).ok_or_else(|| format!("there is no step {name}"))?;

@@ -1,8 +1,8 @@
-//! The suite on nfs-ganesha itself: what the lab asks of a proxy, a foreign server does.
+//! Runs the suite on nfs-ganesha itself: a foreign server passes what the lab requires of a proxy.
 
 use lab::{CloseToOpen, Ganesha, Lab, Rng, Seat, V3, suite};
 
-/// ganesha 4.3 answers SETACL with garbage, and cp -a sends it where it may.
+/// ganesha 4.3 returns an undecodable reply to SETACL, which cp -a sends if the mount permits it.
 fn options() -> String {
     format!("{V3},noacl")
 }
@@ -13,9 +13,9 @@ fn the_suite_passes_on_ganesha() {
     let mut ganesha = Ganesha::start(&lab);
     let guest = lab.guest("client");
     guest.mount_nfs(&ganesha.origin(), "/mnt/nfs", &options());
-    suite::run_only(&guest, "/mnt/nfs", &suite::QUICK_STEPS); // all of them run through the proxy before it
+    suite::run_only(&guest, "/mnt/nfs", &suite::QUICK_STEPS); // other tests run all steps through a proxy
 
-    // A hard mount outlives its server.
+    // A hard mount survives a restart of its server.
     guest.sh("echo before >/mnt/nfs/f");
     let writing =
         guest.spawn("cd /mnt/nfs; for i in $(seq 300); do echo $i >>log; done; sync log; wc -l <log");

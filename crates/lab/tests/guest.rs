@@ -1,4 +1,4 @@
-//! A guest boots, runs scripts, says how they ended, and leaves nothing behind.
+//! Tests that a guest boots, runs scripts, reports their exit codes, and leaves nothing behind.
 
 use lab::{Hand, Lab, Program, wait_for};
 use std::process::Command;
@@ -23,7 +23,7 @@ fn a_guest_runs_scripts_and_acts_on_files() {
         output.text
     );
 
-    // Time over, output whole, several at once, what a script leaves running is killed.
+    // Timeouts, long output, concurrent scripts, and the end of processes that a script leaves running.
     let output = guest.run_for(Duration::from_millis(300), "echo started; sleep 1000");
     assert_eq!(output.code, 124);
     assert!(output.text.starts_with("started\n"), "{}", output.text);
@@ -79,12 +79,12 @@ fn what_a_stay_made_is_gone_after_it() {
     let address = guest.address().to_string();
     let tap = index_of_tap(&address).expect("a tap");
     assert!(directory.join("lab-hand").exists());
-    drop(lab); // the guest keeps the stay open
+    drop(lab); // the guest keeps the lab open
     assert!(guest.run("true").ok());
     drop(guest);
 
     assert!(!directory.exists(), "{}", directory.display());
-    // Whoever is in the lane by now may have a tap of the same name.
+    // Another test may already be in the lane and have a tap of the same name.
     assert_ne!(index_of_tap(&address), Some(tap), "the tap of {address}");
     let mut host = Hand::on_host();
     for process in host.list("/proc").expect("/proc") {
@@ -95,7 +95,7 @@ fn what_a_stay_made_is_gone_after_it() {
     }
 }
 
-/// The kernel's number of the device in a guest's network; it is never given twice.
+/// The kernel's index of the device in a guest's network; the kernel does not reuse it.
 fn index_of_tap(guest: &str) -> Option<String> {
     let network = guest.strip_suffix('2')?;
     let addresses = Command::new("ip").args(["-brief", "address"]).output().expect("ip").stdout;

@@ -1,4 +1,4 @@
-//! The suite on the kernel's NFS server in a guest, reached through a link that can be cut.
+//! Runs the suite on the kernel's NFS server in a guest, through a link that can be cut.
 
 use lab::{CloseToOpen, Cut, Knfsd, Lab, Rng, Seat, V3, suite};
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn the_suite_passes_on_knfsd() {
     let guest = lab.guest("client");
     guest.mount_nfs(&knfsd.origin(), "/mnt/nfs", V3);
     let before = knfsd.nfs3_calls();
-    suite::run_only(&guest, "/mnt/nfs", &suite::QUICK_STEPS); // all of them run through the proxy before it
+    suite::run_only(&guest, "/mnt/nfs", &suite::QUICK_STEPS); // other tests run all steps through a proxy
     let (answered, passed) = (knfsd.nfs3_calls().since(&before), knfsd.link().nfs3_calls());
     eprintln!("lab: knfsd answered {answered}");
     for procedure in ["READ", "WRITE", "CREATE", "REMOVE", "RENAME"] {
@@ -24,7 +24,7 @@ fn the_suite_passes_on_knfsd() {
     knfsd.sh("echo 'behind its back' >f");
     assert_eq!(guest.sh("cat /mnt/nfs/f"), "behind its back\n");
 
-    // The service stops, the network goes, the plug is pulled: a hard mount waits.
+    // Stop the service, cut the network, kill the server's guest: in each case a hard mount waits.
     let count = "cd /mnt/nfs; for i in $(seq 200); do echo $i >>log; done; sync log; wc -l <log; rm log";
     let counted = |task: lab::Task| {
         let output = task.wait(Duration::from_secs(120));

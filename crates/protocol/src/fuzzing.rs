@@ -1,8 +1,9 @@
-//! The bodies of the fuzz targets: what must hold of any bytes at all.
+//! The bodies of the fuzz targets: properties that must hold for arbitrary input bytes.
 //!
-//! An input is a procedure number in its first byte and a message behind it. The message is decoded as the procedure's
-//! arguments and as its results; neither may panic, and what decodes must survive being encoded and decoded again.
-//! `fuzz/` runs these bodies without end; tests run them with [`over_corpus`] over the seeds and seeded mutations.
+//! An input is a procedure number in the first byte, followed by a message. The message is decoded both as
+//! the procedure's arguments and as its results. Neither decoder may panic, and every decoded value must
+//! survive another round trip. `fuzz/` runs these bodies endlessly. Tests run them with [`over_corpus`] on
+//! the seeds and on seeded mutations.
 
 use std::path::PathBuf;
 
@@ -11,13 +12,13 @@ use xdr::{Decode, Decoder, Encode};
 
 use crate::{Call, Visit};
 
-/// Any bytes as NFS version 3.
+/// Arbitrary bytes as NFS version 3.
 pub fn nfs3(input: &[u8]) {
     split(input, |number, body| crate::nfs3::Procedure::try_from(number).map(|it| it.visit(body)).ok());
 }
 
-/// Any bytes as NFS version 4: the first byte is 1 for COMPOUND and 2 for `CB_COMPOUND`, which is procedure 1 of
-/// another program.
+/// Arbitrary bytes as NFS version 4. The first byte is 1 for COMPOUND and 2 for `CB_COMPOUND`, which is
+/// procedure 1 of another program.
 pub fn nfs4(input: &[u8]) {
     use crate::nfs4::callback::{CbCompoundArgs, CbCompoundHeader, CbCompoundRes};
     use crate::nfs4::{CompoundArgs, CompoundHeader, CompoundRes};
@@ -35,7 +36,8 @@ pub fn nfs4(input: &[u8]) {
     }
 }
 
-/// What decodes comes back from its own bytes. They may be fewer: a bitmap has but one shortest form.
+/// A decoded value must survive another round trip. It may encode to fewer bytes, because a bitmap has only
+/// one shortest form.
 fn settles<T: Encode + Decode + PartialEq + std::fmt::Debug>(bytes: &Bytes) -> Option<T> {
     let value = xdr::from_bytes::<T>(bytes.clone()).ok()?;
     let Ok(again) = xdr::to_bytes(&value) else { unreachable!("decoded data is in memory") };
@@ -43,7 +45,8 @@ fn settles<T: Encode + Decode + PartialEq + std::fmt::Debug>(bytes: &Bytes) -> O
     Some(value)
 }
 
-/// Operations decoded one after the other are those of the whole, up to the first that the minor version lacks.
+/// Decoding operations one by one gives the same as decoding the complete message, up to the first operation
+/// that the minor version lacks.
 fn piecemeal<H: Decode, A: PartialEq + std::fmt::Debug, E>(
     bytes: &Bytes,
     complete: Option<&[A]>,
@@ -62,23 +65,23 @@ fn piecemeal<H: Decode, A: PartialEq + std::fmt::Debug, E>(
     }
 }
 
-/// Any bytes as NFS version 2.
+/// Arbitrary bytes as NFS version 2.
 pub fn nfs2(input: &[u8]) {
     split(input, |number, body| crate::nfs2::Procedure::try_from(number).map(|it| it.visit(body)).ok());
 }
 
-/// Any bytes as MOUNT, versions 1 and 3.
+/// Arbitrary bytes as MOUNT, versions 1 and 3.
 pub fn mount(input: &[u8]) {
     split(input, |number, body| crate::mount::v1::Procedure::try_from(number).map(|it| it.visit(body)).ok());
     split(input, |number, body| crate::mount::v3::Procedure::try_from(number).map(|it| it.visit(body)).ok());
 }
 
-/// Any bytes as NQNFS.
+/// Arbitrary bytes as NQNFS.
 pub fn nqnfs(input: &[u8]) {
     split(input, |number, body| crate::nqnfs::Procedure::try_from(number).map(|it| it.visit(body)).ok());
 }
 
-/// Any bytes as port mapper messages.
+/// Arbitrary bytes as port mapper messages.
 pub fn portmap(input: &[u8]) {
     split(input, |number, body| crate::portmap::Procedure::try_from(number).map(|it| it.visit(body)).ok());
 }
@@ -89,7 +92,7 @@ fn split(input: &[u8], visit: impl Fn(u32, Body<'_>) -> Option<()>) {
     }
 }
 
-/// A message of a procedure that is not yet known.
+/// A message whose procedure is not known yet.
 struct Body<'a>(&'a [u8]);
 
 impl Visit for Body<'_> {
@@ -105,20 +108,20 @@ impl Visit for Body<'_> {
 fn round_trip<T: Encode + Decode + PartialEq + std::fmt::Debug>(bytes: &Bytes) {
     let Ok(value) = xdr::from_bytes::<T>(bytes.clone()) else { return };
     let Ok(again) = xdr::to_bytes(&value) else { unreachable!("decoded data is in memory") };
-    // Bytes may differ in padding alone, so the length may not.
+    // Only padding bytes may differ, so the length must be the same.
     assert_eq!(again.len(), bytes.len());
     assert_eq!(xdr::from_bytes::<T>(again).as_ref(), Ok(&value));
 }
 
-/// Mutations of each seed.
+/// Mutations per seed.
 const ROUNDS: u32 = 300;
 
-/// Where the seeds of a target are.
+/// The directory with the seeds of a target.
 pub fn corpus(target: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target)
 }
 
-/// Runs a body over the seeds of its target and over mutations of them, the same ones each time.
+/// Runs a body on the seeds of its target and on mutations of them. The mutations are the same each time.
 ///
 /// # Panics
 /// If the corpus cannot be read, or the body panics.
@@ -137,7 +140,7 @@ pub fn over_corpus(target: &str, body: fn(&[u8])) {
     }
 }
 
-/// One to four changes of a message, of the kinds that find faults: bits, words at their extremes, cuts, repeats.
+/// Makes one to four changes of kinds that tend to find faults: bit flips, extreme words, cuts, repeats.
 fn mutated(seed: &[u8], random: &mut Random) -> Vec<u8> {
     let mut bytes = seed.to_vec();
     for _ in 0..=random.below(4) {
@@ -155,7 +158,7 @@ fn mutated(seed: &[u8], random: &mut Random) -> Vec<u8> {
     bytes
 }
 
-/// A small generator, so that a failure comes back.
+/// A small deterministic generator, so that failures are reproducible.
 struct Random(u64);
 
 impl Random {

@@ -1,10 +1,11 @@
-//! The wire types of the protocols that Leasehold speaks, and nothing that they do.
+//! The wire types of the protocols that Leasehold uses, without behaviour.
 //!
-//! One module per program, named as its RFC names it; within it the RFC's names in Rust case, less the version digit
-//! that the module already says. Each program is a table of procedures ([`Procedure`](nfs3::Procedure) by number, a
-//! [`Call`] type for each), so that a client sends and a server dispatches by type.
+//! Each program has one module, named as in its RFC. Names in it are those of the RFC in Rust case, without
+//! the version digit, which the module already states. Each program is a table of procedures:
+//! [`Procedure`](nfs3::Procedure) by number, and a [`Call`] type for each. So clients send by type and
+//! servers dispatch by type.
 //!
-//! Bounds are part of the types. Where an RFC leaves a length open, the bound here is what Linux could ever send.
+//! Bounds are part of the types. If an RFC leaves a length open, the bound is the most that Linux can send.
 
 mod program;
 mod reply;

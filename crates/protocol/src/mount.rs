@@ -1,5 +1,5 @@
-//! MOUNT: how a path becomes the first handle. Version 1 (RFC 1094, appendix A) for `NFSv2`, version 3 (RFC 1813,
-//! appendix I) for `NFSv3`; they differ in the handle and in what a success says besides.
+//! MOUNT: converts a path to the first handle. Version 1 (RFC 1094, appendix A) is for `NFSv2`, version 3
+//! (RFC 1813, appendix I) for `NFSv3`. They differ in the handle and in the other results of a success.
 
 use xdr::{Inline, LinkedList, List, Opaque, Xdr};
 
@@ -18,7 +18,8 @@ pub type Dirpath = Opaque<PATH_MAX>;
 pub type Name = Opaque<NAME_MAX>;
 
 crate::reply::failures! {
-    /// `mountstat3`, less `MNT3_OK`, which [`crate::Reply::Ok`] is. Version 1 has Unix error numbers, which are these.
+    /// `mountstat3` without `MNT3_OK`, which is [`crate::Reply::Ok`]. Version 1 has Unix error numbers, which
+    /// are the same.
     Stat {
         /// `MNT3ERR_PERM`: not owner.
         Perm = 1,
@@ -41,12 +42,12 @@ crate::reply::failures! {
     }
 }
 
-/// `mountbody`: a mount that the server believes to be in use.
+/// `mountbody`: a mount that the server considers to be in use.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct Mountbody {
-    /// By whom.
+    /// The client's host name.
     pub hostname: Name,
-    /// Of what.
+    /// The mounted directory.
     pub directory: Dirpath,
 }
 
@@ -55,7 +56,7 @@ pub struct Mountbody {
 pub struct Exportnode {
     /// The path.
     pub dir: Dirpath,
-    /// Who may mount it; everybody, if empty.
+    /// Groups that may mount it; if empty, everybody may.
     pub groups: LinkedList<Name, LIST_MAX>,
 }
 
@@ -69,7 +70,7 @@ pub type Exports = LinkedList<Exportnode, LIST_MAX>;
 pub struct MountOk {
     /// The root of the export.
     pub fhandle: Inline<64>,
-    /// Flavors that it may be used with, the preferred one first; none of them listed says nothing.
+    /// Flavors that may be used with it, the preferred one first. An empty list states nothing.
     pub auth_flavors: List<u32, FLAVORS_MAX>,
 }
 

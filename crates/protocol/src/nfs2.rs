@@ -1,4 +1,4 @@
-//! NFS version 2 (RFC 1094), with the file types that every implementation added to it.
+//! NFS version 2 (RFC 1094), with the file types that all implementations added to it.
 
 use xdr::{Bulk, LinkedList, Opaque, Xdr};
 
@@ -12,9 +12,9 @@ pub const NAME_MAX: usize = 255;
 pub const PATH_MAX: usize = 1024;
 /// `MAXDATA`: the most bytes in a READ or WRITE.
 pub const DATA_MAX: u32 = 8192;
-/// The most entries in one answer: more than the smallest entries fill [`DATA_MAX`].
+/// The most entries in one reply: more than the smallest entries fill [`DATA_MAX`].
 pub const ENTRIES_MAX: usize = 1024;
-/// A field of [`Sattr`] with this value stays as it is.
+/// A field of [`Sattr`] with this value is not changed.
 pub const KEEP: u32 = u32::MAX;
 
 /// `fhandle`.
@@ -23,7 +23,7 @@ pub type Handle = [u8; FHSIZE];
 pub type Filename = Opaque<NAME_MAX>;
 /// `path`.
 pub type Path = Opaque<PATH_MAX>;
-/// Results of a procedure: on failure the status alone.
+/// Results of a procedure: on failure only the status.
 pub type Reply<T> = crate::Reply<T, Stat>;
 
 program! {
@@ -67,7 +67,7 @@ program! {
 }
 
 crate::reply::failures! {
-    /// `stat`, less `NFS_OK`, which [`crate::Reply::Ok`] is.
+    /// `stat` without `NFS_OK`, which is [`crate::Reply::Ok`].
     Stat {
         /// `NFSERR_PERM`: not owner.
         Perm = 1,
@@ -99,14 +99,15 @@ crate::reply::failures! {
         NotEmpty = 66,
         /// `NFSERR_DQUOT`: quota exceeded.
         Dquot = 69,
-        /// `NFSERR_STALE`: the handle names nothing any more.
+        /// `NFSERR_STALE`: the handle's object no longer exists.
         Stale = 70,
         /// `NFSERR_WFLUSH`: the write cache was flushed to disk.
         Wflush = 99,
     }
 }
 
-/// `ftype`. The RFC ends at `Lnk`; sockets and named pipes are what all implementations made of them.
+/// `ftype`. The RFC ends at `Lnk`; the values for sockets and named pipes are those that all implementations
+/// use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Xdr)]
 pub enum Ftype {
     /// `NFNON`: not a file.
@@ -132,9 +133,10 @@ pub enum Ftype {
 /// `timeval`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Xdr)]
 pub struct Timeval {
-    /// Since 1970.
+    /// Seconds since 1970.
     pub seconds: u32,
-    /// Within the second. In [`Sattr`] one million stands for the server's own time (a convention of all of Unix).
+    /// Microseconds in the second. In [`Sattr`] one million means the server's own time (a convention of all
+    /// Unix systems).
     pub useconds: u32,
 }
 
@@ -143,7 +145,7 @@ pub struct Timeval {
 pub struct Fattr {
     /// Type of file.
     pub ftype: Ftype,
-    /// `st_mode` whole: permission bits, and the type again.
+    /// The complete `st_mode`: permission bits, and the type again.
     pub mode: u32,
     /// Number of hard links.
     pub nlink: u32,
@@ -171,7 +173,7 @@ pub struct Fattr {
     pub ctime: Timeval,
 }
 
-/// `sattr`: what is [`KEEP`] stays as it is.
+/// `sattr`: fields equal to [`KEEP`] are not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct Sattr {
     /// Permission bits.
@@ -209,7 +211,7 @@ pub struct DirOpArgs {
 /// `diropres` of success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct DirOpOk {
-    /// What the name leads to.
+    /// The handle of the object.
     pub file: Handle,
     /// Its attributes.
     pub attributes: Fattr,
@@ -257,7 +259,7 @@ pub struct WriteArgs {
 pub struct CreateArgs {
     /// Directory and name (`where`).
     pub location: DirOpArgs,
-    /// Its first attributes.
+    /// Its initial attributes.
     pub attributes: Sattr,
 }
 
@@ -275,7 +277,7 @@ pub struct RenameArgs {
 pub struct LinkArgs {
     /// The file.
     pub from: Handle,
-    /// Its further name.
+    /// Its additional name.
     pub to: DirOpArgs,
 }
 
@@ -286,7 +288,7 @@ pub struct SymlinkArgs {
     pub from: DirOpArgs,
     /// Its target.
     pub to: Path,
-    /// Its first attributes; servers ignore them.
+    /// Its initial attributes; servers ignore them.
     pub attributes: Sattr,
 }
 
@@ -295,9 +297,10 @@ pub struct SymlinkArgs {
 pub struct ReaddirArgs {
     /// The directory.
     pub dir: Handle,
-    /// Behind which entry to go on; zero from the start. Four opaque bytes, which are a number to their server alone.
+    /// Cookie of the entry to continue after; zero for the start. The four bytes are opaque: only the server
+    /// may interpret them.
     pub cookie: u32,
-    /// The most bytes in the answer.
+    /// The most bytes in the reply.
     pub count: u32,
 }
 
@@ -308,7 +311,7 @@ pub struct Entry {
     pub fileid: u32,
     /// Name.
     pub name: Filename,
-    /// Where reading goes on behind it.
+    /// Cookie for continuing after this entry.
     pub cookie: u32,
 }
 
@@ -317,7 +320,7 @@ pub struct Entry {
 pub struct ReaddirOk {
     /// The entries.
     pub entries: LinkedList<Entry, ENTRIES_MAX>,
-    /// The directory ends here.
+    /// True at the end of the directory.
     pub eof: bool,
 }
 
@@ -328,10 +331,10 @@ pub struct StatfsOk {
     pub tsize: u32,
     /// Bytes in a block.
     pub bsize: u32,
-    /// Blocks in all.
+    /// Total blocks.
     pub blocks: u32,
-    /// Blocks free.
+    /// Free blocks.
     pub bfree: u32,
-    /// Blocks free for the caller.
+    /// Free blocks available to the caller.
     pub bavail: u32,
 }

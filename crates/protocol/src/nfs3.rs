@@ -18,10 +18,10 @@ use crate::program::program;
 
 /// `NFS3_FHSIZE`: the most bytes in a handle.
 pub const FHSIZE: usize = 64;
-/// The most bytes in a name on the wire. The RFC sets no bound; past [`NAME_MAX`] the answer is NAMETOOLONG, and for
-/// that the name must be read.
+/// The most bytes in a name on the wire. The RFC sets no bound. A name longer than [`NAME_MAX`] gets
+/// NAMETOOLONG, and for that the server must be able to decode it.
 pub const NAME_BOUND: usize = 4096;
-/// The longest name that a file system of ours or of Linux has.
+/// The longest name in the file systems of this project and of Linux.
 pub const NAME_MAX: usize = 255;
 /// The most bytes in the target of a symbolic link.
 pub const PATH_MAX: usize = 4096;

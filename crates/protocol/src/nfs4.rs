@@ -1,13 +1,14 @@
-//! NFS version 4: minor version 0 (RFC 7530), 1 (RFC 8881) and 2 (RFC 7862), extended attributes (RFC 8276), and what
-//! RFC 9754 adds to OPEN.
+//! NFS version 4: minor versions 0 (RFC 7530), 1 (RFC 8881) and 2 (RFC 7862), extended attributes (RFC 8276),
+//! and the additions of RFC 9754 to OPEN.
 //!
-//! One table, [`Operation`], is behind all of it: each operation has its arguments in [`ArgOp`], its results in
-//! [`ResOp`] and a type in [`op`] that ties the two together. A server takes a [`CompoundHeader`] off the front of a
-//! call and then one [`ArgOp`] after the other, so that what cannot be decoded leaves the results before it as they
-//! are. A client builds [`CompoundArgs`] and takes what it expects out of [`Results`].
+//! Everything derives from one table, [`Operation`]. Each operation has its arguments in [`ArgOp`], its
+//! results in [`ResOp`], and a type in [`op`] that connects the two. A server decodes a [`CompoundHeader`]
+//! from a call, and then one [`ArgOp`] after the other. So an operation that cannot be decoded does not
+//! affect the results before it. A client builds [`CompoundArgs`] and takes the expected results out of
+//! [`Results`].
 //!
-//! Fields are named as in the RFC less their two-letter or three-letter prefix where one type has one prefix
-//! throughout (`eia_flags` is `flags` of [`ExchangeIdArgs`]).
+//! Fields are named as in the RFC. If one prefix of two or three letters belongs to exactly one type, it is
+//! omitted (`eia_flags` is `flags` of [`ExchangeIdArgs`]).
 
 mod acl;
 mod attributes;
@@ -71,18 +72,19 @@ pub const OPAQUE_LIMIT: usize = 1024;
 pub const SESSIONID_SIZE: usize = 16;
 /// `NFS4_DEVICEID4_SIZE`
 pub const DEVICEID_SIZE: usize = 16;
-/// The most bytes in a name on the wire. The RFC sets no bound; past [`NAME_MAX`] the answer is NAMETOOLONG, and for
-/// that the name must be read.
+/// The most bytes in a name on the wire. The RFC sets no bound. A name longer than [`NAME_MAX`] gets
+/// NAMETOOLONG, and for that the server must be able to decode it.
 pub const NAME_BOUND: usize = 4096;
-/// The longest name that a file system of ours or of Linux has.
+/// The longest name in the file systems of this project and of Linux.
 pub const NAME_MAX: usize = 255;
 /// The most bytes in the target of a symbolic link.
 pub const PATH_MAX: usize = 4096;
 /// The most bytes in the tag of a compound.
 pub const TAG_MAX: usize = 1024;
-/// The most operations in a compound: Linux serves 200 at most, and sends far fewer.
+/// The most operations in a compound. Linux serves at most 200, and sends far fewer.
 pub const OPERATIONS_MAX: usize = 256;
-/// The most bytes in opaque data that the RFC leaves open and that is no file's data: the largest transfer of Linux.
+/// The most bytes in opaque data other than file data, if the RFC sets no bound: the largest transfer of
+/// Linux.
 pub const BODY_MAX: usize = 1 << 20;
 
 /// `nfs_fh4`.
@@ -101,13 +103,13 @@ pub type Sessionid = [u8; SESSIONID_SIZE];
 pub type Deviceid = [u8; DEVICEID_SIZE];
 /// `utf8str_cs` of a compound's tag.
 pub type Tag = xdr::Opaque<TAG_MAX>;
-/// `opaque<NFS4_OPAQUE_LIMIT>`, and strings that the RFC leaves open but Linux does not make longer.
+/// `opaque<NFS4_OPAQUE_LIMIT>`, and strings without a bound in the RFC that Linux does not make longer.
 pub type Limited = xdr::Opaque<OPAQUE_LIMIT>;
 
 program! {
     100_003, 4;
     /// Do nothing.
     Null = 0, "NULL", () => ();
-    /// Do some operations in order, up to the first that fails.
+    /// Execute operations in order, up to the first one that fails.
     Compound = 1, "COMPOUND", CompoundArgs => CompoundRes;
 }

@@ -1,9 +1,11 @@
-//! NQNFS, program 300105 version 1 (Macklem, *Not Quite NFS, Soft Cache Consistency for NFS*, 1994, appendix).
+//! NQNFS, program 300105 version 1 (Macklem, *Not Quite NFS, Soft Cache Consistency for NFS*, 1994,
+//! appendix).
 //!
-//! The procedures of NFS version 2 with sizes of 64 bits and times in nanoseconds; a request for a lease before the
-//! arguments of each, and the answer to it behind the status of each success; and six procedures more. Where the paper
-//! leaves the wire open, docs/reference/nqnfs.md says what was chosen here and why.
+//! It has the procedures of NFS version 2 with 64-bit sizes and times in nanoseconds, and six more. A lease
+//! request precedes the arguments of each procedure, and its result follows the status of each success. If
+//! the paper leaves the wire format open, docs/nqnfs.md gives the choice and the reason.
 //!
+//! Handles, names, paths and link targets are those of [`nfs2`].
 //! Handles, names, paths and link targets are those of [`nfs2`].
 
 mod attributes;
@@ -16,7 +18,7 @@ use crate::program::program;
 pub use attributes::{Fattr, KEEP, KEEP_SIZE, Sattr, Time};
 pub use nfs2::{Filename, Handle, LinkArgs, PATH_MAX, Path, ReaddirArgs, ReaddirOk, RenameArgs};
 
-/// The most bytes in a READ or WRITE: the paper lifts the 8 KiB of NFS and names no other bound.
+/// The most bytes in a READ or WRITE. The paper lifts the 8 KiB limit of NFS and gives no other bound.
 pub const DATA_MAX: u32 = 1 << 20;
 /// The most entries in one READDIRLOOK.
 pub const ENTRIES_MAX: usize = 4096;
@@ -25,15 +27,15 @@ pub const TERM_DEFAULT: u32 = 30;
 /// The longest term of a lease, in seconds: twice the default (section 4).
 pub const TERM_MAX: u32 = 60;
 
-/// In a VACATED: all that the client holds. No server gives out such a handle (docs/reference/nqnfs.md).
+/// In a VACATED: everything that the client holds. No server issues this handle (docs/nqnfs.md).
 pub const EVERYTHING: Handle = [0; nfs2::FHSIZE];
 
-/// `modifyrev`: never zero, and higher each time the file is modified on the server.
+/// `modifyrev`: never zero, and it increases each time the file is modified on the server.
 pub type Modifyrev = u64;
 
-/// Results of a procedure that carries a piggybacked lease: on failure the status alone.
+/// Results of a procedure that carries a piggybacked lease: on failure only the status.
 pub type Reply<T> = crate::Reply<Granted<T>, Stat>;
-/// Results of a procedure that does not.
+/// Results of a procedure without a piggybacked lease.
 pub type Plain<T> = crate::Reply<T, Stat>;
 
 program! {
@@ -46,7 +48,7 @@ program! {
     Setattr = 2, "SETATTR", Leased<SattrArgs> => Reply<Fattr>;
     /// Get file system root; obsolete.
     Root = 3, "ROOT", () => ();
-    /// Look up a file name, with a lease on what it leads to.
+    /// Look up a file name, with a lease on its object.
     Lookup = 4, "LOOKUP", Leased<LookupArgs> => Reply<LookupOk>;
     /// Read from a symbolic link.
     Readlink = 5, "READLINK", Leased<Handle> => Reply<Path>;
@@ -78,24 +80,24 @@ program! {
     Readdirlook = 18, "READDIRLOOK", Leased<ReaddirlookArgs> => Reply<ReaddirlookOk>;
     /// Get a lease.
     Getlease = 19, "GETLEASE", GetleaseArgs => Plain<GetleaseOk>;
-    /// From the client to the server: what was to be evicted has been flushed.
+    /// From client to server: the client has flushed the file that it was asked to evict.
     Vacated = 20, "VACATED", Handle => ();
-    /// From the server to the client: flush, and say VACATED.
+    /// From server to client: flush the file, and reply with VACATED.
     Evicted = 21, "EVICTED", Handle => ();
     /// Check permissions on the server.
     Access = 22, "ACCESS", Leased<AccessArgs> => Reply<()>;
 }
 
-/// `stat`, less `NFS_OK`, which [`crate::Reply::Ok`] is.
+/// `stat` without `NFS_OK`, which is [`crate::Reply::Ok`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stat {
-    /// One of NFS version 2, all of whose values this version has; or one that nobody knows.
+    /// A status of NFS version 2, all of which are valid here, or an unknown value.
     V2(nfs2::Stat),
     /// `NQNFS_EXPIRED`: the lease that the call relies on has ended.
     Expired,
-    /// `NQNFS_TRYLATER`: not now.
+    /// `NQNFS_TRYLATER`: retry later.
     Trylater,
-    /// `NQNFS_AUTHERR`: the caller is not who may ask.
+    /// `NQNFS_AUTHERR`: the caller is not authorized.
     Autherr,
 }
 
@@ -133,7 +135,7 @@ impl Decode for Stat {
     }
 }
 
-/// `cachetype`: the type of lease asked for, where one is.
+/// `cachetype`: the requested type of lease, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Xdr)]
 pub enum Cachetype {
     /// `NQLNONE`
@@ -144,60 +146,61 @@ pub enum Cachetype {
     Write = 2,
 }
 
-/// `getleaserequest`: before the arguments. It is for the file that the procedure operates on.
+/// `getleaserequest`: precedes the arguments. It is for the file that the procedure operates on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub enum LeaseRequest {
     /// No lease.
     #[default]
     #[xdr(case = 0)]
     None,
-    /// A read-caching lease for so many seconds.
+    /// A read-caching lease for this many seconds.
     #[xdr(case = 1)]
     Read(u32),
-    /// A write-caching lease for so many seconds.
+    /// A write-caching lease for this many seconds.
     #[xdr(case = 2)]
     Write(u32),
 }
 
-/// `getleaserequestres`: behind the status of a success.
+/// `getleaserequestres`: follows the status of a success.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub enum LeaseResult {
-    /// None was asked for, or none was given.
+    /// No lease was requested, or none was granted.
     #[default]
     #[xdr(case = 0)]
     None,
-    /// To a request for reading.
+    /// The result of a request for reading.
     #[xdr(case = 1)]
     Read(Promise),
-    /// To a request for writing.
+    /// The result of a request for writing.
     #[xdr(case = 2)]
     Write(Promise),
 }
 
-/// What a lease promises.
+/// The promise of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct Promise {
-    /// The file may be cached. If not, the lease is a non-caching one: all goes to the server for its term.
+    /// The file may be cached. If not, the lease is a non-caching one: during its term all operations go to
+    /// the server.
     pub cachable: bool,
-    /// Seconds from when it was issued on the server.
+    /// Seconds from the time when the server issued the lease.
     pub duration: u32,
-    /// What is cached from before is good if it has this.
+    /// Data cached before is valid if it has this revision.
     pub rev: Modifyrev,
 }
 
 /// Arguments with a piggybacked request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct Leased<T> {
-    /// What lease is wanted of the file operated on.
+    /// The lease requested for the file that the procedure operates on.
     pub lease: LeaseRequest,
     /// The arguments.
     pub args: T,
 }
 
-/// Results of success with the answer to a piggybacked request.
+/// Results of a success with the result of a piggybacked request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct Granted<T> {
-    /// What lease was given.
+    /// The granted lease.
     pub lease: LeaseResult,
     /// The results.
     pub results: T,
@@ -215,7 +218,7 @@ pub struct SattrArgs {
 /// `lookup_diropargs`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct LookupArgs {
-    /// For so many seconds a read-caching lease on what the name leads to; zero for none.
+    /// Seconds of a read-caching lease on the object of the name; zero for none.
     pub duration: u32,
     /// The directory.
     pub dir: Handle,
@@ -226,9 +229,9 @@ pub struct LookupArgs {
 /// `lookup_diropres` of success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct LookupOk {
-    /// The lease on what the name leads to.
+    /// The lease on the object of the name.
     pub lookup_lease: LeaseResult,
-    /// What that is.
+    /// The handle of the object.
     pub file: Handle,
     /// Its attributes.
     pub attributes: Fattr,
@@ -237,7 +240,7 @@ pub struct LookupOk {
 /// `diropres` of success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct DirOpOk {
-    /// What was made.
+    /// The handle of the new object.
     pub file: Handle,
     /// Its attributes.
     pub attributes: Fattr,
@@ -268,9 +271,9 @@ pub struct ReadOk {
 pub struct WriteArgs {
     /// The file.
     pub file: Handle,
-    /// First byte; means nothing if `append` is set.
+    /// First byte; without meaning if `append` is set.
     pub offset: u64,
-    /// The bytes go behind the last, wherever that is when the server writes them.
+    /// Append the bytes at the end of the file, as it is when the server writes them.
     pub append: bool,
     /// The bytes.
     pub data: Bulk,
@@ -281,7 +284,7 @@ pub struct WriteArgs {
 pub struct CreateArgs {
     /// Directory and name (`where`).
     pub location: nfs2::DirOpArgs,
-    /// Its first attributes.
+    /// Its initial attributes.
     pub attributes: Sattr,
 }
 
@@ -292,7 +295,7 @@ pub struct SymlinkArgs {
     pub from: nfs2::DirOpArgs,
     /// Its target.
     pub to: Path,
-    /// Its first attributes; servers ignore them.
+    /// Its initial attributes; servers ignore them.
     pub attributes: Sattr,
 }
 
@@ -303,15 +306,15 @@ pub struct StatfsOk {
     pub tsize: u32,
     /// Bytes in a block.
     pub bsize: u32,
-    /// Blocks in all.
+    /// Total blocks.
     pub blocks: u32,
-    /// Blocks free.
+    /// Free blocks.
     pub bfree: u32,
-    /// Blocks free for the caller.
+    /// Free blocks available to the caller.
     pub bavail: u32,
     /// Files in the file system.
     pub files: u32,
-    /// Further files that can be made.
+    /// Number of files that can still be created.
     pub files_free: u32,
 }
 
@@ -320,11 +323,11 @@ pub struct StatfsOk {
 pub struct ReaddirlookArgs {
     /// The directory.
     pub file: Handle,
-    /// Behind which entry to go on; zero from the start.
+    /// Cookie of the entry to continue after; zero for the start.
     pub cookie: u32,
-    /// The most bytes in the answer.
+    /// The most bytes in the reply.
     pub cnt: u32,
-    /// For so many seconds a read-caching lease on each entry; zero for none.
+    /// Seconds of a read-caching lease on each entry; zero for none.
     pub duration: u32,
 }
 
@@ -333,9 +336,9 @@ pub struct ReaddirlookArgs {
 pub struct Entry {
     /// Not zero if the entry may be cached.
     pub cachable: u32,
-    /// For so many seconds; zero if there is no lease on it.
+    /// Term of the lease on it in seconds; zero if there is none.
     pub duration: u32,
-    /// What is cached of it from before is good if it has this.
+    /// Data cached before is valid if it has this revision.
     pub rev: Modifyrev,
     /// Its handle.
     pub entry_fh: Handle,
@@ -345,7 +348,7 @@ pub struct Entry {
     pub fid: u32,
     /// Name.
     pub name: Filename,
-    /// Where reading goes on behind it.
+    /// Cookie for continuing after this entry.
     pub cookie: u32,
 }
 
@@ -354,7 +357,7 @@ pub struct Entry {
 pub struct ReaddirlookOk {
     /// The entries.
     pub entries: LinkedList<Entry, ENTRIES_MAX>,
-    /// The directory ends here.
+    /// True at the end of the directory.
     pub eof: bool,
 }
 
@@ -383,10 +386,10 @@ pub struct GetleaseOk {
 pub struct AccessArgs {
     /// The file.
     pub file: Handle,
-    /// Is reading allowed?
+    /// Check permission to read.
     pub read: bool,
-    /// Is writing?
+    /// Check permission to write.
     pub write: bool,
-    /// Is executing, or looking names up?
+    /// Check permission to execute, or to look up names.
     pub exec: bool,
 }

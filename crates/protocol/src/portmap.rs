@@ -1,12 +1,12 @@
-//! The port mapper, version 2 (RFC 1833, section 3): which port a program of this machine answers on.
+//! The port mapper, version 2 (RFC 1833, section 3): the ports of the programs of a machine.
 //!
-//! CALLIT is left out: it lets strangers call through us.
+//! CALLIT is left out, because it lets strangers make calls through the server.
 
 use xdr::{LinkedList, Xdr};
 
 use crate::program::program;
 
-/// The port that the port mapper itself answers on.
+/// The port of the port mapper itself.
 pub const PORT: u16 = 111;
 /// `IPPROTO_TCP`
 pub const TCP: u32 = 6;
@@ -21,11 +21,11 @@ program! {
     Null = 0, "NULL", () => ();
     /// Register a program; false if the program and version are registered already.
     Set = 1, "SET", Mapping => bool;
-    /// Forget a program and version, for all transports.
+    /// Unregister a program and version for all transports.
     Unset = 2, "UNSET", Mapping => bool;
-    /// The port of a program; zero if it is not registered. The port of the argument is ignored.
+    /// Get the port of a program; zero if it is not registered. The port of the argument is ignored.
     Getport = 3, "GETPORT", Mapping => u32;
-    /// All that is registered.
+    /// Get all registrations.
     Dump = 4, "DUMP", () => LinkedList<Mapping, LIST_MAX>;
 }
 

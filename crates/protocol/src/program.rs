@@ -1,10 +1,10 @@
-//! A program of ONC RPC as a table: what the `program` definition at the end of each RFC is.
+//! A program of ONC RPC as a table, like the `program` definition at the end of each RFC.
 
 use std::fmt::Debug;
 
 use xdr::{Decode, Encode};
 
-/// One procedure of one version of one program: a type that is never a value.
+/// One procedure of one version of one program, as a type without values.
 pub trait Call: Send + Sync + 'static {
     /// The program's number.
     const PROGRAM: u32;
@@ -12,28 +12,28 @@ pub trait Call: Send + Sync + 'static {
     const VERSION: u32;
     /// The procedure's number.
     const NUMBER: u32;
-    /// Its name in the RFC, less the prefix: `READDIRPLUS`.
+    /// Its name in the RFC without the prefix: `READDIRPLUS`.
     const NAME: &'static str;
-    /// What it is given.
+    /// Its arguments.
     type Args: Encode + Decode + Debug + PartialEq + Send + Sync;
-    /// What it gives.
+    /// Its results.
     type Results: Encode + Decode + Debug + PartialEq + Send + Sync;
 }
 
-/// Something to be done with the types of a procedure that is known by number only while the program runs.
+/// An operation on the types of a procedure whose number is known only at run time.
 pub trait Visit {
-    /// What comes of it.
+    /// The result of the operation.
     type Output;
-    /// Does it for one procedure.
+    /// Runs the operation for one procedure.
     fn visit<C: Call>(self) -> Self::Output;
 }
 
-/// A number that the program has no procedure for.
+/// A number without a procedure in the program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownProcedure(pub u32);
 
-/// Writes what follows from the table of a program's procedures: `PROGRAM`, `VERSION`, `Procedure` and a [`Call`] type
-/// for each in the module `call`.
+/// Generates code from the table of a program's procedures: `PROGRAM`, `VERSION`, `Procedure`, and a [`Call`]
+/// type for each in the module `call`.
 macro_rules! program {
     ($program:literal, $version:literal; $($(#[$doc:meta])* $name:ident = $number:literal, $text:literal,
      $args:ty => $results:ty;)*) => {
@@ -50,15 +50,15 @@ macro_rules! program {
         }
 
         impl Procedure {
-            /// All of them, in the order of their numbers.
+            /// All procedures, in the order of their numbers.
             pub const ALL: &'static [Procedure] = &[$(Procedure::$name),*];
 
-            /// Its name in the RFC, less the prefix.
+            /// Its name in the RFC without the prefix.
             pub const fn name(self) -> &'static str {
                 match self { $(Procedure::$name => $text),* }
             }
 
-            /// Does something with its types.
+            /// Runs a visitor with its types.
             pub fn visit<V: $crate::Visit>(self, visitor: V) -> V::Output {
                 match self { $(Procedure::$name => visitor.visit::<call::$name>()),* }
             }

@@ -1,18 +1,19 @@
-//! Results that are one thing on success and another on failure, as all of NFS and MOUNT has them.
+//! Results that differ between success and failure, as in all versions of NFS and MOUNT.
 
 use xdr::{Decode, Decoder, Encode, Encoder, Error};
 
-/// A union over a status: zero brings a `T`; any other value, known or not, is a failure and brings an `F`.
+/// A union over a status. Zero is followed by a `T`. Any other value, known or not, is a failure and is
+/// followed by an `F`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reply<T, S, F = ()> {
     /// The status was zero.
     Ok(T),
-    /// The status, which is not zero, and what comes with it.
+    /// The non-zero status and its body.
     Fail(S, F),
 }
 
 impl<T, S, F> Reply<T, S, F> {
-    /// As a [`Result`], for `?`.
+    /// Converts it to a [`Result`], for `?`.
     pub fn into_result(self) -> Result<T, (S, F)> {
         match self {
             Reply::Ok(ok) => Ok(ok),
@@ -45,15 +46,15 @@ impl<T: Decode, S: From<u32>, F: Decode> Decode for Reply<T, S, F> {
     }
 }
 
-/// Writes an enum of failures that knows the RFC's values and keeps any other. Success is not among them:
-/// [`Reply::Ok`] is.
+/// Generates an enum of failures that has the RFC's values and keeps any other value. Success is not a
+/// variant: it is [`Reply::Ok`].
 macro_rules! failures {
     ($(#[$doc:meta])* $name:ident { $($(#[$each:meta])* $variant:ident = $value:literal,)* }) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         pub enum $name {
             $($(#[$each])* $variant,)*
-            /// A value that the RFC does not have.
+            /// A value that is not in the RFC.
             Other(u32),
         }
 

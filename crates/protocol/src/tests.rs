@@ -1,4 +1,4 @@
-//! Byte-exact messages, which are the seeds of the fuzz targets too, and what must hold of all others.
+//! Byte-exact messages, which are also the seeds of the fuzz targets, and properties of all other messages.
 
 mod nfs2;
 mod nfs3;

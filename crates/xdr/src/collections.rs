@@ -1,4 +1,4 @@
-//! Opaque data and lists with the bound in the type.
+//! Opaque data and lists whose type states the bound.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,12 +8,12 @@ use bytes::Bytes;
 use crate::decoder::{Decode, Decoder, Error};
 use crate::encoder::{Encode, Encoder};
 
-/// `opaque<MAX>` or `string<MAX>` that shares the buffer it was decoded from.
+/// `opaque<MAX>` or `string<MAX>`; a decoded value shares the message's buffer.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Opaque<const MAX: usize>(Bytes);
 
 impl<const MAX: usize> Opaque<MAX> {
-    /// These bytes, or `None` if they are too many.
+    /// Wraps `bytes`, or returns `None` if there are more than `MAX`.
     pub fn new(bytes: impl Into<Bytes>) -> Option<Opaque<MAX>> {
         let bytes = bytes.into();
         (bytes.len() <= MAX).then_some(Opaque(bytes))
@@ -50,7 +50,8 @@ impl<const MAX: usize> Decode for Opaque<MAX> {
     }
 }
 
-/// `opaque<MAX>` held in place: for handles, which are small, hashed and passed by value. `MAX` is at most 255.
+/// `opaque<MAX>` stored in place, for handles: they are small, hashed and passed by value. `MAX` is at most
+/// 255.
 #[derive(Clone, Copy)]
 pub struct Inline<const MAX: usize> {
     length: u8,
@@ -58,7 +59,7 @@ pub struct Inline<const MAX: usize> {
 }
 
 impl<const MAX: usize> Inline<MAX> {
-    /// These bytes, or `None` if they are too many.
+    /// Copies `from`, or returns `None` if it is longer than `MAX`.
     pub fn new(from: &[u8]) -> Option<Inline<MAX>> {
         let length = u8::try_from(from.len()).ok()?;
         let mut bytes = [0; MAX];
@@ -106,7 +107,7 @@ impl<const MAX: usize> Decode for Inline<MAX> {
 pub struct List<T, const MAX: usize>(Vec<T>);
 
 impl<T, const MAX: usize> List<T, MAX> {
-    /// These elements, or `None` if they are too many.
+    /// Wraps `elements`, or returns `None` if there are more than `MAX`.
     pub fn new(elements: Vec<T>) -> Option<List<T, MAX>> {
         (elements.len() <= MAX).then_some(List(elements))
     }
@@ -140,7 +141,7 @@ impl<T: Encode, const MAX: usize> Encode for List<T, MAX> {
 impl<T: Decode, const MAX: usize> Decode for List<T, MAX> {
     fn decode(decoder: &mut Decoder) -> Result<List<T, MAX>, Error> {
         let length = decoder.length(MAX)?;
-        // Not more room than the message can fill: an element takes four bytes at least.
+        // Reserve no more capacity than the message can fill: an element takes at least four bytes.
         let mut elements = Vec::with_capacity(length.min(decoder.remaining() / 4));
         for _ in 0..length {
             elements.push(T::decode(decoder)?);
@@ -149,12 +150,12 @@ impl<T: Decode, const MAX: usize> Decode for List<T, MAX> {
     }
 }
 
-/// A linked list of the wire (`entry *next`), of at most `MAX` elements.
+/// An XDR linked list (`entry *next`) of at most `MAX` elements.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LinkedList<T, const MAX: usize>(Vec<T>);
 
 impl<T, const MAX: usize> LinkedList<T, MAX> {
-    /// These elements, or `None` if they are too many.
+    /// Wraps `elements`, or returns `None` if there are more than `MAX`.
     pub fn new(elements: Vec<T>) -> Option<LinkedList<T, MAX>> {
         (elements.len() <= MAX).then_some(LinkedList(elements))
     }

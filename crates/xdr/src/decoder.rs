@@ -1,27 +1,27 @@
-//! Decoding out of a shared buffer.
+//! Decoding from a shared buffer.
 
 use bytes::Bytes;
 
-/// Why bytes are not the message that they should be.
+/// Why bytes are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// The message ends in the middle of a value.
     #[error("message ends early")]
     Truncated,
-    /// A length beyond the bound of its type.
+    /// A length over the bound of its type.
     #[error("length {length} is over the bound of {bound}")]
     TooLong {
-        /// As announced.
+        /// The received length.
         length: u32,
-        /// As allowed.
+        /// The bound.
         bound: u32,
     },
-    /// A discriminant that the type does not have, or a boolean that is neither 0 nor 1.
+    /// A discriminant that the type does not have, or a boolean other than 0 and 1.
     #[error("{value} is no value of {name}")]
     Discriminant {
         /// The type.
         name: &'static str,
-        /// As received.
+        /// The received value.
         value: u32,
     },
     /// Bytes after the end of the message.
@@ -29,9 +29,9 @@ pub enum Error {
     Trailing(usize),
 }
 
-/// A type that can be read off the wire.
+/// A type that can be decoded.
 pub trait Decode: Sized {
-    /// Takes the value from the front of what is left.
+    /// Takes the value from the front of the remaining bytes.
     fn decode(decoder: &mut Decoder) -> Result<Self, Error>;
 }
 
@@ -48,7 +48,7 @@ impl Decoder {
         Decoder { bytes, position: 0 }
     }
 
-    /// What has not been decoded, sharing the buffer.
+    /// The bytes not decoded yet; they share the buffer.
     pub fn rest(&self) -> Bytes {
         self.bytes.slice(self.position..)
     }
@@ -58,7 +58,7 @@ impl Decoder {
         self.bytes.len() - self.position
     }
 
-    /// Succeeds if nothing is left.
+    /// Succeeds if no bytes are left.
     pub fn finish(&self) -> Result<(), Error> {
         match self.remaining() {
             0 => Ok(()),
@@ -76,7 +76,7 @@ impl Decoder {
         Ok(u64::from_be_bytes(self.array()?))
     }
 
-    /// A length, held against its bound.
+    /// A length, checked against its bound.
     pub fn length(&mut self, bound: usize) -> Result<usize, Error> {
         let length = self.u32()?;
         if length as usize > bound {
@@ -85,7 +85,7 @@ impl Decoder {
         Ok(length as usize)
     }
 
-    /// `N` bytes as they stand, without padding: `N` must be a multiple of four for XDR.
+    /// `N` bytes without padding: `N` must be a multiple of four for XDR.
     pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Error> {
         let taken = self.take(N)?;
         let mut array = [0; N];
@@ -163,7 +163,7 @@ impl<T: Decode> Decode for Option<T> {
     }
 }
 
-/// Fixed-length opaque data; the derive is only meant for lengths that are multiples of four.
+/// Fixed-length opaque data, with the padding that XDR requires.
 impl<const N: usize> Decode for [u8; N] {
     fn decode(decoder: &mut Decoder) -> Result<[u8; N], Error> {
         let array = decoder.array()?;

@@ -1,4 +1,4 @@
-//! Encoding into a scatter list: bytes written here, bytes shared with others, ranges of files.
+//! Encoding into a scatter list of new bytes, shared bytes and file ranges.
 
 use std::any::Any;
 use std::fmt;
@@ -11,19 +11,19 @@ use bytes::{BufMut, Bytes, BytesMut};
 
 use crate::decoder::{Decode, Decoder, Error};
 
-/// Shared data shorter than this is cheaper to copy than to send as a segment of its own.
+/// Copying shared data shorter than this is cheaper than sending it as a segment of its own.
 const SEGMENT_MIN_BYTES: usize = 2048;
 
-/// Opaque data may not be longer than this in any message: our largest transfer.
+/// The longest opaque data accepted in a message: the largest transfer of this project.
 const BULK_MAX_BYTES: usize = 4 << 20;
 
-/// A type that can be put on the wire. Encoding cannot fail: bounds are kept by the types themselves.
+/// A type that can be encoded. Encoding cannot fail, because each type enforces its own bounds.
 pub trait Encode {
     /// Appends the value.
     fn encode(&self, encoder: &mut Encoder);
 }
 
-/// A range of an open file, to be sent without passing through user space.
+/// A range of an open file, which is sent without a copy in user space.
 #[derive(Clone)]
 pub struct FileRange {
     /// The file, open for reading.
@@ -32,7 +32,7 @@ pub struct FileRange {
     pub offset: u64,
     /// Number of bytes.
     pub length: u32,
-    /// Whatever must live until the range has been sent.
+    /// A value that must stay alive until the range has been sent.
     pub pin: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -45,7 +45,7 @@ impl fmt::Debug for FileRange {
 /// File data in a message.
 #[derive(Clone, Debug)]
 pub enum Bulk {
-    /// In memory. Decoded data always is, and shares the record's buffer.
+    /// In memory. Decoded data is always in memory and shares the record's buffer.
     Bytes(Bytes),
     /// In a file.
     File(FileRange),
@@ -60,12 +60,12 @@ impl Bulk {
         }
     }
 
-    /// None?
+    /// True if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The bytes; those of a file are read in.
+    /// The bytes. File ranges are read into memory.
     pub fn to_bytes(&self) -> io::Result<Bytes> {
         match self {
             Bulk::Bytes(bytes) => Ok(bytes.clone()),
@@ -86,7 +86,7 @@ impl From<Bytes> for Bulk {
     }
 }
 
-/// Equal if in memory and the same bytes: a file range equals nothing.
+/// Two values are equal if both are in memory and have the same bytes. A file range equals nothing.
 impl PartialEq for Bulk {
     fn eq(&self, other: &Bulk) -> bool {
         matches!((self, other), (Bulk::Bytes(one), Bulk::Bytes(two)) if one == two)
@@ -126,18 +126,18 @@ impl Segment {
         }
     }
 
-    /// None?
+    /// True if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// An encoded message: segments to be sent one after the other. `first` is where small messages live whole.
+/// An encoded message: segments to send one after the other. `first` holds all of a small message.
 #[derive(Clone, Debug, Default)]
 pub struct Message {
     /// The first segment, always in memory.
     pub first: Bytes,
-    /// What follows it.
+    /// The segments after the first.
     pub more: Vec<Segment>,
 }
 
@@ -147,12 +147,13 @@ impl Message {
         self.first.len() + self.more.iter().map(Segment::len).sum::<usize>()
     }
 
-    /// None?
+    /// True if there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// All in one buffer. File ranges are read in; a lone first segment is shared.
+    /// Returns the message in one buffer. File ranges are read into memory; a single first segment is shared,
+    /// not copied.
     pub fn to_bytes(&self) -> io::Result<Bytes> {
         if self.more.is_empty() {
             return Ok(self.first.clone());
@@ -175,7 +176,7 @@ fn read_in(range: &FileRange) -> io::Result<Bytes> {
     Ok(buffer.into())
 }
 
-/// Collects an encoded message.
+/// Builds an encoded message.
 #[derive(Debug, Default)]
 pub struct Encoder {
     closed: Vec<Segment>,
@@ -184,12 +185,12 @@ pub struct Encoder {
 }
 
 impl Encoder {
-    /// An empty message with room for a small one.
+    /// An empty message with capacity for a small one.
     pub fn new() -> Encoder {
         Encoder::with_capacity(256)
     }
 
-    /// An empty message with room for so many bytes in its first segment.
+    /// An empty message whose first segment has capacity for `bytes` bytes.
     pub fn with_capacity(bytes: usize) -> Encoder {
         Encoder { closed: Vec::new(), open: BytesMut::with_capacity(bytes), closed_bytes: 0 }
     }
@@ -199,7 +200,7 @@ impl Encoder {
         self.closed_bytes + self.open.len()
     }
 
-    /// None so far?
+    /// True if nothing has been appended.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -214,7 +215,7 @@ impl Encoder {
         self.open.put_u64(value);
     }
 
-    /// Appends bytes as they stand, without length or padding.
+    /// Appends bytes unchanged, without length or padding.
     pub fn raw(&mut self, bytes: &[u8]) {
         self.open.put_slice(bytes);
     }
@@ -236,7 +237,7 @@ impl Encoder {
         self.pad(bytes.len());
     }
 
-    /// Appends variable-length opaque data that is in a file.
+    /// Appends variable-length opaque data from a file.
     pub fn file(&mut self, range: &FileRange) {
         self.u32(range.length);
         self.segment(Segment::File(range.clone()));
@@ -255,11 +256,12 @@ impl Encoder {
         }
     }
 
-    /// Overwrites four bytes of the first segment, written before.
+    /// Overwrites four bytes that were appended to the first segment before.
     pub fn patch(&mut self, position: usize, value: u32) {
         let place = match self.closed.first_mut() {
             None => &mut self.open[position..position + 4],
-            // The first segment was closed by a bulk segment: still ours alone, but frozen. Rewrite it.
+            // A bulk segment closed the first segment. Only this encoder refers to it, but it is frozen:
+            // rewrite it.
             Some(Segment::Bytes(first)) => {
                 let mut copy = BytesMut::from(&first[..]);
                 copy[position..position + 4].copy_from_slice(&value.to_be_bytes());
@@ -271,7 +273,7 @@ impl Encoder {
         place.copy_from_slice(&value.to_be_bytes());
     }
 
-    /// The message.
+    /// Returns the message.
     pub fn finish(mut self) -> Message {
         if self.closed.is_empty() {
             return Message { first: self.open.freeze(), more: Vec::new() };

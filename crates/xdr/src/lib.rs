@@ -1,14 +1,15 @@
 //! XDR (RFC 4506): encoding into scatter lists, decoding out of shared buffers.
 //!
-//! File data is never copied here. A decoded [`Bulk`] or [`Opaque`] shares the buffer of the record that it arrived
-//! in; an encoded one goes out as a segment of its own, which may be a range of a file that the transport sends with
-//! `sendfile`. Every length from outside is held against a bound before anything is allocated for it.
+//! This crate never copies file data. A decoded [`Bulk`] or [`Opaque`] shares the buffer of the record that
+//! contained it. The encoder emits file data as a segment of its own. A segment may be a range of a file,
+//! which the transport sends with `sendfile`. The decoder checks every received length against a bound before
+//! it allocates memory for the value.
 //!
 //! `#[derive(Xdr)]` writes [`Encode`] and [`Decode`] for
 //! - structs: the fields in order;
-//! - enums without data: the discriminant, any other value being an error;
-//! - enums with data (XDR unions): `#[xdr(case = N)]` on each variant, and `#[xdr(default)]` on at most one, whose
-//!   first field then is the discriminant itself.
+//! - enums without data: the discriminant; decoding any other value is an error;
+//! - enums with data (XDR unions): `#[xdr(case = N)]` on each variant, and `#[xdr(default)]` on at most one.
+//!   The first field of the default variant is the discriminant itself.
 
 mod collections;
 mod decoder;
@@ -19,10 +20,10 @@ pub use decoder::{Decode, Decoder, Error};
 pub use encoder::{Bulk, Encode, Encoder, FileRange, Message, Segment};
 pub use xdr_derive::Xdr;
 
-// Lets the derive's output name this crate from inside it, as it does from outside.
+// Lets the derive's output use the path `::xdr` inside this crate too.
 extern crate self as xdr;
 
-/// Decodes a whole message; bytes left over are an error.
+/// Decodes a message; bytes after the value are an error.
 pub fn from_bytes<T: Decode>(bytes: bytes::Bytes) -> Result<T, Error> {
     let mut decoder = Decoder::new(bytes);
     let value = T::decode(&mut decoder)?;
@@ -30,7 +31,7 @@ pub fn from_bytes<T: Decode>(bytes: bytes::Bytes) -> Result<T, Error> {
     Ok(value)
 }
 
-/// Encodes a value into one buffer. File ranges are read in.
+/// Encodes a value into one buffer. File ranges are read into memory.
 pub fn to_bytes<T: Encode + ?Sized>(value: &T) -> std::io::Result<bytes::Bytes> {
     let mut encoder = Encoder::new();
     value.encode(&mut encoder);

@@ -1,4 +1,4 @@
-//! The derive and the primitives, byte by byte.
+//! Tests of the derive and the primitives, byte by byte.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -124,7 +124,7 @@ proptest! {
     #[test]
     fn any_bytes_decode_or_fail_cleanly(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
         if let Ok(value) = from_bytes::<Union>(bytes.clone().into()) {
-            // What decodes encodes to something that decodes to the same: padding bytes may differ.
+            // A decoded value must survive another round trip. The bytes may differ in the padding.
             back(&value);
         }
         let _ = from_bytes::<List<Pair, 16>>(bytes.into());

@@ -1,4 +1,4 @@
-//! The guests: clients that mount and run a pass, and one that exports again what it has mounted.
+//! The guests of the comparison: clients that mount and run a pass, and one guest that re-exports its mount.
 
 use std::fs::File;
 use std::net::SocketAddr;
@@ -12,52 +12,53 @@ use bench::system::Address;
 use bench::workload::{Plan, Workload};
 use lab::{Guest, GuestOptions, Lab, Origin};
 
-/// Where clients mount.
+/// Mount point of the clients.
 const MOUNTED: &str = "/mnt/nfs";
-/// A pass may take this long.
+/// The longest time that a pass may take.
 const PATIENCE: Duration = Duration::from_secs(3600);
-/// Of a disk for the kernel's cache; the image is sparse.
+/// Size of the disk for the kernel's cache; the image is sparse.
 const DISK_BYTES: u64 = 4 << 30;
-/// Of the kernel's server.
+/// Port of the kernel's NFS server.
 const NFS_PORT: u16 = 2049;
-/// Makes the disk `/dev/ubda` the kernel's cache (fscache, cachefiles).
+/// Script: makes the disk `/dev/ubda` the kernel's cache (fscache, cachefiles).
 const CACHE: &str = include_str!("cache.sh");
-/// Mounts an origin and exports it.
+/// Script: mounts an origin and exports the mount.
 const REEXPORT: &str = include_str!("reexport.sh");
 
-/// Is the program that keeps the kernel's cache not there?
+/// True if cachefilesd, the daemon of the kernel's cache, is not installed.
 pub fn cachefilesd_is_missing() -> bool {
     !["/sbin/cachefilesd", "/usr/sbin/cachefilesd"].into_iter().any(|path| Path::new(path).exists())
 }
 
-/// Those that are running.
+/// The running guests.
 pub struct Guests {
     clients: Vec<Guest>,
     reexport: Option<Guest>,
 }
 
-/// What clients mount.
+/// The export that the clients mount.
 pub struct Mounting {
     pub server: SocketAddr,
     pub export: String,
     pub options: String,
-    /// Lives as long as the mount.
+    /// The relay between the clients and the server; it must live as long as the mount.
     pub _relay: Option<Relay>,
 }
 
-/// What they do there.
+/// The work of the clients in their mounts.
 pub struct Work<'w> {
     pub workload: &'w Workload,
     pub plan: Plan,
     pub pass: u64,
-    /// The directory of the export.
+    /// The directory of the workload in the export.
     pub name: &'w str,
 }
 
 impl Guests {
-    /// Boots clients, and one more to export again; all can keep the kernel's cache on a disk.
+    /// Boots `clients` guests, and one more for the re-export if `reexport` is set. Each guest gets a disk
+    /// for the kernel's cache.
     pub fn boot(lab: &Lab, program: &Path, clients: usize, reexport: bool) -> Result<Guests, String> {
-        // The stay's directory is what guests see.
+        // The lab's directory is visible in the guests.
         std::fs::copy(program, lab.directory().join("bench")).map_err(|error| error.to_string())?;
         let boot = |name: &str| -> Result<Guest, String> {
             let mut options = GuestOptions::named(name);
@@ -76,7 +77,8 @@ impl Guests {
         Ok(guests)
     }
 
-    /// Lets the one guest export what it mounts from there, mounted anew if so wanted; where it answers.
+    /// Makes the re-export guest export its mount of `from`. If `anew` is set, the guest first mounts `from`
+    /// anew. Returns the address of the guest's server.
     pub fn reexport(&self, from: &Address, options: &str, anew: bool) -> Result<SocketAddr, String> {
         let guest = self.reexport.as_ref().ok_or("no guest to export again")?;
         if anew {
@@ -87,19 +89,20 @@ impl Guests {
         Ok(SocketAddr::new(guest.address(), NFS_PORT))
     }
 
-    /// Ends that, while the origin is still there to take leave of: without it the unmount would wait for ever.
+    /// Ends the re-export. The origin must still answer: without it the unmount would wait forever.
     pub fn end_reexport(&self) -> Result<(), String> {
         let Some(guest) = &self.reexport else { return Ok(()) };
         sh(guest, "if mountpoint -q /mnt/origin; then rpc.nfsd 0; exportfs -ua; umount /mnt/origin; fi")
             .map(drop)
     }
 
-    /// One pass, on as many clients as the workload is for; all begin together, on mounts of their own.
+    /// Runs one pass on as many clients as the workload has. All clients begin together, each on a mount of
+    /// its own.
     pub fn run(&self, mounting: &Mounting, work: &Work<'_>) -> Result<Passed, String> {
         let clients = &self.clients[..work.workload.clients.min(self.clients.len())];
         let mounted = clients.iter().try_for_each(|guest| mount(guest, mounting));
         let passed = mounted.and_then(|()| pass_of(clients, work));
-        // Whatever came of it, the next one mounts.
+        // Unmount even if the pass failed, so that the next pass can mount.
         let unmounted =
             clients.iter().try_for_each(|guest| sh(guest, &format!("umount {MOUNTED}")).map(drop));
         let passed = passed?;
@@ -134,7 +137,8 @@ fn pass_of(clients: &[Guest], work: &Work<'_>) -> Result<Passed, String> {
     all.ok_or_else(|| "a workload for no client".to_owned())
 }
 
-/// Mounts with empty memory. What is on the disk stays: of the files of another measurement nothing is of use.
+/// Mounts with an empty page cache. The disk cache keeps its content: files of another measurement do not
+/// help this one.
 fn mount(guest: &Guest, mounting: &Mounting) -> Result<(), String> {
     let Mounting { server, export, options, .. } = mounting;
     guest.drop_caches();
@@ -153,7 +157,7 @@ fn last_line(text: &str) -> String {
     text.trim().lines().last().unwrap_or("no word").to_owned()
 }
 
-/// An empty ext4 file system in a file.
+/// Makes an empty ext4 file system in a file.
 fn disk(path: &Path) -> Result<PathBuf, String> {
     let failed = |error: std::io::Error| format!("{}: {error}", path.display());
     File::create(path).and_then(|file| file.set_len(DISK_BYTES)).map_err(failed)?;

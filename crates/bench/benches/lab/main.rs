@@ -1,10 +1,18 @@
-//! The Linux kernel's clients and caches beside ours, in the lab: the same workloads, the same origin, the same distance.
+//! Compares the Linux kernel's clients and caches with ours in the lab: same workloads, same origin, same
+//! distance.
 //!
-//! Clients are kernels in guests of one size, one for each client of the workload, mounted anew for each pass. Between them
-//! and the origin (`leasehold serve` on the host) stands what is compared: nothing, the kernel's own cache on the
-//! client's disk (`fsc`), a guest that mounts with `fsc` and exports what it has mounted, or `leasehold proxy` on the
-//! host. A relay in front of the origin is the distance, and counts what goes there. A guest's system calls are slow, so
-//! times compare with each other and not with those of processes on the host; counts compare with anything.
+//! Each client of a workload is a kernel in a guest of its own. All guests have the same size, and each
+//! mounts anew for each pass. The origin is `leasehold serve` on the host. The comparison varies what stands
+//! between the clients and the origin:
+//!
+//! - nothing;
+//! - the kernel's own cache on the client's disk (`fsc`);
+//! - a guest that mounts with `fsc` and re-exports its mount;
+//! - `leasehold proxy` on the host.
+//!
+//! A relay in front of the origin adds the distance and counts the calls to the origin. System calls are slow
+//! in a guest. Compare its times only with those of other guests, not with those of processes on the host.
+//! Counts compare with any other counts.
 
 mod guests;
 
@@ -23,45 +31,45 @@ use guests::{Guests, Mounting};
 use lab::Lab;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// As in [`bench::run`]: what is younger may be asked for again.
+/// As in [`bench::run`]: a client may revalidate files that are younger than this.
 const AGE: Duration = Duration::from_millis(3200);
-/// How long an end in order may take.
+/// How long an orderly shutdown may take.
 const END_PATIENCE: Duration = Duration::from_secs(20);
 
 /// Measures the kernel's clients, alone and behind caches.
 #[derive(Debug, Parser)]
 #[command(bin_name = "cargo xtask bench lab")]
 struct Arguments {
-    /// What to run; may be given several times [default: all that want no client beside them]
+    /// Workload to run; repeatable [default: all that need no second client beside them]
     #[arg(long = "workload", value_name = "NAME", value_parser = workload::named)]
     workloads: Vec<Workload>,
-    /// On what: kernel, kernel-fscache, kernel-reexport, kernel-proxy; may be given several times [default: all]
+    /// System to measure: kernel, kernel-fscache, kernel-reexport, kernel-proxy; repeatable [default: all]
     #[arg(long = "system", value_name = "NAME", value_parser = Peer::named)]
     peers: Vec<Peer>,
-    /// Round trip to the origin, as `leasehold bench` takes it
+    /// Round trip to the origin, in the form that `leasehold bench` accepts
     #[arg(long, value_name = "RTT", value_parser = parse_rtt, default_value = "wan")]
     rtt: Duration,
-    /// Sizes and numbers against those of the papers
+    /// Sizes and counts relative to those of the papers
     #[arg(long, value_name = "FACTOR", default_value_t = 0.004)]
     scale: f64,
-    /// Everything random comes from it
+    /// Seed of all random numbers
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// How often to measure each; medians count
+    /// Rounds for each measurement; the report gives medians
     #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: usize,
-    /// Version of NFS
+    /// NFS version
     #[arg(long, value_name = "VERS", default_value = "4.2", value_parser = ["4.1", "4.2"])]
     vers: String,
-    /// Print the report as JSON, to be joined with others by `leasehold bench --from`
+    /// Print the report as JSON; `leasehold bench --from` joins it with other reports
     #[arg(long)]
     json: bool,
-    /// What cargo adds
+    /// Accepted because cargo adds it
     #[arg(long, hide = true)]
     bench: bool,
 }
 
-/// What stands between a kernel and the origin.
+/// What stands between a kernel client and the origin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Peer {
     Kernel,
@@ -89,7 +97,7 @@ impl Peer {
         })
     }
 
-    /// What stands on the host.
+    /// The kind of system that runs on the host.
     fn kind(self) -> Kind {
         if self == Peer::Proxy { Kind::Proxy } else { Kind::Direct }
     }
@@ -171,7 +179,7 @@ impl Arguments {
             }
         }
         if test_bed.interrupt.is_told() {
-            // What was measured took long enough to be kept.
+            // The measurements took long: keep those that are done.
             let why = "interrupted".to_owned();
             report.left_out.push(LeftOut { what: "what would have come then".to_owned(), why });
         }
@@ -197,7 +205,7 @@ impl Arguments {
     }
 }
 
-/// Where this program's neighbours are: `leasehold` and `bench`, built alike.
+/// The directory with the programs `leasehold` and `bench`, built with the same profile as this program.
 fn programs() -> Result<PathBuf, String> {
     let ours = std::env::current_exe().map_err(|error| error.to_string())?;
     let directory = ours.parent().and_then(Path::parent).unwrap_or(Path::new(".")).to_owned();
@@ -209,7 +217,8 @@ fn programs() -> Result<PathBuf, String> {
     }
 }
 
-/// The lab's guard removes what is the lab's once we are gone; the servers are ours to end.
+/// Ends the servers on a signal. After this process has ended, the lab's guard removes everything of the lab,
+/// but not the servers.
 async fn end_with_signals(interrupt: Interrupt) {
     let (Ok(mut one), Ok(mut other)) = (signal(SignalKind::interrupt()), signal(SignalKind::terminate()))
     else {
@@ -234,7 +243,7 @@ struct Comparison<'c> {
 }
 
 impl Comparison<'_> {
-    /// All peers, another one first each time.
+    /// Measures all peers. Each round begins with another peer.
     fn round(&self, workload: &Workload, peers: &[Peer], round: usize, report: &mut Report) {
         if self.test_bed.interrupt.is_told() {
             return;
@@ -268,7 +277,7 @@ impl Comparison<'_> {
         (workload.prepare)(&self.arguments.plan(), &*target).map_err(|error| error.to_string())
     }
 
-    /// All passes of a workload behind a peer.
+    /// Measures all passes of a workload behind one peer.
     fn measure(
         &self,
         workload: &Workload,
@@ -310,7 +319,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// Where the clients' kernels mount, and how.
+    /// The server, export and options that the clients' kernels mount.
     fn mounting(&self, peer: Peer, system: &System<'_>, restarted: bool) -> Result<Mounting, String> {
         let front = system.front();
         let near = |server| self.test_bed.near(server).map_err(|error| error.to_string());

@@ -1,4 +1,4 @@
-//! The benchmarks as a program; `--help` says how.
+//! The benchmarks as a program; `--help` shows the commands.
 
 use std::process::ExitCode;
 
@@ -15,15 +15,15 @@ struct Command {
 enum Benchmark {
     /// Drive NFSv3 servers and report operations/s, MB/s and latency
     Wire(bench::wire::Arguments),
-    /// Run one pass of a workload, for some of its clients, in a directory that has been prepared for it
+    /// Run one pass of a workload, for some of its clients, in a directory that was prepared for it
     Pass(bench::PassArguments),
     /// Compare `leasehold mount` with the native file system
     Mount(bench::native::Arguments),
-    /// Repeat the measurements of NQNFS (Macklem 1994): NFSv3 with close-to-open beside leases
+    /// Repeat the measurements of NQNFS (Macklem 1994): NFSv3 with close-to-open compared with leases
     Macklem(bench::macklem::Arguments),
 }
 
-// The load has threads of its own: what is left needs no more than one.
+// The load generator has its own threads; everything else needs only one.
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let done = match Command::parse().benchmark {

@@ -1,20 +1,24 @@
-//! Figure 5: the compile phase of several clients at once, all of one server.
+//! Figure 5: several clients of one server run the compile phase at once.
 //!
-//! The paper's clients had a processor each, and one server of about 10 MIPS for all, which was what they waited for. Where
-//! clients and server share the processors of one machine, real compilers (`--compilers here`) soon are all there is to
-//! measure. So both can be emulated:
+//! In the paper each client had its own processor, and all waited for one server of about 10 MIPS. If clients
+//! and server share the processors of one machine, the measurement soon shows nothing but the real compilers
+//! (`--compilers here`). So both can be emulated:
 //!
-//! - **A server of limited capacity** (`--service-us`): a [`Station`] before the real one, which all clients share.
-//! - **A processor for each client** (`--compilers asleep`): the file operations that a compiler makes are made through the mount
-//!   by real system calls, in its order; its computing is a sleep as long as `cc` took for the same unit, alone, in a directory of the
-//!   same disk, just before. `make`'s looking at dates and the linker's reading and writing are made as well. Left out are names
-//!   that `cc` looks for and nobody has (precompiled headers, the C library's under `include/`), and the linker's chmod.
+//! - **A server of limited capacity** (`--service-us`): a [`Station`] in front of the real server, shared by
+//!   all clients.
+//! - **A processor for each client** (`--compilers asleep`): real system calls make the compiler's file
+//!   operations through the mount, in the compiler's order. The computing is a sleep. It lasts as long as
+//!   `cc` took for the same unit, measured just before: one at a time, in a directory of the same disk.
+//!   `make`'s checks of dates and the linker's reads and writes are made too. Two things are left out:
+//!   lookups of names that do not exist (precompiled headers, the C library's under `include/`), and the
+//!   linker's chmod.
 //!
-//! Not emulated is the client itself: its mount's computing takes what it takes, on this machine.
+//! The client itself is not emulated: its mount computes on this machine at this machine's speed.
 //!
-//! Clients make, copy, look and read each at its own pace; they begin to compile together. The time of a client is that of the
-//! phase, as in the paper. With leases, what was written is delayed beyond it: so the time is told as well until each client has
-//! ended and all is at the server.
+//! Each client makes, copies, scans and reads at its own pace; all clients begin to compile together. As in
+//! the paper, the time of a client is that of the compile phase. With leases, a client sends delayed writes
+//! after that phase. The table therefore also gives the time until each client has ended and all data is at
+//! the server.
 
 use std::fmt::Write;
 use std::sync::Arc;
@@ -25,22 +29,22 @@ use crate::relay::{Calls, MACKLEM, Served, Station};
 use crate::target::{Forgetting, Mounted};
 use crate::workload::andrew::{self, Compiler};
 
-/// What one side has shown.
+/// Results of one protocol.
 #[derive(Debug, Default)]
 struct Side {
-    /// Of the phase, in seconds: each client of each round.
+    /// Seconds of the compile phase, for each client of each round.
     compiled: Vec<f64>,
-    /// From its beginning until all was at the server: each round.
+    /// Seconds from the beginning of the phase until all data was at the server, for each round.
     there: Vec<f64>,
     /// Calls from the beginning of the phase on.
     calls: Calls,
-    /// Those of them that were made after the phase.
+    /// The calls among these that were made after the phase.
     late: u64,
-    /// Of the station, until all was there.
+    /// Counters of the station, until all data was at the server.
     served: Served,
 }
 
-/// What one client has shown.
+/// Results of one client.
 struct Shown {
     seconds: f64,
     there: Instant,
@@ -49,7 +53,7 @@ struct Shown {
 }
 
 impl Site<'_> {
-    /// See the module. The two sides, and the compiler alone in a directory of this machine, take turns.
+    /// See the module. The two protocols, and the compiler alone in a directory of this machine, take turns.
     pub(super) fn load(&mut self) -> Result<String, String> {
         let mut text = String::from(
             "| clients | compiler alone, s | NFS, s | spread | leases, s | spread | faster by | all there: NFS, s | leases, s | \
@@ -110,8 +114,9 @@ impl Site<'_> {
         self.arguments.service_us.map_or(default, Duration::from_micros)
     }
 
-    /// Lets the compiler work without any file system of ours in between, as often at once as it will with one; adds the
-    /// times. If it is to be asleep then: how long it is to sleep, step by step.
+    /// Runs the compiler without our file system, as many times at once as there will be clients, and adds
+    /// the times to `alone`. With `--compilers asleep`, runs it only once, and returns how long the emulated
+    /// compiler must sleep at each step.
     fn computing(&self, names: &[String], alone: &mut Vec<f64>) -> Result<Option<Vec<Duration>>, String> {
         if self.arguments.compilers == Compilers::Here {
             self.prepare(names)?;
@@ -119,7 +124,7 @@ impl Site<'_> {
             alone.extend(steps.iter().map(|steps| steps.iter().sum::<Duration>().as_secs_f64()));
             return Ok(None);
         }
-        // On a processor of its own: one at a time.
+        // Each emulated client has its own processor: measure one compiler at a time.
         let name = names.first().map_or("local", String::as_str);
         self.prepare(&[name.to_owned()])?;
         let mut steps = self.locally(name)?;
@@ -139,7 +144,7 @@ impl Site<'_> {
         andrew::compile(&target, &self.plan, "copy", Compiler::Here).map_err(failed)
     }
 
-    /// Compiles as several clients at once, and adds what they show.
+    /// Compiles as several clients at once, and adds the results to `side`.
     fn at_once(
         &mut self,
         variant: Variant,
@@ -188,7 +193,7 @@ impl Site<'_> {
     }
 }
 
-/// A thread for each; what they give, in their order, or the first error.
+/// Runs `work` in one thread per part. Returns the results in the order of the parts, or the first error.
 fn in_threads<I: Send, T: Send>(
     parts: impl IntoIterator<Item = I>,
     work: impl Fn(I) -> Result<T, String> + Sync,

@@ -1,9 +1,10 @@
-//! Section 4.1's recovery storm, with real processes: the server is killed in the middle of clients that write under leases.
+//! Section 4.1's recovery storm with real processes: the server is killed while clients write under leases.
 //!
-//! Each client counts in a file of its own, without fsync, before, during and after the outage. Then a client that
-//! knows nothing of them reads all files: each must have the last number that its writer was told is written. It is served when the
-//! server's recovery is over, which the paper's rules put at the longest term, the skew of clocks and `write_slack` after the
-//! restart, or `write_slack` after the last push.
+//! Each client counts in its own file, without fsync, before, during and after the outage. Then a client that
+//! knows nothing of the others reads all files. Each file must have the last number whose write returned
+//! success to its writer. The server serves this client when its recovery is over. By the paper's rules that
+//! is the later of two times: the longest term, the clock skew and `write_slack` after the restart, or
+//! `write_slack` after the last write of the recovery.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::FileExt;
@@ -14,18 +15,19 @@ use std::time::{Duration, Instant};
 use super::{Site, Variant};
 use crate::system::Program;
 
-/// How many write.
+/// Number of writers.
 const WRITERS: usize = 10;
-/// How long they write before the server is killed, how long it is down, and how long they write on.
+/// How long the clients write before the kill, how long the server is down, and how long the clients write
+/// afterwards.
 const BEFORE: Duration = Duration::from_secs(5);
 const DOWN: Duration = Duration::from_secs(2);
 const AFTER: Duration = Duration::from_secs(20);
-/// Between two writes of a client.
+/// Pause between two writes of a client.
 const PAUSE: Duration = Duration::from_millis(20);
-/// The longest term and the skew of clocks, and `write_slack`: what `leasehold serve` has.
+/// The longest term plus the clock skew, and `write_slack`: the values of `leasehold serve`.
 const TERMS: Duration = Duration::from_secs(63);
 const SLACK: Duration = Duration::from_secs(5);
-/// A client that is told to try later asks again after two seconds at most; the rest is for a loaded machine.
+/// A client that gets "try later" retries within two seconds; the rest is margin for a loaded machine.
 const GRACE: Duration = Duration::from_secs(7);
 
 const LEASES: Variant = Variant { vers: "nqnfs", proto: "tcp" };
@@ -34,7 +36,7 @@ fn name(writer: usize) -> String {
     format!("counter-{writer}")
 }
 
-/// Counts in a file until it is told to stop.
+/// Counts in a file until `stop` is set.
 fn count(file: &File, number: &AtomicU64, stop: &AtomicBool) -> std::io::Result<()> {
     while !stop.load(Ordering::Acquire) {
         let next = number.load(Ordering::Acquire) + 1;
@@ -52,17 +54,17 @@ fn counted(path: &Path) -> std::io::Result<u64> {
 }
 
 impl Site<'_> {
-    /// See the module. One line that tells what was seen.
+    /// See the module. Returns one line with the result.
     ///
     /// # Errors
-    /// A number was lost, or the storm lasted longer than it may.
+    /// A number was lost, or recovery took longer than the rules allow.
     pub(super) fn storm(&mut self) -> Result<String, String> {
         let one_line = |error: crate::system::Error| error.to_string();
         let io = |error: std::io::Error| error.to_string();
         let clients =
             (0..WRITERS).map(|_| self.client(LEASES, None, Duration::ZERO)).collect::<Result<Vec<_>, _>>();
         let clients = clients.map_err(one_line)?;
-        // No process is started while files are open (see `serve_later`).
+        // From here on no process may be started while files are open (see `serve_later`).
         let auditor = self.client(LEASES, None, Duration::ZERO).map_err(one_line)?;
         let go = self.directory.join("go");
         let again = self.serve_later(&go).map_err(one_line)?;
@@ -104,7 +106,8 @@ impl Site<'_> {
         if over > most { Err(told) } else { Ok(told) }
     }
 
-    /// All count while the server is killed and started again. Gives when it was back, and how far they were at the kill.
+    /// All writers count while the server is killed and started again. Returns when the server was back, and
+    /// the total count at the kill.
     fn count_through_a_kill(
         &mut self,
         files: &[File],
@@ -133,7 +136,7 @@ impl Site<'_> {
         })
     }
 
-    /// With SIGKILL; gives when it was back.
+    /// Kills the server with SIGKILL and starts the next one. Returns when it was back.
     fn kill_and_restart(&mut self, (mut next, go): (Program, &Path)) -> Result<Instant, String> {
         self.server.kill();
         std::thread::sleep(DOWN);

@@ -1,44 +1,44 @@
-//! The comparison as a command line.
+//! The command line of the comparison with the native file system.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{Options, Report, Size, Task};
 
-/// Compares `leasehold mount` with the native file system. Wants root.
+/// Compares `leasehold mount` with the native file system. Needs root.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// What to measure: sequential, random, stat, untar, appends, writes; may be given several times [default: all]
+    /// Task to measure: sequential, random, stat, untar, appends, writes; repeatable [default: all]
     #[arg(long = "task", value_name = "NAME")]
     pub tasks: Vec<Task>,
-    /// How often to measure each in places that are near; medians count
+    /// Rounds for each measurement in the near places; the report gives medians
     #[arg(long, value_name = "N", default_value_t = 7, value_parser = clap::value_parser!(u16).range(1..=100))]
     pub rounds: u16,
     /// Round trip to the far places in milliseconds; 0 leaves them out
     #[arg(long, value_name = "MS", default_value_t = 40)]
     pub far: u16,
-    /// Version of NFS
+    /// NFS version
     #[arg(long, value_name = "VERS", default_value = "4.2", value_parser = ["3", "4.1", "4.2"])]
     pub vers: String,
-    /// A word for `serve`, such as `--async`; may be given several times
+    /// An argument for `serve`, such as `--async`; repeatable
     #[arg(long, value_name = "WORD", allow_hyphen_values = true)]
     pub serve: Vec<String>,
-    /// A word for `mount -o`; may be given several times
+    /// An argument for `mount -o`; repeatable
     #[arg(long, value_name = "WORD")]
     pub mount: Vec<String>,
-    /// Files that are found and asked for
+    /// Number of files that the search visits
     #[arg(long, value_name = "N", default_value_t = Size::default().files, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub files: u64,
-    /// Appends
+    /// Number of appends
     #[arg(long, value_name = "N", default_value_t = Size::default().appends, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
     pub appends: u64,
-    /// Files of the archive
+    /// Number of files in the archive
     #[arg(long, value_name = "N", default_value_t = Size::default().sources, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub sources: u64,
-    /// The program `leasehold` [default: the one beside this program]
+    /// The program `leasehold` [default: the one in this program's directory]
     #[arg(long, value_name = "FILE")]
     pub leasehold: Option<PathBuf>,
-    /// Where to put files: its file system is the native one
+    /// Directory for all files: its file system is the native one
     #[arg(long, value_name = "DIR", default_value = "/var/tmp")]
     pub directory: PathBuf,
     /// Print the report as JSON
@@ -47,7 +47,7 @@ pub struct Arguments {
 }
 
 impl Arguments {
-    /// What they ask for.
+    /// The options that the arguments stand for.
     pub fn options(&self) -> Options {
         let beside = || std::env::current_exe().unwrap_or_default().with_file_name("leasehold");
         Options {
@@ -64,14 +64,14 @@ impl Arguments {
         }
     }
 
-    /// Measures; progress goes to standard error, the report to standard output.
+    /// Measures. Prints progress on standard error and the report on standard output.
     ///
     /// # Errors
     /// One line.
     pub async fn run(&self) -> Result<Report, String> {
         let options = self.options();
         let runtime = tokio::runtime::Handle::current();
-        // Tasks block, as programs do.
+        // Tasks block, as real programs do.
         let measuring = tokio::task::spawn_blocking(move || {
             super::run(&runtime, &options, |line| eprintln!("{line}")).map_err(|error| error.to_string())
         });

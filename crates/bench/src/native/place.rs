@@ -1,4 +1,4 @@
-//! The places that are compared, and what stands behind them: one `leasehold serve`, relays, mounts.
+//! The places to compare, and their programs: one `leasehold serve`, relays, mounts.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -15,11 +15,11 @@ use super::{Error, Options, Task, task};
 use crate::relay::{self, Relay};
 use crate::system;
 
-/// How long a start or an end may take.
+/// How long a start or an orderly shutdown may take.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What is exported.
+/// Path of the export.
 const EXPORT: &str = "/export";
-/// Longest answer of the admin socket.
+/// Longest reply of the admin socket.
 const STATUS_MAX_BYTES: u64 = 1 << 20;
 
 /// A kind of place.
@@ -30,14 +30,14 @@ pub(super) enum Kind {
     Native,
     /// A mount of a server on loopback.
     Mount,
-    /// A mount of it behind a round trip.
+    /// A mount of the same server behind a round trip.
     Far,
-    /// The same, and every write is at the server before it returns.
+    /// As `Far`, but every write reaches the server before it returns.
     Sync,
 }
 
 impl Kind {
-    /// In reports, and of its directory.
+    /// Its name in reports, and the name of its directory.
     pub(super) fn name(self) -> &'static str {
         match self {
             Kind::Native => "native",
@@ -47,20 +47,20 @@ impl Kind {
         }
     }
 
-    /// Is a round trip to be paid?
+    /// True if calls pay a round trip.
     pub(super) fn is_far(self) -> bool {
         matches!(self, Kind::Far | Kind::Sync)
     }
 }
 
-/// What a mount has counted.
+/// Counters of a mount.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
     /// Calls to the origin.
     pub origin: u64,
     /// Requests of the kernel.
     pub kernel: u64,
-    /// Opens whose reads the kernel does by itself.
+    /// Opens whose reads the kernel does itself (FUSE passthrough).
     pub passed: u64,
 }
 
@@ -84,7 +84,7 @@ impl Counters {
     }
 }
 
-/// A process of ours. Dropping it ends it in order, or kills it.
+/// A child process. Dropping it ends it in order, or kills it after `PATIENCE`.
 #[derive(Debug)]
 struct Program(Child);
 
@@ -109,7 +109,7 @@ struct Mount {
     cache: PathBuf,
 }
 
-/// All places. Fields are dropped in order: mounts before relays before the server before the files.
+/// All places. Fields are dropped in order: mounts, then relays, then the server, then the files.
 #[derive(Debug)]
 pub(super) struct Stand {
     mounts: Vec<Mount>,
@@ -118,7 +118,7 @@ pub(super) struct Stand {
     scratch: Scratch,
 }
 
-/// A directory that goes with the value.
+/// A directory that is removed when the value is dropped.
 #[derive(Debug)]
 struct Scratch(PathBuf);
 
@@ -129,7 +129,7 @@ impl Drop for Scratch {
 }
 
 impl Stand {
-    /// Makes the files, starts the server, mounts.
+    /// Makes the files, starts the server, and mounts.
     pub(super) fn build(runtime: &Runtime, options: &Options) -> Result<Stand, Error> {
         let path = options.directory.join(format!("leasehold-bench-mount-{}", std::process::id()));
         let failed = |what: &Path| system::Error::io(format!("cannot make {}", what.display()));
@@ -157,28 +157,28 @@ impl Stand {
         Ok(Stand { mounts, _relay: relay, _serve: serve, scratch })
     }
 
-    /// The places that there are.
+    /// The kinds of places that exist.
     pub(super) fn kinds(&self) -> impl Iterator<Item = Kind> + '_ {
         std::iter::once(Kind::Native).chain(self.mounts.iter().map(|mount| mount.kind))
     }
 
-    /// Where a place is.
+    /// The directory of a place.
     pub(super) fn directory(&self, kind: Kind) -> PathBuf {
         self.scratch.0.join(kind.name())
     }
 
-    /// Where the archives are, for all places.
+    /// The directory of the archives for all places.
     pub(super) fn archives(&self) -> PathBuf {
         self.scratch.0.join("archives")
     }
 
-    /// What a place has counted; nothing, if it counts nothing.
+    /// The counters of a place; zero if the place has none.
     pub(super) fn counters(&self, kind: Kind) -> Counters {
         let mount = self.mounts.iter().find(|mount| mount.kind == kind);
         mount.and_then(|mount| Counters::of(&status(&mount.cache)?)).unwrap_or_default()
     }
 
-    /// What is to be known about the measurement of a task, if anything.
+    /// A remark on the measurement of a task, if there is one.
     pub(super) fn note(&self, task: Task) -> Option<String> {
         let reads = matches!(task, Task::Sequential | Task::Random);
         let passed = || self.counters(Kind::Mount).passed > 0;

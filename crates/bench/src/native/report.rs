@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The measurements, for people and for programs.
 
 use std::fmt;
 
@@ -38,42 +38,43 @@ impl fmt::Display for Sample {
 /// One task in one place.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// The name of the task.
     pub task: &'static str,
-    /// Its name.
+    /// The name of the place.
     pub place: &'static str,
-    /// Microseconds for each read, file, append, write: the median round, the fastest and the slowest.
+    /// Microseconds per read, file, append or write: the median, fastest and slowest round.
     pub each_us: [f64; 3],
-    /// Times the native time in the same round, the same way.
+    /// Ratio to the native time of the same round: median, least and greatest.
     pub times_native: Option<[f64; 3]>,
-    /// How many times the native time it may take.
+    /// The highest ratio to the native time that the project aims for.
     pub aim: Option<f64>,
-    /// Requests of the kernel for each unit.
+    /// Requests of the kernel per unit.
     pub requests_each: f64,
-    /// Calls to the origin for each unit.
+    /// Calls to the origin per unit.
     pub calls_each: f64,
 }
 
-/// All of it.
+/// The report.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Version of NFS.
+    /// NFS version.
     pub vers: String,
-    /// Words for `serve`.
+    /// Arguments of `serve`.
     pub serve: Vec<String>,
-    /// Words for the mount.
+    /// Options of the mount.
     pub mount: Vec<String>,
-    /// Rounds of places that are near.
+    /// Rounds in the near places.
     pub rounds: usize,
-    /// Milliseconds of round trip to the far places.
+    /// Round trip to the far places, in milliseconds.
     pub far_ms: Option<u64>,
-    /// How much was done.
+    /// How much work each task did.
     pub size: Size,
     /// The rows.
     pub rows: Vec<Row>,
-    /// For each task that is done far: how many times faster than with synchronous writes. The aim is 20.
+    /// For each task that runs in the far places: how many times faster it is than with synchronous writes.
+    /// The aim is 20.
     pub times_faster_than_sync: Vec<(&'static str, f64)>,
-    /// What else is to be known.
+    /// Remarks on the measurements.
     pub notes: Vec<String>,
 }
 
@@ -107,7 +108,7 @@ impl Report {
         }
     }
 
-    /// As JSON.
+    /// The report as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }

@@ -1,4 +1,4 @@
-//! What is done in each place, as a program does it: system calls on paths, and `tar`.
+//! The tasks, done in each place as a program does them: system calls on paths, and `tar`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
@@ -11,15 +11,15 @@ use super::Size;
 use super::place::Kind;
 use crate::random::Random;
 
-/// Bytes of a read of the sequential task.
+/// Bytes per read of the sequential task.
 const STEP_BYTES: usize = 1 << 20;
-/// Bytes of a random read.
+/// Bytes per random read.
 const PAGE_BYTES: usize = 4096;
-/// How often the big file is read in one round.
+/// How many times one round reads the big file.
 const PASSES: u64 = 4;
-/// Files of a directory of the tree that is searched.
+/// Files per directory of the tree that is searched.
 const FILES_PER_DIRECTORY: u64 = 100;
-/// Files of a directory of the archive.
+/// Files per directory of the archive.
 const SOURCES_PER_DIRECTORY: u64 = 16;
 
 /// A task.
@@ -27,24 +27,24 @@ const SOURCES_PER_DIRECTORY: u64 = 16;
 pub enum Task {
     /// Reads a large file from beginning to end, 1 MiB at a time.
     Sequential,
-    /// Reads 4 KiB of it, anywhere.
+    /// Reads 4 KiB at random offsets of that file.
     Random,
-    /// Lists a tree and asks for the attributes of all that is in it.
+    /// Lists a tree and gets the attributes of every entry.
     Stat,
     /// `tar x` of a source tree.
     Untar,
-    /// Opens a file, appends a number, and closes it, again and again.
+    /// Opens a file, appends a number and closes the file, repeatedly.
     Appends,
-    /// Badros' "small writes": appends numbers to a file that is open.
+    /// Badros' "small writes": appends numbers to an open file.
     Writes,
 }
 
 impl Task {
-    /// All of them.
+    /// All tasks.
     pub const ALL: [Task; 6] =
         [Task::Sequential, Task::Random, Task::Stat, Task::Untar, Task::Appends, Task::Writes];
 
-    /// On the command line and in reports.
+    /// Its name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Task::Sequential => "sequential",
@@ -56,7 +56,7 @@ impl Task {
         }
     }
 
-    /// In words.
+    /// Its description.
     pub fn about(self) -> &'static str {
         match self {
             Task::Sequential => "sequential reads of 1 MiB",
@@ -68,7 +68,7 @@ impl Task {
         }
     }
 
-    /// How many times the native time it may take, in a place that is near.
+    /// The highest ratio to the native time that the project aims for in a near place.
     pub fn aim(self) -> f64 {
         match self {
             Task::Sequential | Task::Random => 1.0 / 0.95,
@@ -77,7 +77,7 @@ impl Task {
         }
     }
 
-    /// Is it done there? Reads of what is here do not know the distance.
+    /// True if the task runs in that kind of place. Reads of cached data do not depend on the distance.
     pub(super) fn is_for(self, kind: Kind) -> bool {
         !kind.is_far() || matches!(self, Task::Untar | Task::Appends | Task::Writes)
     }
@@ -93,18 +93,19 @@ impl std::str::FromStr for Task {
     }
 }
 
-/// A task in a place that is warm.
+/// A task in a place whose caches are warm.
 pub(super) struct Prepared {
     task: Task,
     directory: PathBuf,
     archive: PathBuf,
     size: Size,
-    /// What the last round has left.
+    /// The file or directory that the last round left.
     left: Option<PathBuf>,
 }
 
 impl Prepared {
-    /// Runs it until the place is as it will be: once, and the reads until the file is whole here and settled.
+    /// Runs the task until the caches are warm: once, or for reads until the complete file is cached and
+    /// nonracy.
     pub(super) fn warm(
         task: Task,
         kind: Kind,
@@ -126,7 +127,7 @@ impl Prepared {
         Ok(prepared)
     }
 
-    /// Does it; seconds and how much was done.
+    /// Runs the task once. Returns the seconds it took and the number of units.
     pub(super) fn run(&mut self, round: u64) -> io::Result<(f64, u64)> {
         let started = Instant::now();
         let units = match self.task {
@@ -154,7 +155,7 @@ impl Prepared {
         Ok((started.elapsed().as_secs_f64(), units))
     }
 
-    /// Removes what it left, having looked that it is what it should be.
+    /// Removes what the task left. Fails if the appended file does not have the expected content.
     pub(super) fn clean(&mut self) -> io::Result<()> {
         let Some(left) = self.left.take() else { return Ok(()) };
         if self.task == Task::Untar {
@@ -168,9 +169,9 @@ impl Prepared {
     }
 }
 
-/// The large file.
+/// Name of the large file.
 const BIG: &str = "big";
-/// The tree that is searched.
+/// Name of the tree that is searched.
 const TREE: &str = "tree";
 
 /// Makes the files of all tasks in a directory of this machine.
@@ -193,7 +194,7 @@ pub(super) fn prepare(directory: &Path, size: &Size) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the archives, near and far, in a directory of this machine.
+/// Makes the archives for near and far places in a directory of this machine.
 pub(super) fn archives(directory: &Path, size: &Size) -> io::Result<()> {
     let mut random = Random::new(2);
     for sources in [size.sources, size.sources.div_ceil(size.far_part)] {
@@ -202,7 +203,7 @@ pub(super) fn archives(directory: &Path, size: &Size) -> io::Result<()> {
     Ok(())
 }
 
-/// A tree of so many sources, most of them small, as an archive.
+/// Makes an archive of a tree with `sources` files, most of them small.
 fn archive(directory: &Path, sources: u64, random: &mut Random) -> io::Result<()> {
     let root = directory.join("sources");
     for number in 0..sources {

@@ -1,5 +1,5 @@
-//! Waiting until an instant, to the tenth of a millisecond: tokio's own timers go by whole milliseconds, rounded up, and
-//! a round trip waits twice.
+//! Waiting until an instant, exact to 0.1 ms. Tokio's own timers round up to whole milliseconds, and a round
+//! trip waits twice.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -9,7 +9,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, 
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A timer of the kernel.
+/// A kernel timer.
 #[derive(Debug)]
 pub(super) struct Alarm(AsyncFd<OwnedFd>);
 
@@ -20,7 +20,7 @@ impl Alarm {
         Ok(Alarm(crate::sys::async_read_fd(timer)?))
     }
 
-    /// Returns at `due`, at once if that is past.
+    /// Waits until `due`; returns at once if that is past.
     pub(super) async fn until(&mut self, due: Instant) -> io::Result<()> {
         let left = due.saturating_duration_since(Instant::now());
         if left.is_zero() {
@@ -29,7 +29,7 @@ impl Alarm {
         let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
         let value = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) };
         let once = Itimerspec { it_interval: zero, it_value: value };
-        // Setting it forgets an expiration that nobody has read.
+        // Setting the timer discards an earlier expiration that was not read.
         rustix::time::timerfd_settime(&self.0, TimerfdTimerFlags::empty(), &once)?;
         let mut expirations = [0; 8];
         let read = |timer: &OwnedFd| Ok(rustix::io::read(timer, &mut expirations)?);

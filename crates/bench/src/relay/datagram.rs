@@ -1,4 +1,5 @@
-//! UDP: each client address gets a socket of ours to the target. What finds no room, no peer or no network is lost.
+//! UDP: each client address gets its own socket to the target. A datagram is lost if capacity, peer or
+//! network is missing.
 
 use std::collections::HashMap;
 use std::io;
@@ -16,11 +17,11 @@ use super::alarm::Alarm;
 use super::line::Line;
 use super::station::Station;
 
-/// Clients at once; beyond it the one that has been silent longest is forgotten.
+/// The most clients at once. Beyond it, the relay forgets the client that has been idle longest.
 const CLIENTS_MAX: usize = 256;
-/// The largest datagram there is.
+/// The largest possible datagram.
 const DATAGRAM_MAX_BYTES: usize = 65_507;
-/// What a small datagram counts in the bound: its own cost in memory.
+/// The least that a datagram counts towards the bound: the memory overhead of a small one.
 const DATAGRAM_MIN_COST_BYTES: usize = 256;
 
 struct Client {
@@ -62,7 +63,7 @@ fn forget_one(clients: &mut HashMap<SocketAddr, Client>) {
     }
 }
 
-/// Both directions of one client.
+/// Relays both directions of one client.
 async fn serve(shared: Arc<Shared>, socket: Arc<UdpSocket>, peer: SocketAddr, up: Exit) {
     let run = async {
         let ours = UdpSocket::bind((unspecified(shared.target), 0)).await?;
@@ -80,7 +81,7 @@ async fn serve(shared: Arc<Shared>, socket: Arc<UdpSocket>, peer: SocketAddr, up
             let Some(station) = shared.station.as_deref() else {
                 return up.run(&shared, &shared.up, &ours, None).await;
             };
-            let (enter, leave) = mpsc::unbounded_channel(); // bounded by the room that each datagram holds
+            let (enter, leave) = mpsc::unbounded_channel(); // each datagram holds capacity, which bounds it
             let leaving = Exit(leave).run(&shared, &shared.up, &ours, None);
             tokio::try_join!(up.wait(station, enter), leaving).map(drop)
         };
@@ -104,21 +105,21 @@ fn unspecified(target: SocketAddr) -> IpAddr {
 struct Datagram {
     due: Instant,
     bytes: Box<[u8]>,
-    /// Given back when the bytes are gone.
+    /// Released when the bytes have left.
     #[expect(dead_code, reason = "held, not read")]
     capacity: OwnedSemaphorePermit,
 }
 
-/// Where datagrams enter a line.
+/// The end at which datagrams enter a line.
 struct Entrance {
     queue: mpsc::UnboundedSender<Datagram>,
     capacity: Arc<Semaphore>,
 }
 
-/// Where they leave it.
+/// The end at which datagrams leave a line.
 struct Exit(mpsc::UnboundedReceiver<Datagram>);
 
-/// A queue of datagrams, bounded by the room that each holds.
+/// A queue of datagrams, bounded by the capacity that each of them holds.
 fn line_up(buffer_bytes: usize) -> (Entrance, Exit) {
     let (queue, exit) = mpsc::unbounded_channel();
     (Entrance { queue, capacity: Arc::new(Semaphore::new(buffer_bytes)) }, Exit(exit))
@@ -136,7 +137,7 @@ impl Entrance {
 }
 
 impl Exit {
-    /// Lines up what comes out before a station.
+    /// Queues the datagrams that leave the line in front of a station.
     async fn wait(mut self, station: &Station, enter: mpsc::UnboundedSender<Datagram>) -> io::Result<()> {
         let mut alarm = Alarm::new()?;
         while let Some(datagram) = self.0.recv().await {
@@ -147,7 +148,7 @@ impl Exit {
         Ok(())
     }
 
-    /// Sends what comes out: to an address, or where the socket is connected to.
+    /// Sends the datagrams that leave the line to `to`, or to the address that the socket is connected to.
     async fn run(
         mut self,
         shared: &Shared,
@@ -164,7 +165,7 @@ impl Exit {
                 Some(peer) => socket.send_to(&datagram.bytes, peer).await,
                 None => socket.send(&datagram.bytes).await,
             };
-            // An error is a datagram lost.
+            // An error means that the datagram is lost.
             if sent.is_ok() {
                 line.count(datagram.bytes.len());
                 if to.is_none() {

@@ -1,4 +1,4 @@
-//! One direction of the network: how long bytes take, and how many have come through.
+//! One direction of the network: when bytes arrive, and how many have arrived.
 
 use std::num::NonZeroU64;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::random::Random;
 
-/// What a line adds to its delay, now more and now less.
+/// The random part of a line's delay.
 #[derive(Debug)]
 pub(super) struct Jitter {
     pub(super) most: Duration,
@@ -17,15 +17,15 @@ pub(super) struct Jitter {
 
 impl Jitter {
     fn next(&mut self) -> Duration {
-        // Without jitter nothing is drawn: a sequence is for those who want one.
+        // Without jitter no random number is drawn: other users of the sequence are not disturbed.
         if self.most.is_zero() { Duration::ZERO } else { self.most.mul_f64(self.random.fraction()) }
     }
 }
 
-/// A wire: bytes enter it one after the other at its bandwidth, and each is out after the delay and the jitter.
+/// A wire. Bytes enter it one after the other at its bandwidth, and leave after the delay and the jitter.
 ///
-/// What entered earlier for the same connection leaves earlier: its queue is in order, and a late one holds up those
-/// behind it.
+/// The bytes of one connection stay in order: its queue sends nothing before an earlier chunk has left, so a
+/// late chunk holds up those behind it.
 #[derive(Debug)]
 pub(super) struct Line {
     delay: Duration,
@@ -36,7 +36,7 @@ pub(super) struct Line {
 
 #[derive(Debug)]
 struct Entrance {
-    /// When the last byte that is known of has entered.
+    /// When the last byte accepted so far has entered, or will have.
     free_at: Option<Instant>,
     jitter: Jitter,
 }
@@ -47,7 +47,7 @@ impl Line {
         Line { delay, bytes_per_second, entrance, bytes: AtomicU64::new(0) }
     }
 
-    /// When the last of `bytes` that want to enter `now` is out at the other end.
+    /// When the last of `bytes` bytes that arrive `now` leaves the other end.
     pub(super) fn due(&self, now: Instant, bytes: usize) -> Instant {
         let mut entrance = self.entrance.lock();
         let entered = match self.bytes_per_second {
@@ -61,12 +61,12 @@ impl Line {
         entered + self.delay + entrance.jitter.next()
     }
 
-    /// The most bytes to be taken at once, so that the bandwidth is kept in steps of a few milliseconds.
+    /// The most bytes to read at once, so that the bandwidth is kept in steps of a few milliseconds.
     pub(super) fn step_bytes(&self, most: usize) -> usize {
         self.bytes_per_second.map_or(most, |rate| ((rate.get() / 500) as usize).clamp(1500.min(most), most))
     }
 
-    /// Counts bytes that have come out.
+    /// Counts bytes that have left.
     pub(super) fn count(&self, bytes: usize) {
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
@@ -128,7 +128,7 @@ mod tests {
         let now = Instant::now();
         assert_eq!(line.due(now, 1000), now + 21 * MS);
         assert_eq!(line.due(now, 2000), now + 23 * MS);
-        // An idle wire saves nothing up.
+        // An idle wire accumulates no credit.
         assert_eq!(line.due(now + 100 * MS, 1000), now + 121 * MS);
     }
 

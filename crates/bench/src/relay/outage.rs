@@ -1,23 +1,23 @@
-//! A network that is lost now and then.
+//! A network that fails periodically.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Cut, Shared};
 
-/// Loss of the connection, again and again.
+/// Periodic loss of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outages {
-    /// How long the network is there before it is lost.
+    /// How long the network works before each outage.
     pub every: Duration,
-    /// How long it is lost.
+    /// How long each outage lasts.
     pub run_to_completion: Duration,
-    /// How.
+    /// How the network fails.
     pub cut: Cut,
 }
 
 impl Outages {
-    /// Is the network lost this long after the start?
+    /// True if the network is down at this time after the start.
     pub fn lost_at(&self, since_start: Duration) -> bool {
         let period = (self.every + self.run_to_completion).as_nanos().max(1);
         since_start.as_nanos() % period >= self.every.as_nanos()

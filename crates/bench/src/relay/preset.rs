@@ -1,4 +1,4 @@
-//! Networks that have names, so that results of different days are of the same one.
+//! Named networks, so that results of different days are for the same network.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Options;
 
-/// A round trip that is known by name.
+/// A named round trip.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Preset {
     /// 0.2 ms: one building.
@@ -22,7 +22,7 @@ pub enum Preset {
 }
 
 impl Preset {
-    /// All of them, the nearest first.
+    /// All presets, the nearest first.
     pub const ALL: [Preset; 5] = [Preset::Lan, Preset::Metro, Preset::Region, Preset::Wan, Preset::Far];
 
     /// Its name on the command line.
@@ -47,7 +47,7 @@ impl Preset {
         })
     }
 
-    /// A relay like that.
+    /// The options of a relay with this round trip.
     pub fn options(self) -> Options {
         Options::rtt(self.rtt())
     }
@@ -59,10 +59,10 @@ impl fmt::Display for Preset {
     }
 }
 
-/// Reads a round trip: a preset's name, or milliseconds.
+/// Parses a round trip: the name of a preset, or milliseconds.
 ///
 /// # Errors
-/// One line that says what can stand there.
+/// One line that lists the accepted values.
 pub fn parse_rtt(text: &str) -> Result<Duration, String> {
     if let Ok(preset) = Preset::from_str(text) {
         return Ok(preset.rtt());

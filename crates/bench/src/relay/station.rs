@@ -1,12 +1,14 @@
-//! A server of limited capacity: calls are served one at a time, in the order in which they come, each for as long.
+//! An emulated server of limited capacity: it serves calls one at a time, in order of arrival, each for the
+//! same time.
 //!
-//! A queue with one server, a fixed service time, and first come, first served. One station may stand behind several relays:
-//! then the clients of all of them share it, as those of a load test share their server. A call waits here, and goes on to the
-//! real server when its service is over; what that one takes then makes the answer later and occupies nobody, so that the
-//! station is the bottleneck as long as the real server is the faster of the two. Every call costs the same, one that is sent
-//! again too; answers to callbacks cost nothing. What waits is bounded by the relay's bytes under way.
+//! This is a queue with one server, a fixed service time, and first come, first served. Several relays may
+//! share one station. Their clients then share its capacity, as the clients of a load test share a server. A
+//! call waits here, and goes on to the real server when its emulated service is over. The time of the real
+//! server delays the reply but does not occupy the station. So the station is the bottleneck as long as the
+//! real server is faster. Every call costs the same, including a retransmission. Replies to callbacks cost
+//! nothing. The relay's bound on bytes in flight also bounds the waiting calls.
 //!
-//! [`MACKLEM`] is the default of `bench macklem load`: the server of the NQNFS paper.
+//! The default of `bench macklem load` is [`MACKLEM`], the server of the NQNFS paper.
 
 use std::time::{Duration, Instant};
 
@@ -14,33 +16,41 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use rpc::message::Incoming;
 
-/// A service time for Macklem's server, a DECstation 2100 of 10 MIPS with a disk of 27 ms (*Not Quite NFS*, 1994, section 7).
+/// A service time for Macklem's server: a DECstation 2100 of 10 MIPS with a disk of 27 ms (*Not Quite NFS*,
+/// 1994, section 7).
 ///
-/// The paper does not have the server's time for a call; what its clients waited bounds it. In the compile phase of the
-/// DECstation 5000/25, what is elapsed and not CPU (table 3) is 39 s with NFS and 11 s with leases. From 5 to 200 ms of delay
-/// that phase becomes 233 s and 226 s longer (table 4, UDP), which are 1200 and 1160 calls that were waited for: 33 ms and 9 ms
-/// for each, with the Ethernet's part, and the disk's where a write was waited for. 5 ms are half of the less, and no more than
-/// 50,000 instructions of such a processor: a server that seldom waits for its disk.
+/// The paper does not give the server's time per call, but the waiting time of its clients bounds it:
+///
+/// - In the compile phase of the DECstation 5000/25, elapsed time minus CPU time is 39 s with NFS and 11 s
+///   with leases (table 3).
+/// - If the delay grows from 5 to 200 ms, the phase takes 233 s and 226 s longer (table 4, UDP). So the
+///   clients waited for 1200 and 1160 calls.
+/// - That makes 33 ms and 9 ms per call. It includes the Ethernet's part, and the disk's part if a write was
+///   waited for.
+///
+/// 5 ms is about half of the smaller value. It is also no more than 50,000 instructions of such a processor,
+/// as for a server that seldom waits for its disk.
 pub const MACKLEM: Duration = Duration::from_millis(5);
 
-/// See the module.
+/// An emulated server; see the module.
 #[derive(Debug)]
 pub struct Station {
     service: Duration,
     queue: Mutex<Queue>,
 }
 
-/// What a station has done so far.
+/// Counters of a station.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Served {
-    /// Calls, with those that wait still.
+    /// Calls, including those that still wait.
     pub calls: u64,
-    /// How long they have waited or will, all together, until their service begins.
+    /// Sum of the times from the arrival of a call to the start of its service, including waits that are not
+    /// over.
     pub waiting: Duration,
 }
 
 impl Served {
-    /// What came after `earlier`.
+    /// The difference to `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Served) -> Served {
         Served {
@@ -51,22 +61,22 @@ impl Served {
 }
 
 impl Station {
-    /// One that serves a call for so long.
+    /// A station that serves each call for `service`.
     pub fn new(service: Duration) -> Station {
         Station { service, queue: Mutex::default() }
     }
 
-    /// How long it serves a call.
+    /// Service time per call.
     pub fn service(&self) -> Duration {
         self.service
     }
 
-    /// What it has done so far.
+    /// The counters so far.
     pub fn served(&self) -> Served {
         self.queue.lock().served
     }
 
-    /// When a message that has come in may go on: a call when it has been served, anything else at once.
+    /// When a message may go on: a call when it has been served, any other message at once.
     pub(super) fn take(&self, message: &Bytes) -> Instant {
         let now = Instant::now();
         match Incoming::parse(message.clone()) {
@@ -76,16 +86,16 @@ impl Station {
     }
 }
 
-/// Who is before whom.
+/// The order of the calls.
 #[derive(Debug, Default)]
 struct Queue {
-    /// When all that have come so far have been served.
+    /// When the station will have served all calls that have arrived.
     free_at: Option<Instant>,
     served: Served,
 }
 
 impl Queue {
-    /// When the service of a call that comes `now` is over.
+    /// When the service of a call that arrives `now` ends.
     fn enter(&mut self, now: Instant, service: Duration) -> Instant {
         let begins = self.free_at.map_or(now, |free| free.max(now));
         let ends = begins + service;
@@ -109,7 +119,7 @@ mod tests {
         assert_eq!(queue.enter(start, 5 * MS), start + 5 * MS);
         assert_eq!(queue.enter(start + MS, 5 * MS), start + 10 * MS);
         assert_eq!(queue.enter(start + MS, 5 * MS), start + 15 * MS);
-        // An idle server saves nothing up.
+        // An idle server accumulates no credit.
         assert_eq!(queue.enter(start + 40 * MS, 5 * MS), start + 45 * MS);
         assert_eq!(queue.served, Served { calls: 4, waiting: 13 * MS });
     }
@@ -134,7 +144,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against a server that is watched from one millisecond to the next.
+        /// Compares the queue with a simulated server that advances in steps of one millisecond.
         #[test]
         fn the_queue_is_that_of_a_server_that_works_through_a_list(
             gaps in proptest::collection::vec(0u32..12, 1..60), service in 1u32..8,

@@ -1,6 +1,7 @@
-//! TCP: each connection is joined to one of ours to the target, by one pump for each direction.
+//! TCP: each client connection is joined to a connection to the target, with one pump per direction.
 //!
-//! Before a [`Station`] a stream is taken apart into its messages, and each leaves as one fragment when the station lets it.
+//! In front of a [`Station`] a stream is split into messages. Each message leaves as one fragment when the
+//! station releases it.
 
 use std::io;
 use std::sync::Arc;
@@ -21,12 +22,12 @@ use super::station::Station;
 use super::tap::{CALL_MAX_BYTES, StreamTap};
 use super::{Cut, Network, Shared};
 
-/// Bytes read at once.
+/// Bytes per read.
 pub(super) const CHUNK_BYTES: usize = 64 << 10;
 /// How long the target may take to accept a connection.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
 
-/// Accepts connections; they end with the task.
+/// Accepts connections. They end with this task.
 pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     let mut connections = JoinSet::new();
     loop {
@@ -35,7 +36,7 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
                 Ok((client, _)) => {
                     connections.spawn(join(client, shared.clone()));
                 }
-                // Out of descriptors, most likely: let some close before the next try.
+                // Most likely there are no free descriptors: let some connections close before the next try.
                 Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             },
             Some(_) = connections.join_next() => {}
@@ -43,9 +44,9 @@ pub(super) async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     }
 }
 
-/// Relays one connection until both sides have ended it, one has failed, or the network resets it.
+/// Relays one connection until both sides have ended it, one side has failed, or the network resets it.
 async fn join(mut client: TcpStream, shared: Arc<Shared>) {
-    // However this ends but in order, and also when the task is aborted, the end is a reset.
+    // Any end but an orderly one must be a reset, also if the task is aborted.
     let _ = reset_on_close(&client);
     let mut network = shared.network.subscribe();
     let started = *network.borrow();
@@ -86,26 +87,26 @@ async fn join(mut client: TcpStream, shared: Arc<Shared>) {
     }
 }
 
-/// Lingering for no time at all makes the close a RST.
+/// Makes the close a RST: a linger time of zero has this effect.
 fn reset_on_close(stream: &TcpStream) -> io::Result<()> {
     socket2::SockRef::from(stream).set_linger(Some(Duration::ZERO))
 }
 
-/// Waits out a black hole.
+/// Waits until the network is no longer a black hole.
 async fn open(network: &mut watch::Receiver<Network>) {
-    // The sender lives as long as the relay, and this task no longer.
+    // The wait cannot fail: the relay keeps the sender alive, and this task ends with the relay.
     let _ = network.wait_for(|now| now.cut != Some(Cut::BlackHole)).await;
 }
 
-/// Bytes under way, their room in the bound, and when they are to leave.
+/// Bytes in flight, their capacity in the bound, and the time when they leave.
 struct Chunk {
     due: Instant,
     bytes: Box<[u8]>,
-    /// Given back when the bytes are gone.
+    /// Released when the bytes have left.
     capacity: OwnedSemaphorePermit,
 }
 
-/// Moves bytes in one direction until the stream ends there; the end is passed on.
+/// Moves bytes in one direction until the stream ends there, and then ends the other side.
 async fn pump(
     shared: &Shared,
     line: &Line,
@@ -114,11 +115,11 @@ async fn pump(
     mut tap: Option<StreamTap<'_>>,
     station: Option<&Station>,
 ) -> io::Result<()> {
-    let (enter, arrive) = mpsc::unbounded_channel::<Chunk>(); // bounded by the room that each chunk holds
+    let (enter, arrive) = mpsc::unbounded_channel::<Chunk>(); // bounded by the capacity that each chunk holds
     let (mut leave, waiting) = match station {
         None => (arrive, None),
         Some(station) => {
-            let (enter, leave) = mpsc::unbounded_channel(); // by the same
+            let (enter, leave) = mpsc::unbounded_channel(); // the same bound
             (leave, Some(Waiting::new(station, enter).run(arrive)))
         }
     };
@@ -149,7 +150,7 @@ async fn pump(
             if chunk.bytes.is_empty() {
                 break;
             }
-            // Before it is gone: whoever has the answer finds the call counted.
+            // Count the call before it leaves, so that a client that has the reply finds the call counted.
             if let Some(tap) = &mut tap {
                 tap.feed(&chunk.bytes);
             }
@@ -167,11 +168,11 @@ async fn pump(
     tokio::try_join!(reading, waiting, writing).map(drop)
 }
 
-/// Where the messages of a stream wait for the station.
+/// Makes the messages of a stream wait for the station.
 struct Waiting<'s> {
     station: &'s Station,
     assembler: Assembler,
-    /// The room of the bytes that are no whole message yet.
+    /// The capacity held by the bytes of an incomplete message.
     capacity: Option<OwnedSemaphorePermit>,
     enter: mpsc::UnboundedSender<Chunk>,
 }
@@ -181,7 +182,7 @@ impl<'s> Waiting<'s> {
         Waiting { station, assembler: Assembler::new(CALL_MAX_BYTES), capacity: None, enter }
     }
 
-    /// Lines up what has come over the line, as it comes.
+    /// Queues the chunks of the line at the station, as they arrive.
     async fn run(mut self, mut arrive: mpsc::UnboundedReceiver<Chunk>) -> io::Result<()> {
         let mut alarm = Alarm::new()?;
         while let Some(chunk) = arrive.recv().await {
@@ -202,7 +203,8 @@ impl<'s> Waiting<'s> {
             capacity.merge(earlier);
         }
         while let Some(message) = self.assembler.take().map_err(io::Error::other)? {
-            // What is behind the message keeps its own, and the message has all the rest.
+            // The bytes after the message keep their own capacity. The message takes all of the rest,
+            // including that of its marks.
             let complete = capacity.num_permits().saturating_sub(self.assembler.buffer.len());
             let Some(capacity) = capacity.split(complete) else {
                 return Err(io::ErrorKind::InvalidData.into());

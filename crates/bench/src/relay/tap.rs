@@ -1,7 +1,8 @@
-//! What passes is read along: which NFS calls go to the target, by kind, whoever sends and whoever answers them.
+//! Parses the traffic and counts the NFS calls to the target by kind, whatever client and server are used.
 //!
-//! Calls of version 2, 3 and NQNFS are counted by procedure. A compound of version 4 is one call, counted by the operation that
-//! it was made for; besides, each of its operations is counted. A stream that is no RPC is given up and passes uncounted.
+//! Calls of versions 2, 3 and NQNFS are counted by procedure. A version 4 compound counts as one call, under
+//! the operation that it was made for. In addition each of its operations is counted. If a stream turns out
+//! not to be RPC, the tap stops parsing it, and its bytes pass uncounted.
 
 use std::collections::BTreeMap;
 
@@ -13,45 +14,45 @@ use rpc::message::Incoming;
 use rpc::record::Assembler;
 use xdr::Decode;
 
-/// The longest call that is believed: 1 MiB of data and its header, with room.
+/// The longest call that is accepted: well over 1 MiB of data and a header.
 pub(super) const CALL_MAX_BYTES: usize = 4 << 20;
 
-/// Calls by kind.
+/// Counts of calls by kind.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Calls {
     /// Calls, each a round trip: by procedure, or by the operation that a compound was made for.
     pub calls: BTreeMap<String, u64>,
-    /// Operations: those of version 4 one by one, the procedures of versions 2 and 3.
+    /// Operations: each operation of version 4 compounds, and the procedures of versions 2 and 3.
     pub operations: BTreeMap<String, u64>,
 }
 
 impl Calls {
-    /// All calls.
+    /// Number of all calls.
     pub fn total(&self) -> u64 {
         self.calls.values().sum()
     }
 
-    /// All calls but those that keep a session or a lease alive.
+    /// Number of calls without upkeep, the calls that keep a session or a lease alive.
     pub fn total_of_work(&self) -> u64 {
         self.work().map(|(_, count)| count).sum()
     }
 
-    /// Those, by kind.
+    /// The calls without upkeep, by kind.
     pub fn work(&self) -> impl Iterator<Item = (&String, &u64)> {
         self.calls.iter().filter(|(name, _)| !is_upkeep(name))
     }
 
-    /// Calls of one kind.
+    /// Number of calls of one kind.
     pub fn of(&self, name: &str) -> u64 {
         self.calls.get(name).copied().unwrap_or(0)
     }
 
-    /// Operations of one kind.
+    /// Number of operations of one kind.
     pub fn operations_of(&self, name: &str) -> u64 {
         self.operations.get(name).copied().unwrap_or(0)
     }
 
-    /// What was called after `earlier`.
+    /// The calls made after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Calls) -> Calls {
         let subtract = |now: &BTreeMap<String, u64>, then: &BTreeMap<String, u64>| {
@@ -66,7 +67,7 @@ impl Calls {
         }
     }
 
-    /// Of these kinds alone.
+    /// The calls and operations of these kinds only.
     #[must_use]
     pub fn only(&self, kinds: &[&str]) -> Calls {
         let keep = |all: &BTreeMap<String, u64>| {
@@ -76,7 +77,7 @@ impl Calls {
         Calls { calls: keep(&self.calls), operations: keep(&self.operations) }
     }
 
-    /// Adds those of another.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: &Calls) {
         let sum = |ours: &mut BTreeMap<String, u64>, theirs: &BTreeMap<String, u64>| {
             theirs.iter().for_each(|(name, count)| *ours.entry(name.clone()).or_default() += count);
@@ -93,7 +94,7 @@ impl Calls {
         *self.operations.entry(name.to_owned()).or_default() += 1;
     }
 
-    /// Takes a whole RPC message.
+    /// Counts a complete RPC message.
     fn take(&mut self, message: Bytes) {
         let Ok(Incoming::Call(header, rest)) = Incoming::parse(message) else { return };
         let name = match (header.program, header.version) {
@@ -118,7 +119,7 @@ impl Calls {
     fn take_compound(&mut self, mut rest: xdr::Decoder) {
         let Ok(mut compound) = CompoundHeader::decode(&mut rest) else { return };
         let mut made_for: Option<Operation> = None;
-        // An operation that cannot be read is the last that is counted, and counts as what its number says.
+        // An operation that cannot be decoded is the last one counted, under the operation of its number.
         while let Some(next) = compound.next(&mut rest) {
             let operation = next.map_or_else(|bad| bad.operation, |argument| argument.operation());
             self.count_operation(operation.name());
@@ -132,7 +133,7 @@ impl Calls {
     }
 }
 
-/// Of two operations of a compound, the heavier one is what it was made for; of two as heavy, the first.
+/// A compound counts as made for its heaviest operation; among equally heavy ones, for the first.
 fn weight(operation: Operation) -> u32 {
     match operation {
         Operation::Sequence => 0,
@@ -143,44 +144,44 @@ fn weight(operation: Operation) -> u32 {
         | Operation::Restorefh
         | Operation::Getfh => 1,
         Operation::Getattr => 2,
-        // A delegation of a directory rides on something, if it is not all that is asked for.
+        // If a compound has another purpose, the request for a directory delegation is piggybacked on it.
         Operation::Access | Operation::GetDirDelegation | Operation::Verify | Operation::Nverify => 3,
         Operation::Lookup | Operation::Lookupp => 4,
         _ => 5,
     }
 }
 
-/// Sent whether or not anybody works.
+/// True for calls that a client sends even if no workload runs.
 fn is_upkeep(name: &str) -> bool {
     ["SEQUENCE", "RENEW", "NULL", "EXCHANGE_ID", "CREATE_SESSION", "RECLAIM_COMPLETE", "BIND_CONN_TO_SESSION"]
         .contains(&name)
 }
 
-/// The counts of a relay, as they run.
+/// The running counts of a relay.
 #[derive(Debug, Default)]
 pub(super) struct Tap(Mutex<Calls>);
 
 impl Tap {
-    /// The counts at this moment.
+    /// The counts now.
     pub(super) fn calls(&self) -> Calls {
         self.0.lock().clone()
     }
 
-    /// A datagram is a whole message.
+    /// Counts a datagram, which is one complete message.
     pub(super) fn datagram(&self, bytes: &[u8]) {
         self.0.lock().take(Bytes::copy_from_slice(bytes));
     }
 
-    /// For the stream of one connection.
+    /// Starts to parse the stream of one connection.
     pub(super) fn stream(&self) -> StreamTap<'_> {
         StreamTap { tap: self, assembler: Some(Assembler::new(CALL_MAX_BYTES)) }
     }
 }
 
-/// Reads along one stream.
+/// Parses one stream.
 pub(super) struct StreamTap<'t> {
     tap: &'t Tap,
-    /// Until the stream turns out to be no RPC.
+    /// `None` once the stream has turned out not to be RPC.
     assembler: Option<Assembler>,
 }
 

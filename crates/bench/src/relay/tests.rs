@@ -1,4 +1,4 @@
-//! The relay on loopback, against an echo.
+//! Tests of the relay on loopback with an echo server.
 
 mod station;
 
@@ -60,7 +60,7 @@ async fn a_round_trip_takes_what_was_set() {
         assert_eq!(ask(&mut stream, b"ping").await.unwrap(), b"ping");
         measured.push(started.elapsed());
     }
-    // A busy machine makes some of them late, none early.
+    // A busy machine delays some replies, but none may be early.
     let best = measured.iter().min().unwrap();
     assert!((round_trip..round_trip + Duration::from_millis(1)).contains(best), "{measured:?}");
     assert_eq!(relay.bytes(), Traffic { up: 80, down: 80 });
@@ -113,7 +113,7 @@ async fn bandwidth_is_shared_and_kept() {
     ask(&mut two, b"x").await.unwrap();
     let (one, two) = (exchange(one), exchange(two));
     one.await.and(two.await).unwrap();
-    // 2 MB at 10 MB/s; the way back runs beside the way there.
+    // 2 MB at 10 MB/s; the two directions transfer at the same time.
     let took = started.elapsed();
     assert!(took >= Duration::from_millis(200) && took < Duration::from_secs(2), "{took:?}");
 }
@@ -212,8 +212,8 @@ async fn datagrams_are_delayed_counted_and_lost_in_a_cut() {
     assert_eq!(&buffer[..4], b"here");
 }
 
-/// Asks until an answer came within a millisecond of what was set; a busy machine makes some late, nothing makes one
-/// early.
+/// Asks until a reply takes less than a millisecond longer than the preset. A busy machine delays some
+/// replies, but none may be early.
 async fn precise(what: Preset, mut ask: impl AsyncFnMut()) {
     let within = what.rtt()..what.rtt() + Duration::from_millis(1);
     let mut measured = Vec::new();
@@ -294,7 +294,7 @@ async fn a_network_is_lost_and_found_again_by_itself() {
     let losing = async {
         while losses < 2 || answers_after_loss == 0 {
             let mut stream = connect(&relay).await;
-            // Until it fails: with a reset, whatever was under way.
+            // Ask until it fails: a reset loses the data in flight.
             while ask(&mut stream, b"there?").await.is_ok() {
                 answers_after_loss += u32::from(losses > 0);
             }

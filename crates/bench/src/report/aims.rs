@@ -1,4 +1,4 @@
-//! What this project set itself, against what the papers reached: met or missed, and by how much.
+//! The aims of this project compared with the results of the papers: met or missed, and by how much.
 
 use super::{Report, Rounds};
 
@@ -12,10 +12,11 @@ pub(super) struct Aim {
     pub(super) met: bool,
 }
 
-/// What is farther away is not on the same LAN.
+/// A longer round trip is not on the same LAN.
 const LAN_RTT_MAX_MS: f64 = 1.0;
 
-/// Those for which there are measurements, at the farthest distance of each; those of a LAN on a LAN alone.
+/// The aims for which there are measurements, each at its longest round trip. Aims for a LAN count only on a
+/// LAN.
 pub(super) fn all(report: &Report) -> Vec<Aim> {
     let far = |workload: &str| report.rtts_of(workload).last().copied();
     let near =
@@ -64,8 +65,9 @@ fn pair<'r>(report: &'r Report, workload: &str, rtt: f64) -> Option<(Rounds<'r>,
     Some((report.rounds(workload, "direct", rtt)?, report.rounds(workload, "proxy warm", rtt)?))
 }
 
-/// Through a mount: there, as on the local disk, the compiler runs. Behind the proxy its file operations alone are made. Who
-/// builds goes on building, so that it is the mount that stays which counts; the one that is mounted anew is told as well.
+/// The build aim, measured through the mount: there the compiler runs, as on the local disk. Behind the proxy
+/// only its file operations are made. Builds are repeated, so the pass on the mount that stays mounted
+/// decides. The result of a fresh mount is shown too.
 fn near_local(report: &Report, rtt: f64) -> Option<Aim> {
     let local = report.rounds("build", "local", rtt)?.seconds().median.max(1e-9);
     let ratio = |system: &str| Some(report.rounds("build", system, rtt)?.seconds().median / local);
@@ -81,7 +83,7 @@ fn near_local(report: &Report, rtt: f64) -> Option<Aim> {
     })
 }
 
-/// A miss against direct, and a hit against it.
+/// The latency of a miss and of a hit, each compared with direct.
 fn random_reads(report: &Report, rtt: f64) -> Option<Aim> {
     let (direct, warm) = pair(report, "random-reads", rtt)?;
     let cold = report.rounds("random-reads", "proxy cold", rtt)?;
@@ -98,12 +100,12 @@ fn random_reads(report: &Report, rtt: f64) -> Option<Aim> {
     })
 }
 
-/// Ours on the client itself, or, where that was not measured, behind the proxy.
+/// The result on the client itself (the mount); if that was not measured, the result behind the proxy.
 fn on_the_client(report: &Report, rtt: f64) -> Option<Rounds<'_>> {
     ["mount warm", "proxy warm"].iter().find_map(|system| report.rounds("badros", system, rtt))
 }
 
-/// Against no cache, and against a file of this machine.
+/// A big file read again, compared with no cache and with a local file.
 fn again(report: &Report, rtt: f64) -> Option<Aim> {
     let seconds = |rounds: &Rounds<'_>| Some(rounds.phase("read a big file again")?.median.max(1e-9));
     let ours = on_the_client(report, rtt)?;
@@ -120,7 +122,7 @@ fn again(report: &Report, rtt: f64) -> Option<Aim> {
     })
 }
 
-/// Against clients that wait for each write, as those that the paper compares with.
+/// Small writes, compared with clients that wait for each write, like those in the paper's comparison.
 fn small_writes(report: &Report, rtt: f64) -> Option<Aim> {
     let seconds = |rounds: &Rounds<'_>| Some(rounds.phase("small writes x 4")?.median.max(1e-9));
     let ours = on_the_client(report, rtt)?;

@@ -1,7 +1,7 @@
-//! The papers' tables and figures, ours beside theirs.
+//! The papers' tables and figures, with our results next to theirs.
 //!
-//! What a paper gives as a picture is here as far as its text gives numbers. Times of then are of machines of then: what
-//! can be compared are counts, and ratios between systems.
+//! If a paper shows only a figure, this module uses the numbers of its text. Absolute times depend on the
+//! machines of their day. Counts and ratios between systems can be compared.
 
 mod delegations;
 
@@ -21,12 +21,12 @@ pub(super) struct Exhibit {
 
 #[derive(Clone, Debug)]
 pub(super) struct Row {
-    /// The paper's own numbers.
+    /// True for the paper's own numbers.
     pub(super) paper: bool,
     pub(super) cells: Vec<String>,
 }
 
-/// Bars to be drawn.
+/// Bars of a figure.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
     pub(super) title: String,
@@ -43,7 +43,7 @@ pub(super) struct Bar {
     pub(super) paper: bool,
 }
 
-/// Those whose workloads were measured.
+/// The exhibits whose workloads were measured.
 pub(super) fn all(report: &Report) -> Vec<Exhibit> {
     let mut exhibits = Vec::new();
     for rtt in report.rtts() {
@@ -73,7 +73,7 @@ pub(super) fn all(report: &Report) -> Vec<Exhibit> {
     exhibits.into_iter().flatten().collect()
 }
 
-/// All systems that did a workload at a distance.
+/// All systems that ran a workload at a distance.
 fn of<'r>(report: &'r Report, workload: &str, rtt: f64) -> Vec<Rounds<'r>> {
     let wanted = |group: &Rounds<'_>| group.workload == workload && (group.rtt_ms - rtt).abs() < 1e-6;
     report.groups().into_iter().filter(wanted).collect()
@@ -91,7 +91,7 @@ fn titled(title: &str, rtt: f64) -> String {
     format!("{title}, {rtt} ms")
 }
 
-/// Bars of a measure of each system.
+/// One bar per system, with the value of `measure`.
 fn bars<'r>(groups: &[Rounds<'r>], measure: impl Fn(&Rounds<'r>) -> super::Median) -> Vec<Bar> {
     let bar = |group: &Rounds<'r>| {
         let median = measure(group);
@@ -105,16 +105,16 @@ fn paper_bar(label: &str, value: f64) -> Bar {
     Bar { label: label.to_owned(), value, range: None, paper: true }
 }
 
-/// What is counted of a kind.
+/// Which counts of a kind to use.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Of {
-    /// Calls that were made for it.
+    /// Calls that were made for this kind of operation.
     Calls,
-    /// Operations, also those that come along in a compound made for another.
+    /// All operations of this kind, including those in compounds made for another operation.
     Operations,
 }
 
-/// Counts of kinds at the origin, a row for each system. Kinds that are joined by `+` are added up.
+/// Counts by kind at the origin, one row per system. `+` between kinds adds them up.
 fn counts(groups: &[Rounds<'_>], of: Of, kinds: &[&str]) -> Vec<Row> {
     let one = |group: &Rounds<'_>, kind: &str| match of {
         Of::Calls => group.median(|measurement| measurement.calls.of(kind) as f64).median,
@@ -129,7 +129,7 @@ fn counts(groups: &[Rounds<'_>], of: Of, kinds: &[&str]) -> Vec<Row> {
     groups.iter().filter(|group| group.is_counted()).map(of).collect()
 }
 
-/// What is on this machine, or mounted by others, has no relay that could count.
+/// Leaves out local systems and mounts of others: no relay counts their calls.
 fn counted(groups: Vec<Rounds<'_>>) -> Vec<Rounds<'_>> {
     groups.into_iter().filter(Rounds::is_counted).collect()
 }
@@ -381,12 +381,13 @@ fn rounds(report: &Report, rtt: f64) -> Option<Exhibit> {
     })
 }
 
-/// A figure that shows what share of the operations reaches the server.
+/// A figure that shows the share of the operations that reaches the server.
 struct Share {
     workload: &'static str,
     title: &'static str,
     source: &'static str,
-    /// What the paper says is left at the server, of the operations without a proxy.
+    /// The share that reaches the server according to the paper, in percent of the operations without a
+    /// proxy.
     paper: f64,
     says: &'static str,
 }
@@ -496,7 +497,7 @@ fn build_time(report: &Report, rtt: f64) -> Option<Exhibit> {
 }
 
 fn micro(report: &Report, rtt: f64) -> Option<Exhibit> {
-    // Operations/s and latency in ms, with Nache and without.
+    // Operations/s and latency in ms, each with Nache and without.
     let lan = [
         [37.0, 40.0, 1283.0, 1172.0],
         [99.0, 127.0, 1.3, 7.8],

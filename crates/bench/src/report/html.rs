@@ -1,4 +1,4 @@
-//! The report as one page: no scripts, no fonts, nothing from elsewhere.
+//! The report as one page without scripts, fonts or external resources.
 
 use std::fmt::Write;
 
@@ -27,7 +27,7 @@ pub(super) fn render(report: &Report) -> String {
     page
 }
 
-/// Text that may stand in an element and in an attribute.
+/// Escapes text for use in an element or an attribute.
 pub(super) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
     for character in text.chars() {
@@ -101,7 +101,7 @@ fn section(page: &mut String, number: usize, exhibit: &Exhibit) {
     page.push_str("</section>\n");
 }
 
-/// A table that scrolls by itself where it is wider than the window.
+/// A table. If it is wider than the window, it scrolls on its own.
 fn table<'c>(page: &mut String, head: &[String], rows: impl Iterator<Item = (&'c str, Vec<String>)>) {
     page.push_str("<div class=\"wide\"><table>\n<thead><tr>");
     head.iter().for_each(|word| {

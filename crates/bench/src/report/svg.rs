@@ -1,8 +1,9 @@
-//! Bars as SVG that takes its colours from the page and its width from the window.
+//! Bar charts as SVG. The page sets the colours, and the window sets the width.
 //!
-//! One bar under the other with its label above it. Lengths are shares of the width and heights are fixed, so that words
-//! stay as large as the page's in a narrow window; the title, which has to wrap there, is no part of the drawing. Where values lie more than a hundredfold apart, the scale is
-//! logarithmic and the title says so.
+//! Each bar is below the previous one, with its label above it. Lengths are shares of the width and heights
+//! are fixed, so that text keeps the page's font size in a narrow window. The title is not part of the
+//! drawing, because it must wrap there. If values differ more than a hundredfold, the scale is logarithmic
+//! and the title says so.
 
 use std::fmt::Write;
 
@@ -10,22 +11,22 @@ use super::exhibits::Chart;
 use super::html::escape;
 use super::seconds;
 
-/// Of a bar with its label, in pixels.
+/// Height of a bar with its label, in pixels.
 const STEP: f64 = 40.0;
 const BAR: f64 = 16.0;
-/// Of the width, for the longest bar; the rest is for its value.
+/// Length of the longest bar, in percent of the width; the rest is for its value.
 const LONGEST_PERCENT: f64 = 76.0;
-/// Beyond this ratio of the largest to the smallest, logarithms.
+/// If the ratio of the largest to the smallest value is larger, the scale is logarithmic.
 const LOGARITHMIC_FROM: f64 = 100.0;
 
-/// How long a value is, in percent of the width.
+/// The scale: converts values to percent of the width.
 struct Scale {
     least: f64,
     most: f64,
 }
 
 impl Scale {
-    /// None if there is nothing to draw.
+    /// `None` if there is nothing to draw.
     fn of(chart: &Chart) -> Option<Scale> {
         let ends = chart.bars.iter().map(|bar| bar.value.max(bar.range.map_or(0.0, |(_, high)| high)));
         let most = ends.fold(0.0, f64::max);
@@ -47,7 +48,7 @@ impl Scale {
     }
 }
 
-/// A chart; empty if there is nothing to draw.
+/// The chart; empty if there is nothing to draw.
 pub(super) fn bars(chart: &Chart) -> String {
     let Some(scale) = Scale::of(chart) else { return String::new() };
     let height = STEP * chart.bars.len() as f64;

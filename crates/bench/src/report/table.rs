@@ -1,10 +1,10 @@
-//! The table at the end, for a terminal.
+//! The report as a table for a terminal.
 
 use std::fmt::Write;
 
 use super::{Measurement, NOT_COUNTED, Report, Rounds, Usage, bytes, seconds};
 
-/// Kinds of calls that are named.
+/// How many kinds of calls are named.
 const KINDS: usize = 5;
 
 pub(super) fn render(report: &Report) -> String {
@@ -90,7 +90,7 @@ fn hits(of: &Measurement) -> String {
     })
 }
 
-/// What each server process took in the pass: CPU time, and what was resident at the most.
+/// CPU time and peak resident memory of each server process in the pass.
 fn processes(of: &Measurement) -> String {
     let one = |usage: &Usage| {
         format!("; {} {:.2} s CPU, {}", usage.name, usage.cpu_seconds, bytes(usage.memory_bytes as f64))

@@ -1,4 +1,4 @@
-//! Reports of measurements that nobody made.
+//! Tests of reports with invented measurements.
 
 mod browser;
 

@@ -1,4 +1,5 @@
-//! nfs-ganesha (Debian's packages) as an origin and as a proxy, speaking version 4: version 3 wants an rpcbind.
+//! nfs-ganesha (Debian's packages) as an origin and as a proxy. It uses version 4, because version 3 needs an
+//! rpcbind.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,12 +7,12 @@ use std::process::Command;
 use super::program::Program;
 use super::{Address, Error, TestBed, free_port};
 
-/// What both export, by their pseudo path.
+/// Pseudo path of the export of both.
 pub(super) const EXPORT: &str = "/export";
 const SERVER: &str = include_str!("ganesha-vfs.conf.in");
 const PROXY: &str = include_str!("ganesha-proxy.conf.in");
 
-/// Why it does not run here, if so.
+/// The reason why it does not run here, if there is one.
 pub(super) fn missing(library: &str, packages: &str) -> Option<String> {
     let is_there = |path: &str| Path::new(path).exists();
     let libraries = ["/usr/lib", "/usr/lib64"].into_iter().filter_map(|under| std::fs::read_dir(under).ok());
@@ -22,13 +23,13 @@ pub(super) fn missing(library: &str, packages: &str) -> Option<String> {
     (!has_program || !has_library).then(|| format!("not installed: apt-get install {packages}"))
 }
 
-/// A server of a directory.
+/// A server that exports a directory.
 pub(super) fn server(test_bed: &TestBed, export: &Path, directory: &Path) -> Result<Program, Error> {
     let text = SERVER.replace("@PATH@", &export.to_string_lossy());
     start(test_bed, "ganesha", &text, directory)
 }
 
-/// A proxy of a server of version 4.
+/// A proxy for a version 4 server.
 pub(super) fn proxy(test_bed: &TestBed, origin: &Address, directory: &Path) -> Result<Program, Error> {
     let text = PROXY
         .replace("@SERVER@", &origin.server.ip().to_string())

@@ -1,4 +1,4 @@
-//! Kinds of systems, by their names.
+//! Kinds of systems, and their names.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,11 +8,12 @@ use crate::workload::Workload;
 /// A kind of system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// A directory of this machine: what no network can be faster than.
+    /// A directory of this machine: the lower bound of the time of any network file system.
     Local,
-    /// Clients of the origin.
+    /// Clients that go directly to the origin.
     Direct,
-    /// Clients of the origin that wait for each write, as those of Linux 2.0 did: the rival of one of the papers.
+    /// Clients that go directly to the origin and wait for each write. Linux 2.0, the baseline of one of the
+    /// papers, did so.
     DirectSync,
     /// `leasehold proxy` on the clients' side.
     Proxy,
@@ -22,12 +23,12 @@ pub enum Kind {
     Ganesha,
     /// nfs-ganesha's proxy on the clients' side.
     GaneshaProxy,
-    /// A directory that somebody has mounted: whatever it is, calls are not counted.
+    /// A directory that the user has mounted; its file system does not matter. Calls are not counted.
     Dir,
 }
 
 impl Kind {
-    /// Those that are compared. A directory of the user's is measured by itself.
+    /// The kinds to compare. A directory of the user is measured alone.
     pub const ALL: [Kind; 7] = [
         Kind::Local,
         Kind::Direct,
@@ -38,7 +39,7 @@ impl Kind {
         Kind::GaneshaProxy,
     ];
 
-    /// On the command line and in reports.
+    /// Its name on the command line and in reports.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Local => "local",
@@ -52,12 +53,12 @@ impl Kind {
         }
     }
 
-    /// Has something to keep between two passes.
+    /// True if the system keeps a cache between two passes.
     pub fn caches(self) -> bool {
         matches!(self, Kind::Proxy | Kind::Mount | Kind::GaneshaProxy | Kind::Dir)
     }
 
-    /// Is it to be measured with this workload?
+    /// True if the workload is measured on this kind.
     pub fn takes(self, workload: &Workload) -> bool {
         self != Kind::DirectSync || workload.synchronous
     }

@@ -12,24 +12,24 @@ use serde_json::Value;
 use super::program::Program;
 use super::{Address, Error, TestBed, free_port};
 
-/// What `serve` exports its directory as.
+/// Path of the export of `serve`.
 pub(super) const EXPORT: &str = "/export";
-/// Longest answer of the admin socket.
+/// Longest reply of the admin socket.
 const STATUS_MAX_BYTES: u64 = 1 << 20;
 
-/// Answers from the cache and from beyond it, by kind.
+/// Hits and misses of a cache, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Hits {
-    /// Of attributes: hits and misses.
+    /// Hits and misses for attributes.
     pub attributes: (u64, u64),
-    /// Of names.
+    /// For names.
     pub names: (u64, u64),
-    /// Of data.
+    /// For data.
     pub data: (u64, u64),
 }
 
 impl Hits {
-    /// Those after `earlier`; a cache that was started again counts from zero.
+    /// The difference to `earlier`. A restarted cache counts from zero again.
     #[must_use]
     pub fn since(&self, earlier: Hits) -> Hits {
         let subtract = |now: (u64, u64), then: (u64, u64)| {
@@ -42,7 +42,7 @@ impl Hits {
         }
     }
 
-    /// Those of both.
+    /// The sum of both.
     #[must_use]
     pub fn and(self, other: Hits) -> Hits {
         let add = |one: (u64, u64), more: (u64, u64)| (one.0 + more.0, one.1 + more.1);
@@ -53,7 +53,7 @@ impl Hits {
         }
     }
 
-    /// From what `status` says.
+    /// Parses the output of `status`.
     fn parse(status: &Value) -> Option<Hits> {
         let of = |kind: &str| {
             let kind = status.get("cache")?.get(kind)?;
@@ -80,7 +80,7 @@ fn serving(process: &mut Command, listen: std::net::SocketAddr) {
     }
 }
 
-/// A server of a directory.
+/// A server that exports a directory.
 pub(super) fn serve(test_bed: &TestBed, directory: &Path) -> Result<Program, Error> {
     let (listen, state) = (free_port()?, test_bed.subdirectory("serve")?);
     let mut process = command(test_bed, "serve");
@@ -89,7 +89,7 @@ pub(super) fn serve(test_bed: &TestBed, directory: &Path) -> Result<Program, Err
     Program::start(&test_bed.interrupt, "serve", process, listen, &test_bed.directory.join("serve.log"))
 }
 
-/// Where a system of ours has the cache of a client, in its directory.
+/// The cache directory of a client, in the directory of its system.
 pub(super) fn cache_directory(directory: &Path, client: usize) -> PathBuf {
     directory.join(format!("cache{client}"))
 }
@@ -102,20 +102,20 @@ pub(super) fn proxy(test_bed: &TestBed, origin: &Address, directory: &Path) -> R
         .arg(origin.url(&test_bed.vers, test_bed.actimeo))
         .arg("--cache")
         .arg(cache_directory(directory, 0));
-    // What is fetched while nobody asks depends on the clock, and is no call of the workload.
+    // Background fetches depend on the clock and are not calls of the workload.
     process.args(["--min-free", "0", "--no-fill"]);
     serving(&mut process, listen);
     Program::start(&test_bed.interrupt, "proxy", process, listen, &directory.join("proxy.log"))
 }
 
-/// Can this build mount?
+/// True if this build has `mount`.
 pub(super) fn has_mount(program: &Path) -> bool {
     let mut process = Command::new(program);
     process.args(["mount", "--help"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     process.status().is_ok_and(|status| status.success())
 }
 
-/// A FUSE mount of an origin for a client, and where it is.
+/// A FUSE mount of an origin for one client. Returns the process and the mount point.
 pub(super) fn mount(
     test_bed: &TestBed,
     origin: &Address,
@@ -136,7 +136,7 @@ pub(super) fn mount(
     Ok((program, mounted))
 }
 
-/// What the cache in this directory has answered.
+/// Hits and misses of the cache in this directory.
 pub(super) fn hits(cache: &Path) -> Option<Hits> {
     let stream = UnixStream::connect(cache.join("admin.sock")).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;

@@ -1,4 +1,4 @@
-//! A server process: started, waited for, watched, ended.
+//! Server processes: start, wait until ready, measure, end.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -15,29 +15,30 @@ use crate::interrupt::Interrupt;
 
 /// How long a start may take.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// How long an end in order may take. A mount stores what it has delayed first, for which it takes a minute at the most.
+/// How long an orderly shutdown may take. A mount first writes back its delayed data, which takes at most a
+/// minute.
 const END_PATIENCE: Duration = Duration::from_secs(70);
-/// `USER_HZ` of every Linux: the unit of /proc/PID/stat.
+/// `USER_HZ` on every Linux: ticks per second in /proc/PID/stat.
 const TICKS_PER_SECOND: f64 = 100.0;
 
-/// What a process has used.
+/// Resources that a process has used.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Usage {
-    /// The program.
+    /// Name of the program.
     pub name: String,
-    /// Of CPU, in user and kernel.
+    /// CPU seconds in user and kernel mode.
     pub cpu_seconds: f64,
-    /// Resident at the most, in the pass.
+    /// Peak resident memory in the pass.
     pub memory_bytes: u64,
 }
 
 impl Usage {
-    /// CPU time after `earlier`; memory is the most so far.
+    /// CPU time since `earlier`; memory stays the peak so far.
     pub(super) fn since(&self, earlier: &Usage) -> Usage {
         Usage { cpu_seconds: (self.cpu_seconds - earlier.cpu_seconds).max(0.0), ..self.clone() }
     }
 
-    /// Of a process; nothing if it is gone.
+    /// The usage of a process; zeros if it has ended.
     pub(crate) fn of(name: &str, pid: u32) -> Usage {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
         Usage {
@@ -48,7 +49,8 @@ impl Usage {
     }
 }
 
-/// `utime` and `stime`, the 14th and 15th field; the second, in parentheses, may contain anything.
+/// Adds `utime` and `stime`, the 14th and 15th field. The second field, in parentheses, may contain any
+/// character.
 fn cpu_ticks(stat: &str) -> Option<u64> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11).map(str::parse::<u64>);
@@ -60,7 +62,7 @@ fn peak_kilobytes(status: &str) -> Option<u64> {
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
-/// A process of ours; dropping it kills it.
+/// A child process. Dropping it kills it.
 #[derive(Debug)]
 pub(crate) struct Program {
     name: String,
@@ -71,7 +73,7 @@ pub(crate) struct Program {
 }
 
 impl Program {
-    /// Starts a server that will listen at `server`, and waits until it does. What it says goes to `log`.
+    /// Starts a server that will listen at `server`, and waits until it listens. Its output goes to `log`.
     pub(crate) fn start(
         interrupt: &Interrupt,
         name: &str,
@@ -84,14 +86,14 @@ impl Program {
         Ok(program)
     }
 
-    /// Waits until it listens.
+    /// Waits until the program listens.
     pub(crate) fn wait_for_answer(&mut self) -> Result<(), Error> {
         self.wait_until("answered", |program| {
             TcpStream::connect_timeout(&program.server, Duration::from_secs(1)).is_ok()
         })
     }
 
-    /// Starts a program that is ready when `ready` says so.
+    /// Starts a program, and waits until `ready` returns true.
     pub(crate) fn start_until(
         interrupt: &Interrupt,
         name: &str,
@@ -105,7 +107,7 @@ impl Program {
         Ok(program)
     }
 
-    /// Starts a program, and waits for nothing.
+    /// Starts a program without waiting for it.
     pub(crate) fn spawn(
         interrupt: &Interrupt,
         name: &str,
@@ -117,7 +119,7 @@ impl Program {
         interrupt.check().map_err(|error| failed(error.to_string()))?;
         let output = File::create(log).and_then(|file| Ok((file.try_clone()?, file)));
         let (out, err) = output.map_err(|error| failed(format!("{}: {error}", log.display())))?;
-        // Ctrl-C is for us: a server that ended with it would leave clients that wait for it.
+        // Ctrl-C must reach only this process. If it ended a server, clients would wait for that server.
         command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
         let child = command.spawn().map_err(|error| failed(error.to_string()))?;
         interrupt.watch(&child);
@@ -146,7 +148,7 @@ impl Program {
         Ok(())
     }
 
-    /// The end of its log, on one line.
+    /// The last lines of the log, joined into one line.
     fn last_words(&self) -> String {
         let mut text = String::new();
         let read = File::open(&self.log).and_then(|file| file.take(64 << 10).read_to_string(&mut text));
@@ -157,7 +159,7 @@ impl Program {
         lines[lines.len().saturating_sub(2)..].join("; ")
     }
 
-    /// What it exports under a path.
+    /// The address of an export of this server.
     pub(super) fn address(&self, export: &str) -> Address {
         Address {
             server: self.server,
@@ -172,18 +174,18 @@ impl Program {
         Usage::of(&self.name, self.child.id())
     }
 
-    /// What was resident at the most is from now on what is resident (proc(5), `clear_refs`).
+    /// Resets the peak to the current resident memory (proc(5), `clear_refs`).
     pub(super) fn forget_peak(&self) {
         let _ = std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5");
     }
 
-    /// Ends it with SIGKILL.
+    /// Kills the program with SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Ends it in order.
+    /// Ends the program in order; kills it after `END_PATIENCE`.
     pub(crate) fn end(mut self) {
         self.signal(rustix::process::Signal::TERM);
         let started = Instant::now();
@@ -196,7 +198,7 @@ impl Program {
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
-        // The child has not been waited for, so the id is its own.
+        // The child has not been waited for, so its process id cannot have been reused.
         let _: io::Result<()> =
             rustix::process::kill_process(rustix::process::Pid::from_child(&self.child), signal)
                 .map_err(Into::into);

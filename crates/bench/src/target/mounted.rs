@@ -1,4 +1,4 @@
-//! A directory of this machine: what is mounted there is the kernel's business.
+//! A directory of this machine, used through the kernel, whatever is mounted there.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
@@ -11,35 +11,36 @@ use rustix::fs::{Advice, FlockOperation, fadvise, fcntl_lock};
 
 use super::{How, Listed, OpenFile, Stat, Target};
 
-/// What is to leave memory when file data is to be forgotten.
+/// Which file data `forget` drops from memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forgetting {
-    /// Data of every file there is: what was not opened here may be in memory too, and to open it costs nothing.
+    /// Data of every file. Files that were not opened here may be in memory too, and opening them is cheap.
     Everything,
-    /// Data of those that have been opened: with a server behind, to open others would be more than forgetting.
+    /// Data of the files that were opened here. With a server behind the mount, opening other files would
+    /// send calls.
     WhatWasOpened,
-    /// All of the machine's, which is ours alone.
+    /// Data of the entire machine, which nothing else may use.
     WholeMachine,
 }
 
-/// See the module.
+/// A target in a directory; see the module.
 #[derive(Debug)]
 pub struct Mounted {
     directory: PathBuf,
     forgetting: Forgetting,
-    /// What has been opened, where that is wanted.
+    /// The files that were opened, if `forgetting` needs them.
     opened: Mutex<BTreeSet<PathBuf>>,
-    /// Where a cache of it is on this machine's disk.
+    /// The directory of its disk cache on this machine.
     cache: Option<PathBuf>,
 }
 
 impl Mounted {
-    /// The directory, which exists.
+    /// A target in an existing directory.
     pub fn new(directory: impl Into<PathBuf>, forgetting: Forgetting) -> Mounted {
         Mounted { directory: directory.into(), forgetting, opened: Mutex::default(), cache: None }
     }
 
-    /// It has a cache there, whose files are to leave memory too.
+    /// Sets the directory of its disk cache. `forget` drops the cache files from memory too.
     #[must_use]
     pub fn with_cache(mut self, cache: impl Into<PathBuf>) -> Mounted {
         self.cache = Some(cache.into());
@@ -95,7 +96,7 @@ impl Target for Mounted {
         fs::rename(self.path(from), self.path(to))
     }
 
-    /// File data alone: attributes and names are the kernel's to keep.
+    /// Drops only file data. The kernel keeps attributes and names.
     fn forget(&self) -> io::Result<()> {
         match self.forgetting {
             Forgetting::Everything => forget_below(&self.directory),
@@ -116,7 +117,7 @@ impl Target for Mounted {
     }
 }
 
-/// What is gone is forgotten.
+/// Drops the data of all files below a directory; a missing directory is no error.
 fn forget_below(directory: &Path) -> io::Result<()> {
     let entries = match fs::read_dir(directory) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -138,7 +139,7 @@ fn forget_file(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         opened => opened?,
     };
-    file.sync_all()?; // dirty pages are not dropped
+    file.sync_all()?; // the kernel does not drop dirty pages
     Ok(fadvise(&file, 0, None, Advice::DontNeed)?)
 }
 
@@ -169,7 +170,8 @@ impl OpenFile for File {
     }
 
     fn close(self: Box<Self>) -> io::Result<()> {
-        // The kernel's own close tells errors of write-back; so does a descriptor that is closed as the last of a copy.
+        // Closing a copy of the descriptor makes NFS and FUSE flush the file. Errors of that flush are
+        // discarded.
         rustix::io::dup(&*self).map(drop)?;
         drop(self);
         Ok(())

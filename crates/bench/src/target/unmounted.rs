@@ -1,14 +1,19 @@
-//! A [`vfs::FileSystem`] without any mount, behind a memory like that of a kernel's NFS client.
+//! A [`vfs::FileSystem`] without a mount, behind a cache like that of a kernel's NFS client.
 //!
-//! A program on a kernel's NFS mount does not send a call for each of its system calls, and a comparison with clients
-//! that do would flatter every cache. So this client remembers what Linux would: names, and that there are none, while
-//! the directory does not change; attributes for `acregmin` to `acregmax`, `acdirmin` to `acdirmax`; pages while the
-//! file's change attribute stays the same; rights until its ctime moves. It opens close-to-open (a GETATTR in version 3,
-//! an OPEN in version 4, nothing under a delegation), reads ahead of sequential readers, keeps writes until the file is
-//! closed, synced or locked, and sends them in pieces of `wsize` at once with one COMMIT behind, or alone as FILE_SYNC.
-//! What the server delegates it keeps until the server wants it back.
+//! On a kernel's NFS mount, most system calls send no call to the server. A comparison with clients that send
+//! one each time would flatter every cache. So this client caches as Linux does:
 //!
-//! What it does not model: memory pressure by others, write-back by age, and locks that are waited for.
+//! - names and negative entries, while the directory does not change;
+//! - attributes, for `acregmin` to `acregmax` and `acdirmin` to `acdirmax`;
+//! - pages, while the file's change attribute stays the same;
+//! - access rights, until the file's ctime changes.
+//!
+//! It opens close-to-open: a GETATTR in version 3, an OPEN in version 4, nothing under a delegation. It reads
+//! ahead of sequential readers. It keeps writes until the file is closed, synced or locked. Then it sends
+//! them in pieces of `wsize` at the same time, followed by one COMMIT, or a single piece as FILE_SYNC. It
+//! keeps delegations until the server recalls them.
+//!
+//! Not modelled: memory pressure by others, write-back by age, and blocking locks.
 
 mod files;
 mod leases;
@@ -30,30 +35,31 @@ use crate::interrupt::Interrupt;
 use files::Open;
 use memory::Client;
 
-/// How long leaving may take once we are told to end.
+/// How long the shutdown may take after an interrupt.
 const LEAVE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How a client's memory behaves.
+/// Behaviour of a client's cache.
 #[derive(Clone, Copy, Debug)]
 pub struct Habits {
-    /// Opens are told to the server (version 4), or not (version 3).
+    /// True if opens are sent to the server (version 4).
     pub opens: bool,
-    /// Bytes of pages, at most.
+    /// The most bytes of cached pages.
     pub memory_bytes: usize,
     /// `acregmin` and `acregmax`
     pub files: (Duration, Duration),
     /// `acdirmin` and `acdirmax`
     pub directories: (Duration, Duration),
-    /// Every write is a call that is waited for, as in the clients of Linux 2.0 that Badros began with.
+    /// Every write is a call whose reply the program waits for, as in the clients of Linux 2.0 that Badros
+    /// started from.
     pub synchronous: bool,
-    /// Delegations are welcome.
+    /// Accept delegations.
     pub delegations: bool,
-    /// Bytes in a READ and in a WRITE, at most.
+    /// The most bytes in a READ and in a WRITE.
     pub transfer_bytes: u32,
 }
 
 impl Habits {
-    /// Those of Linux with 64 MiB of pages; version 4 or not.
+    /// The defaults of Linux with 64 MiB of pages. `opens` selects version 4.
     pub fn linux(opens: bool) -> Habits {
         let seconds = |low, high| (Duration::from_secs(low), Duration::from_secs(high));
         Habits {
@@ -67,8 +73,8 @@ impl Habits {
         }
     }
 
-    /// The same, and what was believed once is believed for this long (`actimeo`): counts that do not depend on how fast
-    /// the machine is.
+    /// Sets all attribute timeouts to one value (`actimeo`), so that counts do not depend on the speed of the
+    /// machine.
     #[must_use]
     pub fn with_actimeo(mut self, timeout: Duration) -> Habits {
         (self.files, self.directories) = ((timeout, timeout), (timeout, timeout));
@@ -76,7 +82,7 @@ impl Habits {
     }
 }
 
-/// See the module. Calls must come from threads that are none of the runtime's.
+/// A target without a mount; see the module. Calls must not come from threads of the runtime.
 pub struct Unmounted {
     runtime: Runtime,
     client: Arc<Client>,
@@ -84,7 +90,7 @@ pub struct Unmounted {
 }
 
 impl Unmounted {
-    /// Works below the directory `base` of a file system, which must be there; empty for its root.
+    /// Works below the directory `base` of a file system. It must exist; empty means the root.
     pub fn new(
         runtime: Runtime,
         fs: Arc<dyn FileSystem>,
@@ -102,7 +108,7 @@ impl Unmounted {
         Ok(Unmounted { runtime, client, interrupt: Interrupt::default() })
     }
 
-    /// Calls end with an error once it is told, whether the server answers or not.
+    /// Makes calls fail after an interrupt, even if the server does not answer.
     #[must_use]
     pub fn interrupted_by(mut self, interrupt: &Interrupt) -> Unmounted {
         self.interrupt = interrupt.clone();
@@ -121,11 +127,11 @@ impl Unmounted {
 }
 
 impl Drop for Unmounted {
-    /// Gives back what was delegated, as an unmount does.
+    /// Returns all delegations, as an unmount does.
     fn drop(&mut self) {
         let leave = async {
             self.client.give_all_back().await;
-            // A server that keeps no record of us need not wait for us when it has been started again.
+            // Without a record of this client, a restarted server need not wait for it.
             self.client.fs.shutdown().await;
         };
         self.runtime.block_on(async {
@@ -182,7 +188,7 @@ impl Target for Unmounted {
 
 struct UnmountedFile<'u> {
     on: &'u Unmounted,
-    /// Until it is closed.
+    /// `None` once the file is closed.
     open: Option<Open>,
 }
 
@@ -232,13 +238,13 @@ impl OpenFile for UnmountedFile<'_> {
 impl Drop for UnmountedFile<'_> {
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
-            // As a program that ends without closing: nobody hears of an error.
+            // Like a program that ends without closing: errors are lost.
             let _ = self.on.wait(self.on.client.close(open));
         }
     }
 }
 
-/// As `errno` would say it.
+/// Converts the status to the error kind of its `errno`.
 fn error(error: vfs::Error) -> io::Error {
     use io::ErrorKind;
     let kind = match error.status {

@@ -1,4 +1,4 @@
-//! The measurement as a command line: `[NAME=]URL… [--option]…`.
+//! The command line of the measurement: `[NAME=]URL… [--option]…`.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -11,20 +11,20 @@ use super::{Error, Options, Report, Target, TreeOptions, Workload};
 /// Drives NFSv3 servers and reports operations/s, MB/s and latency.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Arguments {
-    /// Servers: `nfs://HOST[:PORT]/EXPORT[?mountport=PORT]`, with `NAME=` before it to name it in the report, and
-    /// `@PID` behind the name to have the CPU time of its process. The others are compared with the first.
+    /// Servers: `nfs://HOST[:PORT]/EXPORT[?mountport=PORT]`. A leading `NAME=` sets the name in the report;
+    /// `NAME@PID=` also measures the CPU time of that process. The others are compared with the first.
     #[arg(required = true, value_name = "[NAME[@PID]=]URL")]
     pub servers: Vec<Target>,
-    /// What to measure; may be given several times. Everything if not given.
+    /// Workload to measure; repeatable [default: all].
     #[arg(long = "workload", value_name = "NAME")]
     pub workloads: Vec<Workload>,
-    /// Seconds for each workload.
+    /// Seconds to measure each workload.
     #[arg(long, default_value = "2", value_parser = seconds, value_name = "SECONDS")]
     pub duration: Duration,
-    /// Seconds that each workload runs before they count.
+    /// Seconds that each workload runs before it is measured.
     #[arg(long, default_value = "0.5", value_parser = seconds, value_name = "SECONDS")]
     pub warm_up: Duration,
-    /// How often to measure each; the median counts.
+    /// Rounds for each measurement; the report gives medians.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=1000), value_name = "N")]
     pub rounds: u16,
     /// Connections to each server.
@@ -33,19 +33,20 @@ pub struct Arguments {
     /// Calls in flight at each server.
     #[arg(long, default_value_t = 32, value_parser = clap::value_parser!(u16).range(1..=4096), value_name = "N")]
     pub in_flight: u16,
-    /// Small files.
+    /// Number of small files.
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=10_000), value_name = "N")]
     pub files: u16,
     /// Size of the large file in MiB.
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..), value_name = "MIB")]
     pub large: u16,
-    /// The files are there already, in this directory below the exports.
+    /// Use the files that exist in this directory below the exports.
     #[arg(long, value_name = "DIR")]
     pub files_in: Option<String>,
-    /// Make those files first, in this directory of this machine, which the exports show as that one.
+    /// Make those files first, in this directory of this machine; the exports must show it as the directory
+    /// of `--files-in`.
     #[arg(long, value_name = "DIR", requires = "files_in")]
     pub prepare: Option<PathBuf>,
-    /// Report as JSON.
+    /// Print the report as JSON.
     #[arg(long)]
     pub json: bool,
 }
@@ -77,7 +78,7 @@ impl FromStr for Target {
 }
 
 impl Arguments {
-    /// What they ask for.
+    /// The options that the arguments stand for.
     pub fn options(&self) -> Options {
         let workloads =
             if self.workloads.is_empty() { Workload::ALL.to_vec() } else { self.workloads.clone() };
@@ -97,7 +98,7 @@ impl Arguments {
         }
     }
 
-    /// Measures; progress goes to standard error, the report to standard output.
+    /// Measures. Prints progress on standard error and the report on standard output.
     pub async fn run(&self) -> Result<Report, Error> {
         let options = self.options();
         if let Some(directory) = &self.prepare {

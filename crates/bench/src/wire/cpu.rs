@@ -1,18 +1,18 @@
-//! CPU time spent: by this process, which generates the load, and by a server on the same machine.
+//! CPU time of this process, which generates the load, and of a server on the same machine.
 
 use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 
-/// `USER_HZ` of every Linux: the unit of /proc/PID/stat.
+/// `USER_HZ` on every Linux: the unit of /proc/PID/stat.
 const TICK: Duration = Duration::from_millis(10);
 
-/// Spent so far, or between two moments.
+/// CPU time so far, or between two moments.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CpuTime {
-    /// By this process.
+    /// Of this process.
     pub(super) ours: Duration,
-    /// By the server, if its process is known and still there.
+    /// Of the server, if its process is known and still runs.
     pub(super) server: Option<Duration>,
 }
 
@@ -31,7 +31,8 @@ impl CpuTime {
     }
 }
 
-/// `utime` and `stime`, the 14th and 15th field; the second, in parentheses, may contain anything.
+/// Adds `utime` and `stime`, the 14th and 15th field. The second field, in parentheses, may contain any
+/// character.
 fn parse(stat: &str) -> Option<Duration> {
     let (_, rest) = stat.rsplit_once(')')?;
     let mut fields = rest.split_ascii_whitespace().skip(11).map(str::parse::<u32>);

@@ -1,4 +1,4 @@
-//! What can go wrong in a measurement.
+//! Errors of a measurement.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,75 +15,75 @@ pub enum Error {
     /// The name of the server has no address.
     #[error("cannot find the server `{host}`: {source}; check the name, or give an address")]
     Resolve {
-        /// As in the URL.
+        /// The host name of the URL.
         host: String,
-        /// What the resolver says.
+        /// The error of the resolver.
         source: io::Error,
     },
-    /// The URL asks for something that is not measured.
+    /// The URL asks for a transport that is not measured.
     #[error("{server}: only proto=tcp is measured; leave out udp")]
     Udp {
         /// The name of the target.
         server: String,
     },
-    /// No connection for measuring.
+    /// A connection for the measurement failed.
     #[error("cannot connect to {server}: {source}; check that the server runs there")]
     Connect {
-        /// Where.
+        /// The server's address.
         server: SocketAddr,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// A call of the preparation brought nothing.
+    /// A call of the preparation got no valid reply.
     #[error(
         "{server} does not answer {procedure}: {source}; check that an NFSv3 server runs there (port=, mountport=)"
     )]
     Call {
-        /// Where.
+        /// The server's address.
         server: SocketAddr,
-        /// Of NFS, or MNT.
+        /// The NFS procedure, or MNT.
         procedure: &'static str,
-        /// Why.
+        /// The cause.
         source: CallError,
     },
-    /// MOUNT refuses.
+    /// MOUNT refused the mount.
     #[error("{server} does not let us mount {export}: {status:?}; check the export's name and clients there")]
     Mount {
-        /// Who.
+        /// The server's address.
         server: SocketAddr,
-        /// What.
+        /// The path of the export.
         export: String,
-        /// Why.
+        /// The status of the reply.
         status: mount::Stat,
     },
-    /// The tree is there already, from a run that was killed perhaps.
+    /// The tree already exists, perhaps from a run that was killed.
     #[error("{name} exists on {server}: remove it, or say that its files are to be used")]
     Exists {
-        /// Where.
+        /// The server's address.
         server: SocketAddr,
-        /// The directory.
+        /// The name of the directory.
         name: String,
     },
-    /// A call of the preparation failed.
+    /// The server returned an error to a call of the preparation.
     #[error(
         "{server} answers {status:?} to {procedure} of {name}; the benchmark must be able to write there as root"
     )]
     Status {
-        /// Who.
+        /// The server's address.
         server: SocketAddr,
-        /// Of NFS.
+        /// The NFS procedure.
         procedure: &'static str,
-        /// Of what.
+        /// The name that the call was for.
         name: String,
-        /// Why.
+        /// The status of the reply.
         status: nfs3::Status,
     },
-    /// The server cannot do what the benchmark asks.
+    /// The server lacks a capability that the benchmark needs.
     #[error("{server} {what}")]
     Unsuitable {
-        /// Who.
+        /// The server's address.
         server: SocketAddr,
-        /// Does what.
+        /// The problem, in words that follow the server's address.
         what: String,
     },
     /// A measurement failed.
@@ -91,58 +91,58 @@ pub enum Error {
     Workload {
         /// The name of the target.
         server: String,
-        /// What was measured.
+        /// The workload.
         workload: Workload,
-        /// How it failed.
+        /// The cause.
         fault: Fault,
     },
-    /// A file could not be made in a local directory.
+    /// A local file could not be created.
     #[error("cannot prepare {path}: {source}")]
     Prepare {
-        /// Which.
+        /// Its path.
         path: std::path::PathBuf,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
 }
 
-/// How a measurement failed.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Fault {
-    /// The connection.
+    /// The connection failed.
     #[error("the connection failed: {0}")]
     Io(#[from] io::Error),
-    /// No reply for ten seconds.
+    /// No reply within ten seconds.
     #[error("no answer for ten seconds")]
     UnansweredSince,
-    /// The reply is not one.
+    /// The reply could not be decoded.
     #[error("malformed reply: {0}")]
     Malformed(#[from] xdr::Error),
-    /// The records are none.
+    /// The stream contains an invalid record mark.
     #[error("malformed record: {0}")]
     Record(#[from] rpc::record::Error),
-    /// The reply is to no call of ours.
+    /// The reply belongs to no call in flight.
     #[error("a reply to no call")]
     Stray,
-    /// RPC says no.
+    /// The RPC layer of the server refused the call.
     #[error("refused: {0}")]
     Refused(#[from] Refusal),
-    /// NFS says no.
+    /// The server returned an NFS error.
     #[error("{} answered with {status:?}", procedure.name())]
     Status {
-        /// What was called.
+        /// The procedure.
         procedure: nfs3::Procedure,
-        /// What was answered.
+        /// The status of the reply.
         status: nfs3::Status,
     },
-    /// Fewer bytes than asked for, where there are more.
+    /// The server moved fewer bytes than requested, although there are more.
     #[error("{} moved {got} of {wanted} bytes", procedure.name())]
     Short {
-        /// What was called.
+        /// The procedure.
         procedure: nfs3::Procedure,
         /// Bytes moved.
         got: u32,
-        /// Bytes wanted.
+        /// Bytes requested.
         wanted: u32,
     },
 }

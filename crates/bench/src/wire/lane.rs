@@ -1,8 +1,8 @@
 //! One connection that is never idle: a closed loop of blocking system calls.
 //!
-//! A place is a call in flight. What one `read` brings is answered with one `write` of the next calls of all places that
-//! were heard of. Requests always fit into the socket's buffers or are taken by a server that has nothing else to wait
-//! for, so that writing cannot wait for our reading.
+//! Each slot holds one call in flight. One `read` may return replies for several slots; one `write` then
+//! sends the next calls of all these slots. A `write` never deadlocks with the loop's own reading. The
+//! requests fit into the socket buffers, or the server reads them because it has no other work to wait for.
 
 use std::io::{self, Write};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
@@ -21,26 +21,27 @@ use super::tree::random;
 use super::{Error, Fault};
 use crate::histogram::Histogram;
 
-/// The most places: their numbers are the low bits of the xid.
+/// The most slots. The slot number is stored in the low bits of the xid.
 pub(super) const SLOTS_MAX: usize = 256;
 /// How long to wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Calls longer than this leave by themselves, without being copied together with others.
+/// A call longer than this is sent on its own, without copying it into the shared buffer.
 const GATHER_MAX_BYTES: usize = 16 << 10;
-/// Of a reply that lacks at least `LOW_WATER_MIN` bytes, waking up for less than `LOW_WATER_MAX` is a waste.
+/// If a reply lacks at least `LOW_WATER_MIN` bytes, wake up only after up to `LOW_WATER_MAX` more bytes have
+/// arrived.
 const LOW_WATER_MIN: usize = 64 << 10;
 const LOW_WATER_MAX: usize = 256 << 10;
-/// Space for one read.
+/// Buffer capacity for one read.
 const READ_BYTES: usize = 128 << 10;
-/// Linux's range of reserved ports for RPC clients.
+/// The range of reserved ports that Linux uses for RPC clients.
 const RESERVED_PORTS: std::ops::Range<u16> = 665..1024;
 
-/// When to measure.
+/// The time of a measurement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window {
-    /// Replies count from here,
+    /// Replies count from here.
     pub(super) from: Instant,
-    /// to here.
+    /// Replies no longer count from here.
     pub(super) until: Instant,
 }
 
@@ -50,7 +51,7 @@ impl Window {
     }
 }
 
-/// What was measured.
+/// The results of a measurement.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tally {
     pub(super) latency: Histogram,
@@ -69,9 +70,9 @@ impl Tally {
 pub(super) struct Lane {
     stream: TcpStream,
     assembler: Assembler,
-    /// Of the next call; its low bits give way to the number of the place.
+    /// The xid of the next call. The slot number replaces its low bits.
     xid: u32,
-    /// `SO_RCVLOWAT`
+    /// Current value of `SO_RCVLOWAT`.
     low_water: usize,
 }
 
@@ -96,7 +97,8 @@ impl Lane {
         Ok(Lane { stream, assembler: Assembler::new(rpc::RECORD_MAX_BYTES), xid: random(), low_water: 1 })
     }
 
-    /// Runs a script with so many places until the window closes and every call is answered. Blocks.
+    /// Runs a script with `slots` calls in flight until the window closes and every call is answered. Blocks
+    /// the thread.
     pub(super) fn run(
         &mut self,
         script: &mut Script,
@@ -131,7 +133,7 @@ impl Lane {
                     tally.bytes += bytes;
                 }
                 if over {
-                    flight.xid = !xid; // heard of: no second reply to it counts
+                    flight.xid = !xid; // Answered: no second reply to this call counts.
                     outstanding -= 1;
                 } else {
                     *flight = self.issue(script, slot, now, &mut out)?;
@@ -141,12 +143,13 @@ impl Lane {
         Ok(tally)
     }
 
-    /// Reads what has come, once some has, or much if much is missing.
+    /// Waits for data and reads it. If a large part of a reply is missing, waits for a large part of it.
     fn read(&mut self, reply_bytes: usize) -> Result<(), Fault> {
         self.assembler.reserve(READ_BYTES);
         let buffer = &mut self.assembler.buffer;
         if buffer.is_empty() {
-            // Room for a whole reply and the beginning of the next: little has to be moved when that is read on.
+            // Reserve capacity for one reply and the beginning of the next, so that little has to be moved on
+            // the next read.
             buffer.reserve(reply_bytes + LOW_WATER_MIN);
         }
         let missing = missing_bytes(buffer);
@@ -168,7 +171,7 @@ impl Lane {
         }
     }
 
-    /// Puts the next call of a place into `out`, or sends it if it is long.
+    /// Appends the next call of a slot to `out`, or sends it if it is long.
     fn issue(
         &mut self,
         script: &mut Script,
@@ -191,7 +194,8 @@ impl Lane {
     }
 }
 
-/// How much of the record at the front of the buffer has not come; 0 if that cannot be told.
+/// The number of bytes missing from the record at the front of the buffer; 0 if the record mark is not there
+/// yet.
 fn missing_bytes(buffer: &[u8]) -> usize {
     let mark = buffer.first_chunk::<4>().map_or(0, |mark| u32::from_be_bytes(*mark) & !(1 << 31));
     (4 + mark as usize).saturating_sub(buffer.len())
@@ -212,7 +216,7 @@ fn connect(server: SocketAddr, source: SourcePort) -> io::Result<TcpStream> {
                 Err(_) => continue,
             }
             match socket.connect_timeout(&server.into(), PATIENCE) {
-                // The same pair of ports may linger from an earlier connection.
+                // An earlier connection may still occupy the same pair of ports (TIME_WAIT).
                 Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
                 connected => return connected.map(|()| socket.into()),
             }

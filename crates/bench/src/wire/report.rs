@@ -1,4 +1,4 @@
-//! What was measured, for people and for programs.
+//! The measurements, for people and for programs.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,56 +10,57 @@ use super::lane::Tally;
 use super::{Options, Workload};
 use crate::histogram::Histogram;
 
-/// All of it: for each workload a row for each server, in the order in which they were given.
+/// The report: for each workload one row per server, in the order in which the servers were given.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
     /// Seconds that each measurement took.
     pub seconds: f64,
-    /// Of how many rounds each row is the median one.
+    /// Number of rounds; each row is the median one.
     pub rounds: usize,
-    /// To each server.
+    /// Connections to each server.
     pub connections: usize,
-    /// Calls in flight at each server, at most.
+    /// The most calls in flight at each server.
     pub in_flight: usize,
     /// The rows.
     pub rows: Vec<Row>,
 }
 
-/// One workload on one server.
+/// The result of one workload on one server.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// Its name.
+    /// Name of the workload.
     pub workload: &'static str,
-    /// Its name.
+    /// Name of the server.
     pub server: String,
-    /// Calls answered.
+    /// Number of replies.
     pub calls: u64,
-    /// Calls answered in a second.
+    /// Replies per second.
     pub calls_per_second: f64,
-    /// Millions of bytes of file data, or of directory, in a second.
+    /// Megabytes (10^6) of file or directory data per second.
     pub megabytes_per_second: f64,
-    /// From the call to its reply, in microseconds.
+    /// Time from the call to its reply, in microseconds.
     pub latency_us: Latency,
-    /// Microseconds of CPU that generating the load took for each call: low, or it is the generator that is measured.
+    /// CPU microseconds of the load generator per call. A high value means that the generator is the
+    /// bottleneck.
     pub generator_cpu_us: f64,
-    /// The same of the server, if its process was given.
+    /// CPU microseconds of the server per call, if its process was given.
     pub server_cpu_us: Option<f64>,
-    /// Calls per second as a multiple of the first server's.
+    /// Ratio of the calls per second to those of the first server.
     pub ratio: Option<f64>,
-    /// How far the rounds lie apart: (fastest - slowest) / median.
+    /// Spread of the rounds: (fastest - slowest) / median.
     pub spread: f64,
 }
 
 /// Percentiles, in microseconds.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Latency {
-    /// Half of them took no longer.
+    /// The median.
     pub p50: f64,
-    /// 90 %.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 %.
+    /// The 99th percentile.
     pub p99: f64,
-    /// The longest.
+    /// The maximum.
     pub max: f64,
 }
 
@@ -106,7 +107,7 @@ impl Row {
 }
 
 impl Report {
-    /// Takes the median round of each workload and server, and compares.
+    /// Takes the median round of each workload and server, and compares the servers.
     pub(super) fn new(options: &Options, all: &[Row]) -> Report {
         let mut rows: Vec<Row> = Vec::new();
         for workload in &options.workloads {
@@ -128,18 +129,18 @@ impl Report {
         }
     }
 
-    /// The row of a workload and a server.
+    /// The row of one workload on one server.
     pub fn row(&self, workload: Workload, server: &str) -> Option<&Row> {
         self.rows.iter().find(|row| row.workload == workload.name() && row.server == server)
     }
 
-    /// As JSON.
+    /// The report as JSON.
     pub fn json(&self) -> String {
         serde_json::to_string_pretty(self).unwrap_or_default()
     }
 }
 
-/// The round in the middle, by its rate.
+/// The median round by rate.
 fn median(mut rounds: Vec<Row>) -> Option<Row> {
     rounds.sort_by(|one, two| one.calls_per_second.total_cmp(&two.calls_per_second));
     let (slowest, fastest) = (rounds.first()?.calls_per_second, rounds.last()?.calls_per_second);

@@ -1,4 +1,4 @@
-//! What each place of a lane calls next, encoded beforehand, and what it may take for an answer.
+//! The next call of each slot of a lane, encoded in advance, and the checks of its reply.
 
 use protocol::nfs3::{self, Procedure, Status, call};
 use protocol::{Call, Reply};
@@ -9,20 +9,20 @@ use super::server::{Server, root_credential};
 use super::tree::{self, Tree};
 use super::{Fault, Workload};
 
-/// ACCESS of everything there is.
+/// ACCESS with all bits.
 const ACCESS_ALL: u32 = 0x3f;
-/// The answer of READDIRPLUS at most, and its names.
+/// The limit of a READDIRPLUS reply, and of its names.
 const READDIRPLUS_BYTES: u32 = 64 << 10;
-/// What is written before it starts over, and before each COMMIT.
+/// Bytes after which writing starts over, and bytes between two COMMITs.
 const WRITE_FILE_BYTES: u64 = 64 << 20;
 const COMMIT_EACH_BYTES: u64 = 4 << 20;
 
-/// A call as it goes over a connection: mark, header, arguments.
+/// A call as it is sent: record mark, header, arguments.
 #[derive(Debug)]
 pub(super) struct Encoded {
     pub(super) bytes: Vec<u8>,
     pub(super) procedure: Procedure,
-    /// Where the arguments begin.
+    /// Offset of the arguments.
     arguments_at: usize,
 }
 
@@ -49,14 +49,14 @@ impl Encoded {
         self.bytes[4..8].copy_from_slice(&xid.to_be_bytes());
     }
 
-    /// Of READ and WRITE: behind the handle and its length.
+    /// Sets the offset of a READ or WRITE, which follows the handle and its length.
     fn set_offset(&mut self, offset: u64, handle: nfs3::Handle) {
         let at = self.arguments_at + 4 + handle.len() + xdr::padding(handle.len());
         self.bytes[at..at + 8].copy_from_slice(&offset.to_be_bytes());
     }
 }
 
-/// What one lane calls.
+/// The calls of one lane.
 #[derive(Debug)]
 pub(super) struct Script {
     plan: Plan,
@@ -67,18 +67,18 @@ pub(super) struct Script {
 
 #[derive(Debug)]
 enum Plan {
-    /// One of these.
+    /// One of these, at random.
     Any(Vec<Encoded>),
-    /// READ of one block of `file`, at random or the next one.
+    /// READ of a block of `file`: at random, or the next one.
     Read { call: Encoded, file: nfs3::Handle, blocks: u64, next: Option<u64> },
     /// WRITE of the next block of `file`, or COMMIT.
     Write { write: Encoded, commit: Encoded, file: nfs3::Handle, next: u64, uncommitted: u64 },
-    /// In each place, the one and then the other.
+    /// In each slot, the two calls in turn.
     CreateRemove { places: Vec<(bool, Encoded, Encoded)> },
 }
 
 impl Script {
-    /// The script of one lane (its number, and how many there are) with so many places.
+    /// The script of one lane. `(lane, lanes)` is its number and the number of lanes.
     pub(super) async fn new(
         workload: Workload,
         server: &Server,
@@ -88,19 +88,19 @@ impl Script {
     ) -> Result<Script, super::Error> {
         let transfer_bytes = workload.transfer_bytes();
         let plan = match workload {
-            // A file of its own for each lane.
+            // Each lane writes its own file.
             Workload::Write64k => {
                 write_plan(tree::create(server, tree.scratch, &format!("w{lane}")).await?, transfer_bytes)
             }
             _ => plan(workload, tree, (lane, lanes), slots),
         };
-        // Everything that is encoded is in memory: this does not happen.
+        // Encoding cannot fail here: all data is in memory.
         let plan = plan.map_err(|source| super::Error::Connect { server: server.address, source })?;
         let random = Random(u64::from(tree::random()) << 1 | 1);
         Ok(Script { plan, random, transfer_bytes })
     }
 
-    /// About how long a reply is, at most.
+    /// An approximate upper bound of the length of a reply.
     pub(super) fn reply_bytes(&self) -> usize {
         match self.plan {
             Plan::Read { .. } => self.transfer_bytes as usize + 256,
@@ -108,7 +108,7 @@ impl Script {
         }
     }
 
-    /// What a place calls now.
+    /// The next call of a slot.
     pub(super) fn next(&mut self, slot: usize) -> &mut Encoded {
         match &mut self.plan {
             Plan::Any(calls) => {
@@ -144,8 +144,8 @@ impl Script {
         }
     }
 
-    /// Bytes of data that a reply brings or acknowledges, if the reply is what it should be. JUKEBOX is not: a server
-    /// that puts us off cannot be measured.
+    /// Checks a reply. Returns the bytes of data that it contains or acknowledges. JUKEBOX is an error: a
+    /// server that postpones calls cannot be measured.
     pub(super) fn heard(&self, procedure: Procedure, results: Decoder) -> Result<u64, Fault> {
         let wanted = self.transfer_bytes;
         let moved = |got: u32| {
@@ -161,7 +161,8 @@ impl Script {
                 moved(read.count.min(read.data.len() as u32))
             }
             Procedure::Write => moved(ok::<call::Write, _, _>(procedure, results)?.count),
-            // To decode a directory would take longer than to send it: of it, and of the others, the status is enough.
+            // Decoding a directory would take longer than sending it. For this and the other procedures, the
+            // status suffices.
             Procedure::Readdirplus => status(procedure, results),
             _ => status(procedure, results).map(|_| 0),
         }
@@ -179,7 +180,7 @@ where
     }
 }
 
-/// Bytes behind the status, if that is good.
+/// The number of bytes after the status, if the status is OK.
 fn status(procedure: Procedure, mut results: Decoder) -> Result<u64, Fault> {
     match results.u32()? {
         0 => Ok(results.remaining() as u64),
@@ -187,7 +188,7 @@ fn status(procedure: Procedure, mut results: Decoder) -> Result<u64, Fault> {
     }
 }
 
-/// Plans that need nothing of the server.
+/// Plans for which no file has to be created.
 fn plan(
     workload: Workload,
     tree: &Tree,
@@ -241,7 +242,7 @@ fn plan(
             let blocks = (tree.large_bytes / u64::from(count)).max(1);
             let args = nfs3::ReadArgs { file: tree.large, offset: 0, count };
             let call = Encoded::new::<call::Read>(Procedure::Read, &args)?;
-            // Each lane begins in a part of its own.
+            // Each lane begins in a different part of the file.
             let next = (workload == Workload::Read1m).then_some(blocks * lane as u64 / lanes as u64);
             Ok(Plan::Read { call, file: tree.large, blocks, next })
         }
@@ -261,7 +262,7 @@ fn write_plan(file: nfs3::Handle, count: u32) -> std::io::Result<Plan> {
     })
 }
 
-/// Marsaglia's xorshift: good enough to choose files by. The state is never zero.
+/// Marsaglia's xorshift: good enough to choose files. The state is never zero.
 #[derive(Debug)]
 struct Random(u64);
 

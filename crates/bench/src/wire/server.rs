@@ -1,4 +1,4 @@
-//! A mounted export, for what goes before and after a measurement.
+//! A mounted export, for the preparation and the cleanup of a measurement.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -11,11 +11,11 @@ use xdr::{Decode, Encode, Encoder, Opaque};
 
 use super::{Error, Target};
 
-/// How long a call of the preparation may take.
+/// How long a call of the preparation or cleanup may take.
 const PATIENCE: Duration = Duration::from_secs(30);
 const NFS_PORT: u16 = 2049;
 
-/// See the module.
+/// A mounted export; see the module.
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) address: SocketAddr,
@@ -27,7 +27,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Asks MOUNT for the root, on `mountport`, or on the port of NFS.
+    /// Gets the root handle from MOUNT, on `mountport` or else on the NFS port.
     pub(super) async fn mount(target: &Target) -> Result<Server, Error> {
         let url = &target.url;
         if url.options.proto == Proto::Udp {
@@ -52,13 +52,13 @@ impl Server {
         Ok(server)
     }
 
-    /// Makes a call, and brings its results whatever they say.
+    /// Makes a call and returns its results, whatever the status.
     pub(super) async fn call<C: Call>(&self, args: &C::Args) -> Result<C::Results, Error> {
         let failed = |source| Error::Call { server: self.address, procedure: C::NAME, source };
         call_once::<C>(&self.link, args).await.map_err(failed)
     }
 
-    /// The good end of a reply.
+    /// Converts a reply with an error status to `Error`.
     pub(super) fn ok<T, F>(
         &self,
         reply: nfs3::Reply<T, F>,
@@ -70,7 +70,7 @@ impl Server {
         reply.into_result().map_err(refused)
     }
 
-    /// What a name leads to.
+    /// Looks up a name.
     pub(super) async fn lookup(&self, dir: nfs3::Handle, name: &str) -> Result<nfs3::Handle, Error> {
         let what = nfs3::DirOpArgs { dir, name: filename(name) };
         let reply = self.call::<nfs3::call::Lookup>(&nfs3::LookupArgs { what }).await?;
@@ -103,13 +103,13 @@ async fn call_once<C: Call>(link: &Link, args: &C::Args) -> Result<C::Results, C
     Ok(C::Results::decode(&mut answer.results)?)
 }
 
-/// AUTH_SYS as root.
+/// An AUTH_SYS credential for root.
 pub(super) fn root_credential() -> Credential {
     let machine = Opaque::new(&b"bench"[..]).unwrap_or_default();
     Credential::Sys(AuthSys { machine, ..AuthSys::default() })
 }
 
-/// Names of ours are short.
+/// A file name of this benchmark, which is always short enough.
 pub(super) fn filename(name: &str) -> nfs3::Filename {
     nfs3::Filename::new(name.to_owned()).unwrap_or_default()
 }

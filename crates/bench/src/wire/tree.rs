@@ -1,4 +1,4 @@
-//! The files that are asked for: `files/` with the small ones, `large`, and a directory to write in.
+//! The files that the calls use: the small ones in `files/`, `large`, and a directory for writes.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -11,13 +11,13 @@ use xdr::Bulk;
 use super::server::{Server, filename};
 use super::{Error, TreeOptions};
 
-/// Where the tree is made if nobody has prepared one.
+/// The directory that the benchmark makes if no tree was prepared.
 const DIRECTORY: &str = "leasehold-bench";
 const FILES: &str = "files";
 const LARGE: &str = "large";
-/// Bytes in a small file.
+/// Size of a small file in bytes.
 const SMALL_BYTES: usize = 4 << 10;
-/// Bytes written and read at once.
+/// Bytes per READ and WRITE of the preparation.
 const STEP_BYTES: u32 = 1 << 20;
 
 /// Handles of the tree on one server.
@@ -27,16 +27,16 @@ pub(super) struct Tree {
     pub(super) small: Vec<nfs3::Handle>,
     pub(super) large: nfs3::Handle,
     pub(super) large_bytes: u64,
-    /// For workloads that write.
+    /// The directory for workloads that write.
     pub(super) scratch: nfs3::Handle,
     scratch_name: String,
     base: nfs3::Handle,
-    /// The name of the base directory, if we made it.
+    /// Name of the base directory, if this run made it.
     ours: Option<String>,
 }
 
-/// Makes the files in a directory of this machine, for [`TreeOptions::prepared_in`]. What is there already and of the
-/// right size is left alone.
+/// Makes the files in a directory of this machine, for [`TreeOptions::prepared_in`]. An existing large file
+/// of the right size is kept.
 pub fn prepare(directory: &Path, options: &TreeOptions) -> Result<(), Error> {
     let files = directory.join(FILES);
     let failed = |path: &Path| {
@@ -62,8 +62,8 @@ pub fn prepare(directory: &Path, options: &TreeOptions) -> Result<(), Error> {
 }
 
 impl Tree {
-    /// Finds the tree that was prepared, or makes one; then reads it once, so that caches are warm. A name tells trees
-    /// of several servers apart, which may export the same directory.
+    /// Finds the prepared tree, or makes one. Then reads it once to warm the caches. `name` distinguishes the
+    /// trees of several servers, because they may export the same directory.
     pub(super) async fn open(
         server: &Server,
         options: &TreeOptions,
@@ -119,7 +119,7 @@ impl Tree {
         self.read_once(server).await
     }
 
-    /// Reads all of it, so that what is measured is not the disk.
+    /// Reads all files once, so that the measurement does not depend on the disk.
     async fn read_once(&self, server: &Server) -> Result<(), Error> {
         for file in self.small.iter().copied() {
             read(server, file, 0, SMALL_BYTES as u32).await?;
@@ -135,7 +135,7 @@ impl Tree {
         Ok(())
     }
 
-    /// Removes what was made here, as far as it was.
+    /// Removes everything that this run made. Also works after a partial setup.
     pub(super) async fn remove(&self, server: &Server) -> Result<(), Error> {
         if self.scratch != self.base {
             empty(server, self.scratch).await?;
@@ -155,12 +155,12 @@ pub(super) fn small_name(index: usize) -> String {
     format!("f{index:04}")
 }
 
-/// Bytes that no layer takes for zeros.
+/// Bytes that are not mistaken for zeros by any layer.
 pub(super) fn pattern(bytes: usize) -> Bytes {
     (0..bytes as u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect()
 }
 
-/// Tells runs apart; not to be relied on for more.
+/// A random number to distinguish runs; not suitable for anything more.
 pub(super) fn random() -> u32 {
     let mut bytes = [0; 4];
     let _ = getrandom::fill(&mut bytes);
@@ -179,7 +179,7 @@ pub(super) fn place(dir: nfs3::Handle, name: &str) -> nfs3::DirOpArgs {
     nfs3::DirOpArgs { dir, name: filename(name) }
 }
 
-/// A server need not tell the handle of what it made.
+/// The handle of a new file. The server need not return it, so it may take a LOOKUP.
 async fn made(
     server: &Server,
     dir: nfs3::Handle,
@@ -247,7 +247,7 @@ async fn rmdir(server: &Server, dir: nfs3::Handle, name: &str) -> Result<(), Err
     server.ok(reply, "RMDIR", name).map(drop)
 }
 
-/// Removes the files of a directory: reads it from the start until nothing is left.
+/// Removes all files of a directory: reads it from the start until it is empty.
 async fn empty(server: &Server, dir: nfs3::Handle) -> Result<(), Error> {
     loop {
         let args = nfs3::ReaddirArgs { dir, cookie: 0, cookieverf: [0; 8], count: 32 << 10 };

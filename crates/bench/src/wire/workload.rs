@@ -1,4 +1,4 @@
-//! What can be asked of a server.
+//! The kinds of load.
 
 use std::fmt;
 use std::str::FromStr;
@@ -6,7 +6,7 @@ use std::str::FromStr;
 /// One kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Workload {
-    /// NULL: what a call costs before anybody looks at it.
+    /// NULL: the base cost of a call.
     Null,
     /// GETATTR of the small files, at random.
     Getattr,
@@ -18,18 +18,18 @@ pub enum Workload {
     Read4k,
     /// READ of 64 KiB of the large file, at random.
     Read64k,
-    /// READ of 1 MiB of the large file, one after the other on each connection.
+    /// READ of 1 MiB of the large file, sequentially on each connection.
     Read1m,
-    /// WRITE of 64 KiB, UNSTABLE, one after the other to a file for each connection, and a COMMIT after each 4 MiB.
+    /// WRITE of 64 KiB, UNSTABLE, sequentially to one file per connection, with a COMMIT after each 4 MiB.
     Write64k,
-    /// CREATE of a file and REMOVE of it.
+    /// CREATE of a file, then REMOVE of it.
     CreateRemove,
-    /// READDIRPLUS of the directory of the small files, from its start, as much of it as 64 KiB hold.
+    /// READDIRPLUS of the directory of the small files, from its start, up to 64 KiB.
     Readdirplus,
 }
 
 impl Workload {
-    /// All of them.
+    /// All workloads.
     pub const ALL: &'static [Workload] = &[
         Workload::Null,
         Workload::Getattr,
@@ -43,7 +43,7 @@ impl Workload {
         Workload::Readdirplus,
     ];
 
-    /// Its name in reports and on command lines.
+    /// Its name in reports and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             Workload::Null => "null",

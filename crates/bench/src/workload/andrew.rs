@@ -1,6 +1,7 @@
-//! The Modified Andrew Benchmark: make directories, copy, look at attributes, read everything, compile.
+//! The Modified Andrew Benchmark: make directories, copy, get attributes, read everything, compile.
 //!
-//! Howard et al. (1988) as Ousterhout made it portable; Badros and Macklem measure with it. 71 files in 21 directories.
+//! By Howard et al. (1988), in Ousterhout's portable form; Badros and Macklem measure with it. It has 71
+//! files in 21 directories.
 
 use std::io;
 use std::time::Duration;
@@ -30,7 +31,7 @@ pub(crate) const WORKLOAD: Workload = Workload {
 /// The names of the phases.
 pub(super) const PHASES: [&str; 5] =
     ["making directories", "copying files", "statting", "intensive reading", "cpu intensive"];
-/// Where the tree is copied from.
+/// The directory that the tree is copied from.
 pub(super) const ORIGINAL: &str = "andrew";
 const SEARCHED: &[u8] = b"no such words are in it";
 
@@ -58,7 +59,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// One phase, in a copy of the tree.
+/// Runs one phase in a copy of the tree.
 pub(crate) fn phase(target: &dyn Target, plan: &Plan, number: usize, copy: &str) -> io::Result<()> {
     let source = source(plan);
     match number {
@@ -90,7 +91,7 @@ pub(crate) fn phase(target: &dyn Target, plan: &Plan, number: usize, copy: &str)
     }
 }
 
-/// The last phase, by a compiler of choice: how long each unit took, and last linking.
+/// Runs the last phase with the given compiler. Returns the duration of each unit and, last, of linking.
 pub(crate) fn compile(
     target: &dyn Target,
     plan: &Plan,

@@ -1,6 +1,7 @@
-//! Badros' thirteen (A Caching NFS Client for Linux, table 1), each alone and then four at once.
+//! Badros' thirteen tests (A Caching NFS Client for Linux, table 1): each alone, and then four copies at
+//! once.
 //!
-//! As there, memory is emptied of file data between two tests, and a cache on disk is not.
+//! As in the paper, file data is dropped from memory between two tests, but not from a cache on disk.
 
 use std::io;
 
@@ -23,7 +24,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     run,
 };
 
-/// Those behind the five of the Andrew benchmark.
+/// The tests after the five of the Andrew benchmark.
 const OTHERS: [&str; 8] = [
     "untar big package",
     "repeated ls-ing",
@@ -44,7 +45,7 @@ const COPIES: u64 = 4;
 fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
     super::tree::put_source(target, andrew::ORIGINAL, &andrew::source(plan))?;
     let mut random = plan.random(&[1]);
-    // Each of the four has its own.
+    // Each of the four copies has its own files.
     for copy in 0..COPIES {
         let at = format!("big{copy}");
         put_large(target, &format!("{at}/read"), plan.count(BIG_BYTES, 100_000), &mut random)?;
@@ -87,13 +88,13 @@ struct Work<'w> {
     target: &'w dyn Target,
     plan: &'w Plan,
     copy: u64,
-    /// Alone, before the four.
+    /// True for the test that runs alone, before the four.
     first: bool,
     pass: u64,
 }
 
 impl Work<'_> {
-    /// A directory for what is written, of this test alone.
+    /// A directory for the output of this test only.
     fn scratch(&self, name: &str) -> String {
         format!("{name}-{}-{}-{}", self.pass, u8::from(!self.first), self.copy)
     }
@@ -143,7 +144,7 @@ impl Work<'_> {
         file.close()
     }
 
-    /// 2,000 writes appending the integers 1 to 2,000.
+    /// 2,000 writes that append the integers 1 to 2,000.
     fn small_writes(&self) -> io::Result<()> {
         let mut file = self.target.open(&self.scratch("numbers"), How::Create)?;
         let mut offset = 0;
@@ -155,7 +156,7 @@ impl Work<'_> {
         file.close()
     }
 
-    /// The same with 1,000, and everything read again between two writes.
+    /// The same with 1,000 integers, reading the entire file after each write.
     fn small_reads_and_writes(&self) -> io::Result<()> {
         let mut file = self.target.open(&self.scratch("reread"), How::Create)?;
         let mut written = Vec::new();

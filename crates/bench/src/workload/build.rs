@@ -1,7 +1,8 @@
 //! A software build by several clients with a shared source tree (Nache, section 6.3.2, figures 15 to 18).
 //!
-//! The sources are on the server and objects on each client's own disk, all clients building at the same time. There it
-//! was Linux 2.6.17, GDB 6.5 and Emacs 21.3; here it is a generated tree of about GDB's number of files at scale 1.
+//! The sources are on the server, and the objects on each client's own disk. All clients build at the same
+//! time. The paper built Linux 2.6.17, GDB 6.5 and Emacs 21.3. This workload builds a generated tree, at
+//! scale 1 with about as many files as GDB.
 
 use std::io;
 

@@ -1,8 +1,9 @@
-//! Compiling: really, where programs find the tree; elsewhere by the file operations that a compiler makes.
+//! Compiling: with a real compiler if programs can access the tree, else by making the file operations of a
+//! compiler.
 //!
-//! The replay reads a unit and looks for each inclusion as the compiler does, beside the unit and then under `include/`,
-//! each header once, and writes an object in the pieces in which a compiler writes. It takes none of the compiler's time:
-//! whoever wants that sleeps for it ([`Compiler::Asleep`]).
+//! The replay reads a unit and looks for each included header as the compiler does: first beside the unit,
+//! then under `include/`. It reads each header once, and writes the object in pieces of the compiler's size.
+//! It takes none of the compiler's time; to emulate that too, use [`Compiler::Asleep`].
 
 use std::collections::HashSet;
 use std::io::{self, BufWriter, Write};
@@ -16,25 +17,26 @@ use crate::target::{How, Target};
 
 /// Bytes that a compiler writes at once.
 const PIECE_BYTES: usize = 4096;
-/// How much larger an object is than its source.
+/// Ratio of the size of an object to that of its source.
 const OBJECT_FACTOR: usize = 2;
 
-/// Where objects go.
+/// Where the objects are written.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Objects<'o> {
-    /// Into the target, below this directory.
+    /// To the target, in this directory.
     Beside(&'o str),
     /// To a directory of this machine.
     Local(&'o Path),
 }
 
-/// Who compiles.
+/// Which compiler to use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Compiler<'c> {
-    /// `cc`, where programs find the tree; elsewhere its file operations alone.
+    /// `cc`, if programs can access the tree; else only its file operations.
     Here,
-    /// A machine with a processor of its own: the compiler's file operations are made here, and its computing is a sleep between
-    /// what it reads and what it writes, as long as these say, step by step ([`Build::make`]); no longer once they end.
+    /// A machine with its own processor: makes the compiler's file operations here, and sleeps between its
+    /// reads and its writes instead of computing. The durations are those of the steps of [`Build::make`];
+    /// steps beyond the list do not sleep.
     Asleep(&'c [Duration]),
 }
 
@@ -42,16 +44,17 @@ pub(crate) enum Compiler<'c> {
 pub(super) struct Build<'b> {
     pub(super) compiler: Compiler<'b>,
     pub(super) target: &'b dyn Target,
-    /// The source tree in it.
+    /// Directory of the source tree in the target.
     pub(super) tree: &'b str,
     pub(super) objects: Objects<'b>,
-    /// Of the tree, with the main one last.
+    /// Paths in the tree; the main unit is last.
     pub(super) units: Vec<String>,
     pub(super) headers: Vec<String>,
 }
 
 impl Build<'_> {
-    /// What `make` does: looks at everything, compiles each unit, links. How long each of these steps took but the first.
+    /// Does the work of `make`: checks all dates, compiles each unit, links. Returns the durations of the
+    /// steps after the date check.
     pub(super) fn make(&self) -> io::Result<Vec<Duration>> {
         self.check_dates()?;
         let mut steps = Vec::with_capacity(self.units.len() + 1);
@@ -72,7 +75,7 @@ impl Build<'_> {
         Ok(steps)
     }
 
-    /// Where programs find the tree, if they are to be run.
+    /// The directory in which programs can access the tree, if real programs are to run.
     fn programs(&self) -> Option<&Path> {
         if let Compiler::Here = self.compiler { self.target.directory() } else { None }
     }
@@ -92,7 +95,7 @@ impl Build<'_> {
         Ok(())
     }
 
-    /// The path of an object: in the target, or its name on this machine.
+    /// The path of an object in the target, or its name on this machine.
     fn object(&self, unit: &str) -> String {
         let name = unit.replace('/', "-").replace(".c", ".o");
         match self.objects {
@@ -132,13 +135,14 @@ impl Build<'_> {
         }
     }
 
-    /// Reads what a text includes, and what that includes; how many bytes.
+    /// Reads the headers that a text includes, directly or through other headers. Returns their size in
+    /// bytes.
     fn include(&self, beside: &str, text: &[u8], seen: &mut HashSet<String>) -> io::Result<usize> {
         let mut size = 0;
         for name in inclusions(text) {
             let found = self.find(beside, name)?;
             let Some((path, text)) = found else { continue };
-            // A header's guard ends it at once the second time, and compilers remember which have one.
+            // Include guards make a second inclusion empty, and compilers remember which headers have one.
             if seen.insert(path.clone()) {
                 size += text.len() + self.include(parent(&path), &text, seen)?;
             }
@@ -197,7 +201,7 @@ fn parent(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(parent, _)| parent)
 }
 
-/// Names in `#include "…"`.
+/// The names in `#include "…"`.
 fn inclusions(text: &[u8]) -> impl Iterator<Item = &str> {
     text.split(|byte| *byte == b'\n').filter_map(|line| {
         let name = line.strip_prefix(b"#include \"")?.split(|byte| *byte == b'"').next()?;

@@ -1,7 +1,8 @@
-//! Lever's build with its LOOKUPs counted (Close-To-Open Cache Consistency in the Linux NFS Client, "Simple Benchmark").
+//! Lever's build with its LOOKUPs counted (Close-To-Open Cache Consistency in the Linux NFS Client, "Simple
+//! Benchmark").
 //!
-//! One client that was just booted builds a program in a tree on the server, objects beside it. There it was the Linux
-//! kernel: 54,405 LOOKUPs with dentries that are looked up again and again, 11,176 without.
+//! One freshly booted client builds a program in a tree on the server, with the objects in the same tree. The
+//! paper built the Linux kernel: 54,405 LOOKUPs if the client revalidates dentries by LOOKUP, 11,176 if not.
 
 use std::io;
 
@@ -28,7 +29,7 @@ pub(super) const WORKLOAD: Workload = Workload {
 
 const TREE: &str = "lookups";
 
-/// As large as a Linux kernel of 2001, at scale 1: 770 files are created.
+/// At scale 1 as large as a Linux kernel of 2001: the build creates 770 files.
 fn source(plan: &Plan) -> Source {
     let size = Size {
         units: plan.count(770, 8) as usize,

@@ -1,4 +1,4 @@
-//! Counts what a workload asks of a file system, and how long each took.
+//! Counts and times the file system operations of a workload.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::histogram::Histogram;
 use crate::interrupt::Interrupt;
 use crate::target::{How, Listed, OpenFile, Stat, Target};
 
-/// Operations by kind.
+/// Durations of operations, by kind.
 #[derive(Debug, Default)]
 pub struct Meter {
     operations: Mutex<BTreeMap<&'static str, Histogram>>,
@@ -23,20 +23,21 @@ pub struct Meter {
 /// Percentiles of one kind of operation, in milliseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
 pub struct Latencies {
-    /// How many.
+    /// Number of operations.
     pub count: u64,
     /// The mean.
     pub mean: f64,
-    /// Half of them took no longer.
+    /// The median.
     pub p50: f64,
-    /// 90 %.
+    /// The 90th percentile.
     pub p90: f64,
-    /// 99 %.
+    /// The 99th percentile.
     pub p99: f64,
 }
 
 impl Latencies {
-    /// Of two machines together: the mean of all, and percentiles not below those of either.
+    /// Combines the results of two machines: the mean of all operations, and the larger of the two
+    /// percentiles.
     pub(crate) fn and(self, other: &Latencies) -> Latencies {
         let count = self.count + other.count;
         let sum = self.mean * self.count as f64 + other.mean * other.count as f64;
@@ -51,17 +52,17 @@ impl Latencies {
 }
 
 impl Meter {
-    /// Lets nothing more be done once that is told.
+    /// A meter whose operations fail once `interrupt` requests the end.
     pub fn new(interrupt: &Interrupt) -> Meter {
         Meter { operations: Mutex::default(), interrupt: interrupt.clone() }
     }
 
-    /// How many so far.
+    /// Number of operations so far.
     pub fn operations(&self) -> u64 {
         self.operations.lock().values().map(Histogram::count).sum()
     }
 
-    /// By kind.
+    /// Latencies by kind of operation.
     pub fn latencies(&self) -> BTreeMap<String, Latencies> {
         let of = |(kind, histogram): (&&'static str, &Histogram)| {
             let milliseconds = |percent| histogram.percentile(percent).as_secs_f64() * 1e3;
@@ -94,7 +95,7 @@ pub struct Metered<T> {
 }
 
 impl<T> Metered<T> {
-    /// Several may share a meter.
+    /// Wraps a target. Several targets may share a meter.
     pub fn new(target: T, meter: Arc<Meter>) -> Metered<T> {
         Metered { target, meter }
     }

@@ -1,7 +1,8 @@
-//! Nache's micro-benchmarks: what a proxy costs where nothing is shared (section 6.4, table 3).
+//! Nache's micro-benchmarks: the cost of a proxy if no data is shared (section 6.4, table 3).
 //!
-//! Create 25,000 files of up to 16 KB; random reads and random writes on 1 GB; appends of 1 to 8 KB to several files,
-//! synced every 10 MB up to 1 GB. The paper does not say how many reads and writes: 10,000 of 8 KB here.
+//! Creates 25,000 files of up to 16 KB. Reads and writes 1 GB at random offsets. Appends 1 to 8 KB to several
+//! files, with a sync every 10 MB, up to 1 GB. The paper does not give the number of random reads and writes;
+//! here it is 10,000 of 8 KB.
 
 use std::io;
 

@@ -1,8 +1,8 @@
-//! Filebench's OLTP: 20 readers, 5 writers, 1 log writer on each client (Nache, section 6.3.1, figure 14).
+//! Filebench's OLTP: 20 readers, 5 writers and 1 log writer on each client (Nache, section 6.3.1, figure 14).
 //!
-//! The I/O model of Oracle 9i: 2 KB reads and synchronous 2 KB writes at random places of ten data files that all share,
-//! a write for each ten reads, and a 256 KB entry in the log for each 3,200. Writers do not wait for the readers, as the
-//! asynchronous ones of the original do not.
+//! The I/O model of Oracle 9i. Clients share ten data files. They make 2 KB reads and synchronous 2 KB writes
+//! at random offsets. There is one write for ten reads, and one 256 KB log entry for 3,200 reads. As in the
+//! original, whose writers are asynchronous, writers do not wait for readers.
 
 use std::io;
 
@@ -67,7 +67,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
     })
 }
 
-/// One of the processes of the database.
+/// One process of the database.
 struct Worker<'w> {
     client: &'w dyn Target,
     random: crate::random::Random,
@@ -75,12 +75,12 @@ struct Worker<'w> {
 }
 
 impl<'w> Worker<'w> {
-    /// Each process has all data files open.
+    /// Opens all data files, as each process of the database does.
     fn open(&self, how: How) -> io::Result<Vec<Box<dyn OpenFile + 'w>>> {
         (0..DATA_FILES).map(|file| self.client.open(&path(file), how)).collect()
     }
 
-    /// A file and a place in it.
+    /// A random file and offset.
     fn anywhere(&mut self) -> (usize, u64) {
         (self.random.below(DATA_FILES) as usize, self.random.below(self.blocks) * BLOCK_BYTES)
     }

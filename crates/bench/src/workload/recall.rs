@@ -1,8 +1,9 @@
-//! Nache's table 1: how long an OPEN takes that conflicts with a delegation (section 3.2).
+//! Nache's table 1: the duration of an OPEN that conflicts with a delegation (section 3.2).
 //!
-//! A client of the system under test uses a file; then a client of the origin, as far from it, opens the same file for
-//! writing. What was delegated has to be recalled first. Each is done several times with files of their own, and the
-//! median counts. Where nothing is delegated nothing is recalled, and the three rows are alike.
+//! A client of the system under test uses a file. Then a client with a direct connection to the origin, at
+//! the same distance, opens the same file for writing. The origin must first recall the delegation. Each case
+//! is repeated several times, each time with its own file, and the median counts. Without delegations there
+//! are no recalls, and the three rows are alike.
 
 use std::io;
 use std::time::Instant;
@@ -39,7 +40,7 @@ pub(super) const DIRTY: Workload = Workload {
     ..WORKLOAD
 };
 
-/// What is written before a recall, as in the figure.
+/// Kilobytes written before a recall, as in the paper's figure.
 pub(crate) const DIRTY_KIB: [usize; 6] = [256, 512, 1024, 2048, 4096, 8192];
 
 const KINDS: [&str; 3] = ["no delegation", "read delegation", "write delegation"];
@@ -62,7 +63,7 @@ fn dirty_path(pass: u64, size: usize, time: u64) -> String {
     format!("recall/dirty-{pass}-{size}-{time}")
 }
 
-/// The phase with so much data.
+/// The phase for this amount of data.
 pub(crate) fn dirty_phase(kib: usize) -> String {
     format!("{kib} KiB")
 }
@@ -84,7 +85,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
         let mut seconds = Vec::new();
         for time in 0..times(&run.plan) {
             let path = path(run.pass % PASSES, kind, time);
-            // The other client has walked there before.
+            // The other client has resolved the path before.
             run.beside.stat(&path)?;
             match kind {
                 0 => {}
@@ -118,7 +119,7 @@ fn run_dirty(run: &mut Run<'_>) -> io::Result<()> {
     Ok(())
 }
 
-/// How long an open for reading and writing takes at the origin.
+/// Measures an open for reading and writing at the origin, in seconds.
 fn open_beside(run: &Run<'_>, path: &str) -> io::Result<f64> {
     let started = Instant::now();
     let file = run.beside.open(path, How::Update)?;

@@ -1,7 +1,7 @@
-//! One file opened, used and closed again and again, with and without delegations (Nache, figures 1 and 2).
+//! One file, repeatedly opened, used and closed, with and without delegations (Nache, figures 1 and 2).
 //!
-//! The figures show packets at the server over the number of times. Here each phase is as many times as all before it
-//! together, so that the counts after 1, 2, 4, … times can be read from one pass.
+//! The figures show packets at the server against the number of repetitions. Each phase has as many
+//! repetitions as all phases before it together. So one pass gives the counts after 1, 2, 4, … repetitions.
 
 use std::io;
 
@@ -45,12 +45,12 @@ pub(super) const WRITE_UNDELEGATED: Workload = Workload {
     ..WRITE
 };
 
-/// How often, in all.
+/// Repetitions after each phase.
 pub(crate) const TIMES: [u64; 7] = [1, 2, 4, 8, 16, 32, 64];
 const FILE: &str = "reopened";
 const FILE_BYTES: usize = 16 << 10;
 
-/// The name of the phase that ends after so many times.
+/// The name of the phase that ends after `times` repetitions.
 pub(crate) fn phase(times: u64) -> String {
     format!("{times} times")
 }
@@ -68,7 +68,7 @@ fn work(run: &mut Run<'_>, how: How) -> io::Result<()> {
     Ok(())
 }
 
-/// As many writes as reads.
+/// One repetition: if `how` permits writes, it writes as much as it reads.
 fn once(client: &dyn Target, how: How) -> io::Result<()> {
     let mut file = client.open(FILE, how)?;
     if how.writes() {

@@ -1,6 +1,8 @@
-//! A re-read after a restart: what is on disk is still good (Badros, section 3; a first aim of his).
+//! Reading again after a restart: data cached on disk is still valid (Badros, section 3; one of its main
+//! aims).
 //!
-//! The client reads a tree; machine and system under test are started again; it reads the tree once more.
+//! The client reads a tree. Then its machine and the system under test restart, and the client reads the tree
+//! again.
 
 use std::io;
 

@@ -1,7 +1,7 @@
 //! Two clients that append to the same files at the same time (Nache, section 6.2, figures 11 and 12).
 //!
-//! Threads of both open a file of a set, read it, append to it, and close it; what is delegated to one is recalled for the
-//! other. Once more with the data synced before each close.
+//! Threads of both clients open a file of a set, read it, append to it, and close it. A delegation of one
+//! client is recalled when the other opens the file. A second run syncs the data before each close.
 
 use std::io;
 use std::time::Instant;
@@ -40,7 +40,7 @@ fn files(plan: &Plan) -> u64 {
     plan.count(100, 10)
 }
 
-/// The phase of a client, synced or not.
+/// The phase of one client, with or without sync.
 pub(crate) fn phase(client: usize, synced: bool) -> String {
     format!("client {}{}", client + 1, if synced { ", synced" } else { "" })
 }
@@ -75,7 +75,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
 
 fn append(client: &dyn Target, path: &str, synced: bool) -> io::Result<()> {
     let mut file = client.open(path, How::Append)?;
-    // What is read is the same however many have appended.
+    // The bytes read are the same, however many appends came before.
     let mut read = vec![0; FILES.bytes];
     if file.read_at(&mut read, 0)? < FILES.bytes {
         return Err(io::ErrorKind::UnexpectedEof.into());

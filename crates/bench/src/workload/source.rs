@@ -1,45 +1,46 @@
-//! A C program of many files, made from a seed: a source tree that is nobody's.
+//! A C program of many files, generated from a seed, so that no third party's sources are needed.
 //!
-//! It compiles with any C compiler (`cc -I include -c`), without headers of the system but `stdio.h` in one unit, and
-//! prints a number that is known here. Headers include headers, units include several of them, and as in real projects
-//! nearly every inclusion is looked for beside the unit first and found under `include/`.
+//! Any C compiler builds it (`cc -I include -c`). The only system header is `stdio.h`, in one unit. The
+//! program prints a number that is known here. Headers include headers, and units include several headers. As
+//! in real projects, the compiler looks for nearly every header beside the unit first and finds it under
+//! `include/`.
 
 use std::fmt::Write;
 
 use crate::random::Random;
 
-/// Where the headers are.
+/// The directory of the headers.
 pub const INCLUDE: &str = "include";
 /// The unit that has `main`.
 const MAIN: &str = "main.c";
 
-/// A source tree: what is written where.
+/// A source tree: paths and texts.
 #[derive(Clone, Debug)]
 pub struct Source {
     /// Directories, parents first.
     pub directories: Vec<String>,
-    /// Headers, by path.
+    /// Headers: path and text.
     pub headers: Vec<(String, String)>,
-    /// Units to be compiled, by path; the last is the main one.
+    /// Units to compile: path and text. The main unit is last.
     pub units: Vec<(String, String)>,
-    /// What the program prints.
+    /// The number that the program prints.
     pub prints: u32,
 }
 
-/// How large a source tree is to be.
+/// The size of a source tree.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Units, without the main one.
+    /// Number of units without the main one.
     pub units: usize,
-    /// Headers.
+    /// Number of headers.
     pub headers: usize,
-    /// Directories that the units are spread over, beside `include`.
+    /// Number of directories for the units, apart from `include`.
     pub directories: usize,
-    /// Functions in a unit.
+    /// Functions per unit.
     pub functions: usize,
 }
 
-/// One step of arithmetic, in C and here.
+/// One step of arithmetic, in C and in Rust.
 #[derive(Clone, Copy)]
 struct Step {
     multiply: u32,
@@ -63,7 +64,7 @@ impl Step {
 }
 
 impl Source {
-    /// Makes a tree.
+    /// Generates a tree.
     pub fn generate(seed: u64, size: Size) -> Source {
         let mut random = Random::part(seed, &[0x0050_7263]);
         let headers: Vec<(String, String, Step)> =
@@ -83,12 +84,12 @@ impl Source {
         Source { directories, headers, units, prints }
     }
 
-    /// Every file.
+    /// All files.
     pub fn files(&self) -> impl Iterator<Item = &(String, String)> {
         self.headers.iter().chain(&self.units)
     }
 
-    /// Bytes in all files.
+    /// Total size of all files in bytes.
     pub fn bytes(&self) -> u64 {
         self.files().map(|(_, text)| text.len() as u64).sum()
     }
@@ -98,7 +99,7 @@ fn header_name(number: usize) -> String {
     format!("part{number:04}.h")
 }
 
-/// A header with a step of arithmetic, and up to two lower ones included.
+/// A header with one step of arithmetic, which includes up to two headers of lower numbers.
 fn header(number: usize, random: &mut Random) -> (String, String, Step) {
     let step = Step::new(random);
     let mut text = format!("#ifndef PART{number:04}_H\n#define PART{number:04}_H\n");
@@ -120,7 +121,8 @@ fn header(number: usize, random: &mut Random) -> (String, String, Step) {
     (format!("{INCLUDE}/{}", header_name(number)), text, step)
 }
 
-/// A unit that includes some headers and steps through them; also what comes of it for this argument.
+/// A unit that includes some headers and applies their steps. Returns the text, and the result for this
+/// argument.
 fn unit(
     number: usize,
     argument: u32,

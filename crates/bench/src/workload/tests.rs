@@ -1,11 +1,12 @@
-//! Every workload on a directory of this machine, as small as it gets.
+//! Tests that run every workload in a directory of this machine, at the smallest scale.
 
 use super::*;
 use crate::target::{Forgetting, Mounted};
 
 const SMALL: Plan = Plan { seed: 7, scale: 0.001 };
 
-/// Two passes of a workload in a fresh directory: what was run, and how many of each kind of operation.
+/// Runs two passes of a workload in a new directory. Returns the names of the phases, and the operations by
+/// kind.
 fn two_passes(workload: &Workload) -> (Vec<String>, Vec<(String, u64)>) {
     let directory = tempfile::tempdir().unwrap();
     let shared = directory.path().join("shared");
@@ -41,7 +42,8 @@ fn two_passes(workload: &Workload) -> (Vec<String>, Vec<(String, u64)>) {
 fn every_workload_runs_and_a_seed_always_does_the_same() {
     for workload in ALL {
         let (names, counts) = two_passes(workload);
-        // A compiler takes its time; what it is given depends on the seed alone, as `source` shows.
+        // The compiler is slow, and its input depends only on the seed, as `source` shows: run these
+        // workloads only once.
         if !["andrew", "badros", "build", "lookups"].contains(&workload.name) {
             assert_eq!((names.clone(), counts.clone()), two_passes(workload), "{}", workload.name);
         }

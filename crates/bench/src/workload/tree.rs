@@ -1,4 +1,4 @@
-//! Trees of files that workloads begin with.
+//! Trees of files that workloads start with.
 
 use std::io;
 
@@ -16,23 +16,23 @@ pub(super) fn put_source(target: &dyn Target, at: &str, source: &Source) -> io::
         .try_for_each(|(name, text)| write_file(target, &format!("{at}/{name}"), text.as_bytes(), STEP_BYTES))
 }
 
-/// Files of random sizes, so many in a directory: filebench's file sets.
+/// Files of random sizes, `width` in each directory, as in filebench's file sets.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct FileSet {
     pub(super) files: u64,
-    /// Of the sizes, which are distributed as filebench does (gamma).
+    /// Mean of the file sizes, which have filebench's (gamma) distribution.
     pub(super) mean_bytes: u64,
-    /// In one directory.
+    /// Files per directory.
     pub(super) width: u64,
 }
 
 impl FileSet {
-    /// The path of a file below the directory of the set.
+    /// The path of a file; `at` is the directory of the set.
     pub(super) fn path(&self, at: &str, file: u64) -> String {
         format!("{at}/{:04}/{file:06}", file / self.width.max(1))
     }
 
-    /// Writes all of it.
+    /// Writes all files.
     pub(super) fn put(&self, target: &dyn Target, at: &str, random: &mut Random) -> io::Result<()> {
         for file in 0..self.files {
             if file % self.width.max(1) == 0 {
@@ -46,7 +46,7 @@ impl FileSet {
     }
 }
 
-/// Files of one size in one directory, by their numbers.
+/// Files of one size in one directory, identified by number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbered {
     /// The directory.
@@ -60,7 +60,7 @@ impl Numbered {
         format!("{}/{file}", self.at)
     }
 
-    /// Writes so many.
+    /// Writes `files` files.
     pub(super) fn put(&self, target: &dyn Target, files: u64, random: &mut Random) -> io::Result<()> {
         make_all(target, self.at)?;
         (0..files)
@@ -68,7 +68,7 @@ impl Numbered {
     }
 }
 
-/// One large file.
+/// Writes one large file.
 pub(super) fn put_large(target: &dyn Target, path: &str, bytes: u64, random: &mut Random) -> io::Result<()> {
     if let Some((directory, _)) = path.rsplit_once('/') {
         make_all(target, directory)?;
@@ -85,7 +85,7 @@ pub(super) fn put_large(target: &dyn Target, path: &str, bytes: u64, random: &mu
     file.close()
 }
 
-/// Every file below a directory, by path, and every directory, parents first.
+/// Lists all files and all directories below a directory, by path, parents first.
 pub(super) fn walk(target: &dyn Target, at: &str) -> io::Result<(Vec<String>, Vec<String>)> {
     let (mut files, mut directories) = (Vec::new(), vec![at.to_owned()]);
     let mut next = 0;

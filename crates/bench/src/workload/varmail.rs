@@ -1,7 +1,9 @@
 //! Filebench's varmail: a mail server (Nache, section 6.1, figures 9 and 10).
 //!
-//! 16 threads: remove a message; make one, append, sync, close; open one, read it, append, sync, close; open one, read
-//! it, close. Each client has a spool of its own, as each machine of a mail system has, and each thread its messages.
+//! 16 threads repeat four steps. They remove a message. They create one, append, sync and close. They open
+//! one, read it, append, sync and close. They open one, read it and close.
+//!
+//! Each client has its own spool, like each machine of a mail system, and each thread its own messages.
 
 use std::io;
 
@@ -32,7 +34,7 @@ fn set(plan: &Plan) -> FileSet {
 }
 
 fn prepare(plan: &Plan, target: &dyn Target) -> io::Result<()> {
-    // A pass changes its spool: each has its own.
+    // A pass changes its spool, so each pass has its own.
     (0..2).try_for_each(|pass| set(plan).put(target, &format!("mail-{pass}"), &mut plan.random(&[1, pass])))
 }
 
@@ -42,7 +44,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
     run.phase("mail", |run| {
         in_parallel(0..THREADS, |&thread| {
             let mut random = run.plan.random(&[2, run.pass, thread]);
-            // Messages of this thread: every sixteenth.
+            // The messages of this thread: every sixteenth.
             let own = set.files / THREADS;
             let mut any = move || random.below(own) * THREADS + thread;
             let client: &dyn Target = run.client();
@@ -60,7 +62,7 @@ fn run(run: &mut Run<'_>) -> io::Result<()> {
     })
 }
 
-/// Appends to a message, or makes it.
+/// Creates a message (`at` is 0), or reads it and appends to it.
 fn write_and_sync(client: &dyn Target, path: &str, at: u64) -> io::Result<()> {
     let mut file = client.open(path, if at == 0 { How::Create } else { How::Append })?;
     if at > 0 {

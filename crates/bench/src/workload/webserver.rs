@@ -1,7 +1,8 @@
 //! Filebench's web server, files chosen uniformly and by Zipf's law (Nache, section 6.3.1, figure 13).
 //!
-//! 500 files; ten threads on each client open, read whole and close ten of them, and write to a log. There it ran for 100
-//! seconds; here each thread does a number of rounds, so that operations are the same for every system.
+//! There are 500 files. Ten threads on each client open, read to the end and close ten of them, and then
+//! write to a log. In the paper this ran for 100 seconds. Here each thread makes a fixed number of rounds, so
+//! that the operations are the same for every system.
 
 use std::io;
 
@@ -72,7 +73,7 @@ fn serve(run: &mut Run<'_>, by_zipf: bool) -> io::Result<()> {
     })
 }
 
-/// The log of a client, open all the time: entries stand in it in the order in which they were written, one behind the other.
+/// The log of a client, which stays open. Entries are appended in the order in which they are written.
 struct Log<'l>(Mutex<(Box<dyn OpenFile + 'l>, u64)>);
 
 impl<'l> Log<'l> {

@@ -1,8 +1,11 @@
-//! The lab's helper program: `lab-hand agent ADDRESS` serves a test inside a guest, `lab-hand guard` cleans up after one on the host,
-//! `lab-hand pattern write|check PATH OFFSET LENGTH SEED` fills and verifies large files, `lab-hand exercise PATH OPERATIONS SEED` does
-//! random work on one and compares with a model.
+//! The lab's helper program:
 //!
-//! It uses the standard library alone, because build.rs builds it with the compiler alone.
+//! - `lab-hand agent ADDRESS` serves a test inside a guest;
+//! - `lab-hand guard` cleans up on the host after a test;
+//! - `lab-hand pattern write|check PATH OFFSET LENGTH SEED` fills and verifies large files;
+//! - `lab-hand exercise PATH OPERATIONS SEED` does random operations on a file and compares it with a model.
+//!
+//! It uses only the standard library, because build.rs calls the compiler directly.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! What a player does, one act at a time, and what the ledger says to it.
+//! The acts of a player, and their checks against the ledger.
 
 use super::ledger::{Floors, Opening};
 use super::stamp::Stamp;
@@ -12,10 +12,10 @@ use std::thread;
 
 /// ESTALE: the file was removed by another client.
 const STALE: i32 = 116;
-/// How often an open is tried whose name is being replaced.
+/// How often an open is tried while the name is being replaced.
 const ATTEMPTS_MAX: usize = 5;
 
-/// One player, at it.
+/// One player during an act.
 pub(super) struct Act<'a> {
     pub(super) number: usize,
     pub(super) player: &'a mut Player,
@@ -23,7 +23,7 @@ pub(super) struct Act<'a> {
 }
 
 impl Act<'_> {
-    /// Anything.
+    /// A random act.
     pub(super) fn any(&mut self, rng: &mut Rng) -> Result<(), String> {
         match rng.below(100) {
             0..20 => self.look(rng.below(CLOSERS), &some_blocks(rng)),
@@ -38,7 +38,7 @@ impl Act<'_> {
         }
     }
 
-    /// Something with a file that is open.
+    /// A random act on an open file.
     fn on_kept(&mut self, rng: &mut Rng) -> Result<(), String> {
         let closers: Vec<usize> =
             (0..self.player.open.len()).filter(|at| self.player.open[*at].is_closer()).collect();
@@ -56,7 +56,7 @@ impl Act<'_> {
         }
     }
 
-    /// Makes the file of a name, empty.
+    /// Makes the empty file of a name.
     pub(super) fn make(&mut self, name: usize) -> io::Result<()> {
         let opened = self.player.seat.hand.open(self.path(name), Mode::Create)?;
         let mut ledger = self.board.ledger();
@@ -66,17 +66,17 @@ impl Act<'_> {
         self.player.seat.hand.close(opened.file)
     }
 
-    /// Opens, reads and closes.
+    /// Opens, reads and closes a file.
     fn look(&mut self, name: usize, blocks: &Range<usize>) -> Result<(), String> {
         let Some(kept) = self.open_named(name, Mode::Read)? else { return Ok(()) };
         self.player.open.push(kept);
         let at = self.player.open.len() - 1;
         let read = self.read(at, blocks);
-        // A file that went stale is closed already.
+        // If the file is stale, it is already closed.
         if self.player.open.len() > at { read.and(self.close(at)) } else { read }
     }
 
-    /// Opens and keeps open. Who would write must be the only one.
+    /// Opens a file and keeps it open. Opens it for writing only if there is no other writer.
     fn open(&mut self, name: usize, writes: bool) -> Result<(), String> {
         if self.player.open.len() >= OPEN_MAX {
             return self.close(0);
@@ -98,7 +98,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Opens by name. Nothing if the name was moving and led nowhere at last.
+    /// Opens a file by name. Returns `None` if the name was still being replaced at the last attempt.
     fn open_named(&mut self, name: usize, mode: Mode) -> Result<Option<Kept>, String> {
         for _ in 0..ATTEMPTS_MAX {
             let opening: Opening = self.board.ledger().opening(name);
@@ -199,21 +199,21 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// An act on an open file failed: that may be, if the file was removed.
+    /// Handles the failure of an act on an open file, which is permitted only if the file was removed.
     fn lose(&mut self, at: usize, error: &io::Error) -> Result<(), String> {
         let Kept { open, file, .. } = self.player.open.remove(at);
         if !(is_stale(error) && self.board.ledger().is_gone(file)) {
             return Err(format!("file {file}: {error}\n{}", self.board.ledger().tell(file)));
         }
         self.note(format!("finds file {file} stale"));
-        let _ = self.player.seat.hand.close(open); // which is stale too
+        let _ = self.player.seat.hand.close(open); // this fails with ESTALE too
         Ok(())
     }
 
-    /// Makes another file and gives it the name.
+    /// Makes a new file and renames it over the name.
     fn replace(&mut self, name: usize) -> Result<(), String> {
         let old = self.board.ledger().file_of(name);
-        // Nobody writes it any more: whoever does that would lose it.
+        // Become the writer first, so that no other player writes the old file and loses its data.
         if !self.board.ledger().begin_writing(old, self.number) {
             return Ok(());
         }
@@ -235,7 +235,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Reads, or writes, under a lock, in a file that this player keeps open for that.
+    /// Reads or writes under a lock. The player keeps a file open for this.
     fn locked(
         &mut self,
         name: usize,
@@ -279,7 +279,7 @@ impl Act<'_> {
         Ok(())
     }
 
-    /// Where the file for lockers is among those that are open.
+    /// Index of the file for lockers among the open files; opens it if necessary.
     fn locker(&mut self, name: usize) -> Result<usize, String> {
         let file = self.board.ledger().file_of(name);
         if let Some(at) = self.player.open.iter().position(|kept| kept.file == file) {
@@ -294,7 +294,7 @@ impl Act<'_> {
         self.player.seat.hand.read_at(open, (blocks.start * BLOCK_BYTES) as u64, blocks.len() * BLOCK_BYTES)
     }
 
-    /// Writes them in one go; says which event each is.
+    /// Writes the blocks with one call. Returns the block and event number of each.
     fn write_blocks(
         &mut self,
         open: OpenFile,
@@ -321,7 +321,7 @@ impl Act<'_> {
 }
 
 impl Kept {
-    /// Files of the first names have one writer at a time, and so have those that replace them.
+    /// Files of the first names have one writer at a time, and so do the files that replace them.
     fn is_closer(&self) -> bool {
         self.file < CLOSERS || self.file >= CLOSERS + LOCKERS
     }
@@ -332,7 +332,7 @@ fn some_blocks(rng: &mut Rng) -> Range<usize> {
     first..first + 1 + rng.below(BLOCKS - first)
 }
 
-/// A client that has the old file open renames it away first, so that for a moment the name leads nowhere.
+/// A client that has the old file open renames it away first, so for a moment the name does not exist.
 fn may_move_away(error: &io::Error) -> bool {
     is_stale(error) || error.kind() == io::ErrorKind::NotFound
 }

@@ -1,21 +1,26 @@
-//! What every read may see: a pure record of what was written, when it was settled, and who holds which lock.
+//! The ledger: a record of all writes, of when they were settled, and of the locks held. It states what every
+//! read may return.
 //!
-//! Of each block it has all events in order: writes and truncations. One is **settled** when whoever made it has closed,
-//! synced or unlocked: who opens the file from then on must see it or a later one. What a read may give lies between what
-//! was settled when the file was opened (or what this reader has seen already) and what was written when the read ended.
-//! Under a byte-range lock that is one and the same.
+//! For each block it has all events in order: writes and truncations. An event is **settled** when its player
+//! has closed, synced or unlocked the file. A player that opens the file afterwards must see that event or a
+//! later one.
 //!
-//! There are two kinds of files. Those for **closers** have one writer at a time and any number of readers: what clients
-//! promise without locks. Those for **lockers** are written and read under locks alone, by all at once.
+//! The lower bound of a read is the event settled at the open, or a later one that the reader has already
+//! seen. The upper bound is the last event written when the read ends. Under a byte-range lock both are the
+//! same event.
+//!
+//! There are two kinds of files. Files for **closers** have one writer at a time and any number of readers:
+//! clients promise coherence for them without locks. Files for **lockers** are read and written only under
+//! locks, by all players at once.
 
 use super::stamp::{BLOCK_BYTES, Line, Stamp, lines};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// Blocks of a file.
+/// Blocks per file.
 pub const BLOCKS: usize = 6;
 
-/// What happened to a block.
+/// An event of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Event {
     Written { by: usize },
@@ -26,7 +31,8 @@ enum Event {
 struct Block {
     events: Vec<Event>,
     settled: usize,
-    /// Settled so that it outlives whoever wrote it: a client with a write delegation may close without flushing.
+    /// The last settled event that survives the loss of its writer. A client with a write delegation may
+    /// close without flushing.
     durable: usize,
     dirty: Option<usize>,
 }
@@ -41,14 +47,14 @@ impl Block {
     }
 }
 
-/// Who asks for, holds or releases a lock.
+/// A lock that a player has requested, holds or is releasing.
 #[derive(Debug, Clone)]
 struct Claim {
     player: usize,
     blocks: Range<usize>,
     exclusive: bool,
     held: bool,
-    /// A claim in its way was there at some time since it was asked for.
+    /// True if a conflicting claim existed at any time since the request.
     contended: bool,
 }
 
@@ -69,7 +75,7 @@ struct File {
 
 #[derive(Debug)]
 struct Name {
-    /// The files it led to, in order; the last is the present one.
+    /// The files that the name has referred to, in order; the last is the current one.
     files: Vec<usize>,
     settled: usize,
 }
@@ -77,7 +83,7 @@ struct Name {
 /// For each block of a file, the first event that a reader may see.
 pub type Floors = [usize; BLOCKS];
 
-/// See the module.
+/// The record of all events; see the module.
 #[derive(Debug, Default)]
 pub struct Ledger {
     files: Vec<File>,
@@ -85,7 +91,7 @@ pub struct Ledger {
     inodes: HashMap<u64, Vec<usize>>,
 }
 
-/// What an open by name may lead to.
+/// What an open by name may find.
 #[derive(Debug)]
 pub struct Opening {
     name: usize,
@@ -94,7 +100,7 @@ pub struct Opening {
 }
 
 impl Ledger {
-    /// A new file that nobody can find yet.
+    /// Adds a new file that has no name yet.
     pub fn create(&mut self, writer: usize, inode: u64) -> usize {
         let file = self.files.len();
         let blocks = vec![Block::new(); BLOCKS];
@@ -103,18 +109,18 @@ impl Ledger {
         file
     }
 
-    /// A new name, which leads to a file.
+    /// Adds a new name for a file.
     pub fn add_name(&mut self, file: usize) -> usize {
         self.names.push(Name { files: vec![file], settled: 0 });
         self.names.len() - 1
     }
 
-    /// The file that a name leads to.
+    /// The current file of a name.
     pub fn file_of(&self, name: usize) -> usize {
         self.names[name].files.last().copied().unwrap_or(0)
     }
 
-    /// An open begins.
+    /// Notes the start of an open.
     pub fn opening(&self, name: usize) -> Opening {
         let from = self.names[name].settled;
         let candidates =
@@ -122,7 +128,8 @@ impl Ledger {
         Opening { name, from, candidates }
     }
 
-    /// It has led to the file of this inode: which is that, and what must be seen in it?
+    /// Checks the inode that an open has found. Returns the file, and the first events that the reader must
+    /// see.
     pub fn opened(
         &mut self,
         opening: &Opening,
@@ -139,7 +146,8 @@ impl Ledger {
         let known = opening.candidates.iter().find(|(candidate, _)| *candidate == file);
         let floors = known.map_or([0; BLOCKS], |(_, floors)| *floors);
         for (block, floor) in self.files[file].blocks.iter_mut().zip(floors) {
-            // Who held it back has been made to flush it, unless it is who opens.
+            // A client that held these data back has been made to flush them, unless that client is the
+            // opener.
             if block.events[floor] != (Event::Written { by: player }) {
                 block.durable = block.durable.max(floor);
             }
@@ -147,12 +155,12 @@ impl Ledger {
         Ok((file, floors))
     }
 
-    /// Has the name led elsewhere since, or may it have?
+    /// True if the name has begun to refer to another file since the open began, or did so shortly before.
     pub fn is_moving(&self, opening: &Opening) -> bool {
         self.names[opening.name].files.len() - 1 > opening.from
     }
 
-    /// What is settled.
+    /// The settled events.
     pub fn floors(&self, file: usize) -> Floors {
         let mut floors = [0; BLOCKS];
         for (floor, block) in floors.iter_mut().zip(&self.files[file].blocks) {
@@ -161,7 +169,7 @@ impl Ledger {
         floors
     }
 
-    /// Becomes the one writer; false if there is one, or the file is gone.
+    /// Makes the player the only writer. Returns false if there is a writer or the file has no name any more.
     pub fn begin_writing(&mut self, file: usize, player: usize) -> bool {
         let file = &mut self.files[file];
         let free = file.writer.is_none() && !file.gone;
@@ -171,12 +179,12 @@ impl Ledger {
         free
     }
 
-    /// Is no longer the writer.
+    /// Ends the player's role as the writer.
     pub fn end_writing(&mut self, file: usize) {
         self.files[file].writer = None;
     }
 
-    /// A write begins: the stamp of the block.
+    /// Notes the start of a write. Returns the stamp of the block.
     pub fn write(&mut self, file: usize, block: usize, by: usize) -> Stamp {
         let entry = &mut self.files[file].blocks[block];
         entry.events.push(Event::Written { by });
@@ -184,7 +192,7 @@ impl Ledger {
         Stamp { file, block, event: entry.last(), by }
     }
 
-    /// A truncation to so many blocks begins.
+    /// Notes the start of a truncation to `blocks` blocks.
     pub fn cut(&mut self, file: usize, blocks: usize) {
         for block in &mut self.files[file].blocks[blocks..] {
             block.dirty = None;
@@ -194,14 +202,15 @@ impl Ledger {
         }
     }
 
-    /// It has ended.
+    /// Notes the end of the truncation.
     pub fn cut_settled(&mut self, file: usize, blocks: usize) {
         for block in &mut self.files[file].blocks[blocks..] {
             (block.settled, block.durable) = (block.last(), block.last());
         }
     }
 
-    /// What a player has written to these blocks is settled: by close, or for good.
+    /// Settles everything that a player has written to these blocks. `for_good` states that the data is at
+    /// the server, as after sync or unlock.
     pub fn settle(&mut self, file: usize, blocks: Range<usize>, player: usize, for_good: bool) {
         for block in &mut self.files[file].blocks[blocks] {
             if block.dirty == Some(player) {
@@ -214,7 +223,7 @@ impl Ledger {
         }
     }
 
-    /// A read has ended: is what it gave what it may give? Raises the floors of who read.
+    /// Checks the data of a read that has ended. Raises the reader's floors to the events that it has seen.
     pub fn check(
         &self,
         file: usize,
@@ -238,7 +247,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A lock is asked for.
+    /// Notes the request for a lock.
     pub fn claim(&mut self, file: usize, player: usize, blocks: Range<usize>, exclusive: bool) {
         let mut claim = Claim { player, blocks, exclusive, held: false, contended: false };
         for other in &mut self.files[file].claims {
@@ -249,7 +258,8 @@ impl Ledger {
         self.files[file].claims.push(claim);
     }
 
-    /// It was granted: did nobody have it? From now on what was written there last is what must be seen.
+    /// Notes that the lock was granted, and fails if another player holds it. From now on the reader must see
+    /// the last events.
     pub fn granted(&mut self, file: usize, player: usize, floors: &mut Floors) -> Result<(), String> {
         let claims = &mut self.files[file].claims;
         let mine = claims.iter().position(|claim| claim.player == player).ok_or("no such claim")?;
@@ -266,7 +276,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// It was denied: was anybody in the way?
+    /// Notes that the lock was denied, and fails if no conflicting claim existed.
     pub fn denied(&mut self, file: usize, player: usize) -> Result<(), String> {
         let claim = self.released(file, player).ok_or("no such claim")?;
         if claim.contended {
@@ -275,14 +285,14 @@ impl Ledger {
         Err(format!("a lock of file {file} was denied that nobody else wanted: {claim:?}"))
     }
 
-    /// The lock is about to be released: others may have it from now on.
+    /// Notes that the lock is about to be released: from now on others may get it.
     pub fn releasing(&mut self, file: usize, player: usize) {
         for claim in self.files[file].claims.iter_mut().filter(|claim| claim.player == player) {
             claim.held = false;
         }
     }
 
-    /// It is released.
+    /// Notes that the lock is released.
     pub fn unlocked(&mut self, file: usize, player: usize) {
         self.released(file, player);
     }
@@ -293,24 +303,26 @@ impl Ledger {
         Some(claims.remove(mine))
     }
 
-    /// A name begins to lead to another file, whose writer has closed it. The old one has its writer's place taken, for ever.
+    /// Notes the start of a rename that gives the name to another, closed file. The old file never gets a new
+    /// writer.
     pub fn replace(&mut self, name: usize, by: usize) {
         let old = self.file_of(name);
         self.files[old].gone = true;
         self.names[name].files.push(by);
     }
 
-    /// It does.
+    /// Notes the end of the rename.
     pub fn replaced(&mut self, name: usize) {
         self.names[name].settled = self.names[name].files.len() - 1;
     }
 
-    /// The file has no name any more: who has it open may find it stale.
+    /// True if the file has no name any more: players that have it open may get ESTALE.
     pub fn is_gone(&self, file: usize) -> bool {
         self.files[file].gone
     }
 
-    /// A player is no more: nothing of its will be settled, and what it closed may be lost. It holds nothing.
+    /// Removes a lost player. Its dirty data will never be settled, its data that is not durable may be lost,
+    /// and its locks end.
     pub fn leave(&mut self, player: usize) {
         for file in &mut self.files {
             file.claims.retain(|claim| claim.player != player);
@@ -328,7 +340,7 @@ impl Ledger {
         }
     }
 
-    /// What happened to a file, for a failure's report.
+    /// The history of a file, for a failure message.
     pub fn tell(&self, file: usize) -> String {
         let File { blocks, writer, claims, gone } = &self.files[file];
         let of = |block: &Block| {
@@ -341,7 +353,7 @@ impl Ledger {
 }
 
 impl Block {
-    /// The event that a line shows, if it may show it.
+    /// The event that a line proves. Fails if the reader may not see it.
     fn allows(&self, line: Line, floor: usize, of: (usize, usize)) -> Result<usize, String> {
         match line {
             Line::Garbage => Err("it holds what nobody wrote".to_owned()),
@@ -351,7 +363,7 @@ impl Block {
                 Some(Event::Written { by }) if *by == stamp.by => Ok(stamp.event),
                 _ => Err(format!("it holds {stamp:?}, which nobody wrote")),
             },
-            // The first event that allows it is the last that it proves.
+            // Report the first matching event: the line proves none of the later ones.
             Line::Nothing => (floor..self.events.len())
                 .find(|event| self.events[*event] == Event::Gone)
                 .ok_or_else(|| "stale: it holds nothing".to_owned()),

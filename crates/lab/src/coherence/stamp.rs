@@ -1,40 +1,40 @@
-//! What blocks hold: lines that say which file and block they are of, which event of the block they are, and who wrote
-//! them. A stale or torn read then shows itself, line by line.
+//! The content of blocks: each line states its file, its block, the event of the block, and the player. So a
+//! stale or torn read is visible line by line.
 
-/// Bytes of a block: a page, so that no client has to read one before it writes it.
+/// Bytes of a block: a page, so that no client has to read it before writing it.
 pub const BLOCK_BYTES: usize = 4096;
 /// Bytes of a line.
 const LINE_BYTES: usize = 32;
 
-/// What one line says.
+/// The content of one line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Line {
-    /// Written as this event of the block.
+    /// Written by this event of the block.
     Written(Stamp),
     /// Zeros, or beyond the end of the file.
     Nothing,
-    /// Neither.
+    /// Anything else.
     Garbage,
 }
 
-/// Where a line comes from.
+/// The origin of a line.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Stamp {
-    /// Which file.
+    /// The file.
     pub file: usize,
-    /// Which of its blocks.
+    /// The block of the file.
     pub block: usize,
-    /// Which event of the block.
+    /// The event of the block.
     pub event: usize,
-    /// Which player.
+    /// The player.
     pub by: usize,
 }
 
 impl Stamp {
-    /// A block full of it.
+    /// A block filled with this stamp.
     pub fn block(self) -> Vec<u8> {
         let Stamp { file, block, event, by } = self;
-        // What changes is in one aligned word, which a copy under way does not tear.
+        // The varying part is in one aligned word, which a concurrent copy does not tear.
         let line = format!("{file:06} {block:04}     {event:06}{by:02}-------\n");
         line.as_bytes().iter().copied().cycle().take(BLOCK_BYTES).collect()
     }
@@ -47,7 +47,7 @@ impl Stamp {
     }
 }
 
-/// The lines of the block that begins at `data`; what is missing of it is nothing.
+/// The lines of the block that begins at `data`. A missing rest counts as one line without content.
 pub fn lines(data: &[u8]) -> impl Iterator<Item = Line> {
     let block = &data[..data.len().min(BLOCK_BYTES)];
     let of = |line: &[u8]| match Stamp::parse(line) {

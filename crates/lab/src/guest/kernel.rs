@@ -1,23 +1,24 @@
-//! Which kernel guests run: Debian's for this release, or another that `cargo xtask lab --kernels` has fetched.
+//! The kernel that guests run: Debian's for this release, or another that `cargo xtask lab --kernels` has
+//! fetched.
 //!
-//! `LEASEHOLD_LAB_KERNEL` names a directory with the unpacked packages of another release: a `user-mode-linux` and the C
-//! library that it needs. Its program is found as `linux`, with a loader's path that is relative to the library's
-//! directory. The programs in a guest are the host's all the same.
+//! `LEASEHOLD_LAB_KERNEL` names a directory with the unpacked packages of another release: `user-mode-linux`
+//! and the C library that it needs. The program there is called `linux`, and the path of its loader is
+//! relative to the directory of the library. All other programs in a guest are still the host's.
 
 use crate::guest::xstate;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names the directory.
+/// Environment variable with the directory.
 const VARIABLE: &str = "LEASEHOLD_LAB_KERNEL";
-/// Debian's own, found on the path.
+/// Debian's own kernel, found in `PATH`.
 const DEBIAN: &str = "linux.uml";
-/// Where the C library is, in the directory.
+/// Path of the C library in the directory.
 const LIBRARY: &str = "usr/lib/x86_64-linux-gnu";
-/// Where the modules are: one directory, named by the kernel's release.
+/// Path of the modules: one directory, named by the kernel's release.
 const MODULES: &str = "usr/lib/uml/modules";
 
-/// The directory that the environment names.
+/// The directory in the environment variable.
 pub(super) fn of_environment() -> Option<PathBuf> {
     std::env::var_os(VARIABLE).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
@@ -25,12 +26,12 @@ pub(super) fn of_environment() -> Option<PathBuf> {
 /// A kernel that guests run.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    /// None: the host's own package.
+    /// `None` means the host's own package.
     unpacked: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// That of a directory, or else the host's own.
+    /// The kernel in a directory, or else the host's own.
     pub(super) fn of(unpacked: Option<&Path>) -> Kernel {
         if let Some(directory) = unpacked {
             assert!(
@@ -42,13 +43,13 @@ impl Kernel {
         Kernel { unpacked: unpacked.map(Path::to_owned) }
     }
 
-    /// Its name for messages.
+    /// Its name in messages.
     pub(super) fn name(&self) -> String {
         self.unpacked.as_ref().map_or_else(|| DEBIAN.to_owned(), |unpacked| unpacked.display().to_string())
     }
 
-    /// A command that runs it on one processor with nothing in its environment; options of the kernel are to follow.
-    /// `directory` is the stay's.
+    /// A command that runs the kernel on one processor with an empty environment. The caller appends kernel
+    /// options. `directory` is the lab's directory.
     pub(super) fn command(&self, processor: usize, directory: &Path) -> Command {
         let mut command = Command::new("taskset");
         let path = std::env::var_os("PATH").unwrap_or_default();
@@ -60,11 +61,11 @@ impl Kernel {
             command.arg(DEBIAN);
             return command;
         };
-        // The loader's path in the program is relative, and the library is for the program alone.
+        // The loader's path in the program is relative, and only this program may use the library.
         let library = unpacked.join(LIBRARY);
         command.current_dir(&library).arg("env").arg(format!("LD_LIBRARY_PATH={}", library.display()));
         command.arg(unpacked.join("linux"));
-        // A faster way to intercept system calls. Kernels before 6.16 take the word for one of the first process's.
+        // A faster way to intercept system calls. Kernels before 6.16 pass the word on to the first process.
         command.arg("seccomp=on").arg(format!("LAB_MODULES={}", unpacked.join(MODULES).display()));
         command
     }

@@ -1,4 +1,4 @@
-//! A script that runs in a guest, and what became of it.
+//! A script that runs in a guest, and its result.
 
 use crate::hand::{receive, send};
 use std::io;
@@ -8,24 +8,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Most bytes of output kept; what comes after is lost.
+/// The most bytes of output kept; the rest is lost.
 const OUTPUT_BYTES_MAX: usize = 64 << 20;
-/// The code of a script that was killed because its time was over.
+/// Exit code of a script that was killed at its timeout.
 const TIMED_OUT: i32 = 124;
-/// The code of a script whose guest went away.
+/// Exit code of a script whose guest died.
 const GUEST_LOST: i32 = 255;
 
-/// What a script printed, on standard output and standard error together, and its exit code.
+/// The output of a script (standard output and standard error together) and its exit code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Output {
-    /// What it printed; bytes that are not UTF-8 are replaced.
+    /// The output; bytes that are not UTF-8 are replaced.
     pub text: String,
-    /// Its exit code; 128 and the signal if it was killed, 124 if its time was over, 255 if the guest was lost.
+    /// The exit code: 128 plus the signal if it was killed, 124 after a timeout, 255 if the guest died.
     pub code: i32,
 }
 
 impl Output {
-    /// Did it succeed?
+    /// True if the script succeeded.
     pub fn ok(&self) -> bool {
         self.code == 0
     }
@@ -58,7 +58,7 @@ impl Task {
                     append(&output, format!("lab: the guest is lost: {error}\n").as_bytes());
                     GUEST_LOST
                 });
-                let _ = end.send(code); // nobody waits for a task that was dropped
+                let _ = end.send(code); // a dropped task has no receiver
             });
             Ok(connection)
         });
@@ -68,12 +68,12 @@ impl Task {
         Task { connection: started.ok(), output, ended }
     }
 
-    /// What it printed so far.
+    /// The output so far.
     pub fn output(&self) -> String {
         String::from_utf8_lossy(&self.output.lock().unwrap_or_else(PoisonError::into_inner)).into_owned()
     }
 
-    /// Waits for the end, `patience` at most; then kills it.
+    /// Waits for the end. Kills the script after `patience`.
     pub fn wait(self, patience: Duration) -> Output {
         let code = match self.ended.recv_timeout(patience) {
             Ok(code) => code,
@@ -86,7 +86,7 @@ impl Task {
         Output { text: self.output(), code }
     }
 
-    /// Waits for the end without giving up the task: `None` when it still runs after `patience`.
+    /// Waits for the end without giving up the task; `None` if it still runs after `patience`.
     pub fn ended_within(&self, patience: Duration) -> Option<Output> {
         let code = self.ended.recv_timeout(patience).ok()?;
         Some(Output { text: self.output(), code })

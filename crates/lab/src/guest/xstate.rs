@@ -1,9 +1,11 @@
-//! Guests on processors with more registers than their kernel knows.
+//! Guests on processors with more registers than their kernel supports.
 //!
-//! Debian's user-mode Linux (6.1) keeps 2,696 bytes of a process's extended state. With AMX a processor has 11,008, and the
-//! host takes nothing less back (`EFAULT` from `PTRACE_SETREGSET`): the guest would die of its first process. A library that is
-//! loaded before it (`LD_PRELOAD`) fills in what the guest does not have from the process itself. It costs a system call for each one of the
-//! guest, so that it is used only where it must be.
+//! Debian's user-mode Linux (6.1) keeps 2,696 bytes of a process's extended state. With AMX a processor has
+//! 11,008. The host does not accept a shorter state (`EFAULT` from `PTRACE_SETREGSET`), so the guest would
+//! die at its first process.
+//!
+//! A library that is loaded before the kernel (`LD_PRELOAD`) takes the missing part from the process itself.
+//! It costs one extra system call for each system call of the guest, so it is used only on such processors.
 
 use crate::session::host_command;
 use std::fs;
@@ -11,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 const SOURCE: &str = include_str!("xstate.c");
 
-/// The library, built in this directory; none where the guest's kernel does without.
+/// Builds the library in this directory; `None` if the guest's kernel does not need it.
 pub(super) fn library(directory: &Path) -> Option<PathBuf> {
     let processors = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     if !has_amx(&processors) {

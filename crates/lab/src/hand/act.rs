@@ -1,7 +1,7 @@
-//! What a hand does with one file: each act opens, works and closes, as a short-lived program would.
+//! The operations of a hand on one file: each act opens, works and closes, like a short-lived program.
 //!
-//! The same acts run in a guest (through the agent) and on the host (in the test's own process), so that a checker can seat its
-//! writers and readers anywhere.
+//! The same acts run in a guest (through the agent) and on the host (in the test's own process). So a test
+//! can place its writers and readers anywhere.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
@@ -10,7 +10,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// Performs `verb` on its arguments; the reply's meaning depends on the verb.
+/// Performs `verb` on its arguments. The meaning of the reply depends on the verb.
 pub fn act(verb: &[u8], arguments: &[Vec<u8>]) -> io::Result<Vec<u8>> {
     let none = Vec::new();
     match (verb, arguments) {
@@ -49,7 +49,7 @@ fn number(digits: &[u8]) -> io::Result<u64> {
     text.parse().map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, format!("not a number: {text}")))
 }
 
-/// What an editor does: a new file under another name, then a rename over the old one.
+/// Replaces a file as editors do: writes a new file under another name, and renames it over the old one.
 fn replace(path: &Path, data: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().as_bytes().to_vec();
     name.extend_from_slice(b".new");
@@ -60,7 +60,7 @@ fn replace(path: &Path, data: &[u8]) -> io::Result<()> {
     fs::rename(&fresh, path)
 }
 
-/// The names in a directory, sorted, each ended by NUL.
+/// The names in a directory, sorted, each terminated by NUL.
 fn list(path: &Path) -> io::Result<Vec<u8>> {
     let mut names = fs::read_dir(path)?
         .map(|entry| entry.map(|entry| entry.file_name().into_vec()))

@@ -1,5 +1,6 @@
-//! Hands of a process of their own on the host: what ends it, such as a map whose file is cut, does not end the test; and
-//! no program that the test starts has copies of the files that they have open.
+//! Hands in a separate process on the host. If that process dies, for instance because a mapped file was
+//! truncated, the test continues. Also, programs that the test starts do not inherit the files that these
+//! hands have open.
 
 use std::io::{BufRead, BufReader};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -9,7 +10,7 @@ use std::time::Duration;
 use super::Hand;
 use crate::session::free_port;
 
-/// A process with hands.
+/// A process that serves hands.
 #[derive(Debug)]
 pub struct Agent {
     child: Child,
@@ -17,7 +18,7 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts one, and waits until it answers.
+    /// Starts the process, and waits until it accepts connections.
     pub fn start() -> Agent {
         let host = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let address = SocketAddr::new(host, free_port(host));
@@ -30,7 +31,7 @@ impl Agent {
         Agent { child, address }
     }
 
-    /// One more hand; an act that takes longer than `patience` has failed.
+    /// Connects another hand. An act that takes longer than `patience` fails.
     pub fn hand(&self, patience: Duration) -> Hand {
         let hand =
             TcpStream::connect(self.address).and_then(|connection| Hand::connected(connection, patience));
@@ -41,7 +42,7 @@ impl Agent {
 impl Drop for Agent {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // One that hangs in a file system stays until that ends.
+        // A process that hangs in a file system stays until that ends.
         let _ = self.child.try_wait();
     }
 }

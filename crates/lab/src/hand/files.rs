@@ -1,4 +1,4 @@
-//! Files that a hand keeps open from one act to the next, as a program that runs for a while does.
+//! Files that a hand keeps open from one act to the next, like a long-running program.
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
@@ -9,7 +9,7 @@ use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 
 use super::sys::{self, Lock};
 
-/// Files that one hand may keep open.
+/// The most files that one hand may keep open.
 const OPEN_MAX: usize = 4096;
 
 /// The open files of one hand, by number.
@@ -20,7 +20,7 @@ pub struct Files {
 }
 
 impl Files {
-    /// Performs a verb that is about an open file; `None` if it is another.
+    /// Performs a verb on an open file; `None` if the verb is another one.
     pub fn act(&mut self, verb: &[u8], arguments: &[Vec<u8>]) -> Option<io::Result<Vec<u8>>> {
         let done = |result: io::Result<()>| result.map(|()| Vec::new());
         Some(match (verb, arguments) {
@@ -41,8 +41,9 @@ impl Files {
         })
     }
 
-    /// Its number and its inode's. The letters of `mode`: `r` to read or `w` to read and write, and then `n` to make it
-    /// where it is absent, `c` to make it and nothing else, `t` to empty it, `d` for `O_DIRECT`.
+    /// Opens a file. Returns its number and its inode number. The letters of `mode` begin with `r` (read) or
+    /// `w` (read and write). More letters may follow: `n` creates a missing file, `c` creates it and fails if
+    /// it exists, `t` truncates it, `d` is `O_DIRECT`.
     fn open(&mut self, path: &[u8], mode: &[u8]) -> io::Result<Vec<u8>> {
         if self.open.len() >= OPEN_MAX {
             return Err(io::Error::other("a hand has that many files open"));
@@ -60,7 +61,7 @@ impl Files {
         Ok(format!("{} {inode}", self.last).into_bytes())
     }
 
-    /// What close(2) fails with is what a flush failed with; dropping a file would not tell.
+    /// Returns the error of close(2), which includes that of a failed flush. Dropping the file would lose it.
     fn close(&mut self, file: &[u8]) -> io::Result<()> {
         let file = self.open.remove(&number(file)?).ok_or_else(unknown)?;
         sys::close(file)
@@ -81,7 +82,7 @@ impl Files {
         })
     }
 
-    /// Through a map of its own, up to the end that the file has for the kernel.
+    /// Reads through a mapping of its own, up to the end of the file as the kernel knows it.
     fn read_map(&self, file: &[u8], offset: &[u8], length: &[u8]) -> io::Result<Vec<u8>> {
         self.with(file, |file| sys::read_map(file, number(offset)?, number(length)? as usize))
     }

@@ -1,16 +1,17 @@
-//! Messages between a test and the hand in its guest: a count of fields, then each field's length and bytes, big-endian.
+//! Messages between a test and the hand in its guest: the number of fields, then length and bytes of each
+//! field. Integers are big-endian.
 //!
-//! Both ends are built from the same source in the same run, so there are no versions. Lengths are bounded all the same: a guest
-//! that went astray must not take the test's memory with it.
+//! Both ends are built from the same source in the same run, so there is no version number. Lengths are
+//! bounded nevertheless: a faulty guest must not exhaust the memory of the test.
 
 use std::io::{self, Read, Write};
 
-/// Most fields a message has.
+/// The most fields of a message.
 const FIELDS_MAX: u32 = 8;
-/// Most bytes a field has.
+/// The most bytes of a field.
 const FIELD_BYTES_MAX: u32 = 64 << 20;
 
-/// The fields of one message; the first names what it is.
+/// The fields of a message; the first is its kind.
 pub type Message = Vec<Vec<u8>>;
 
 /// Sends one message.
@@ -24,7 +25,7 @@ pub fn send(to: &mut impl Write, fields: &[&[u8]]) -> io::Result<()> {
     to.write_all(&bytes)
 }
 
-/// Receives one message; `None` when the other end closed between two.
+/// Receives one message; `None` if the other end has closed the connection between two messages.
 pub fn receive(from: &mut impl Read) -> io::Result<Option<Message>> {
     let mut first = [0u8; 1];
     if from.read(&mut first)? == 0 {

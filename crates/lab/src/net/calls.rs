@@ -1,17 +1,18 @@
-//! Reads ONC RPC calls out of a byte stream as it passes: which program, version and procedure each call is for.
+//! Parses ONC RPC calls in a byte stream: program, version and procedure of each call.
 //!
-//! Knows record marking (RFC 5531, section 11) and the fixed head of a call, and skips the rest. A stream that is no RPC is given up.
+//! It knows record marking (RFC 5531, section 11) and the fixed header of a call, and skips the rest. If a
+//! stream turns out not to be RPC, it stops parsing.
 
-/// Largest fragment believed.
+/// The largest fragment that is accepted.
 const FRAGMENT_BYTES_MAX: u32 = 64 << 20;
-/// Transaction id, message type, RPC version, program, version, procedure.
+/// Length of xid, message type, RPC version, program, version and procedure.
 const HEAD_BYTES: usize = 24;
 /// Message type of a call.
 const CALL: u32 = 0;
-/// The bit of a record mark that says that no more fragments follow.
+/// The bit of a record mark that marks the last fragment.
 const LAST_FRAGMENT: u32 = 1 << 31;
 
-/// What a call is for.
+/// The target of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Call {
     pub(super) program: u32,
@@ -19,7 +20,7 @@ pub(super) struct Call {
     pub(super) procedure: u32,
 }
 
-/// Where in the stream the reader is.
+/// Position of the parser in the stream.
 #[derive(Debug)]
 pub(super) struct CallReader {
     mark: Vec<u8>,
@@ -40,7 +41,7 @@ impl CallReader {
         }
     }
 
-    /// Takes the next bytes of the stream; gives the calls whose heads they complete.
+    /// Parses the next bytes of the stream. Returns the calls whose headers they complete.
     pub(super) fn feed(&mut self, mut bytes: &[u8]) -> Vec<Call> {
         let mut calls = Vec::new();
         while !bytes.is_empty() && !self.given_up {
@@ -75,7 +76,7 @@ impl CallReader {
         self.given_up = self.fragment_left > FRAGMENT_BYTES_MAX;
     }
 
-    /// The call whose head is complete, if it is one.
+    /// The call of a complete header; `None` if the message is not a call.
     fn call(&mut self) -> Option<Call> {
         let words: Vec<u32> = self
             .head

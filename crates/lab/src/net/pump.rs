@@ -10,38 +10,38 @@ use std::time::Instant;
 
 /// Bytes moved at once.
 const CHUNK_BYTES: usize = 256 << 10;
-/// Chunks under way in one direction: 16 MiB, enough for a gigabit at 100 ms.
+/// The most chunks in flight in one direction: 16 MiB, enough for 1 Gbit/s at 100 ms.
 const CHUNKS_MAX: usize = 64;
 
-/// Which way bytes go.
+/// Direction of the bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Way {
     /// To the target: calls.
     Up,
-    /// From it: replies.
+    /// From the target: replies.
     Down,
 }
 
-/// Moves bytes from one stream to another, each chunk no sooner than the delay after it came.
+/// Moves bytes from one stream to another, each chunk with the delay.
 pub(super) struct Pump<'a> {
     pub(super) shared: &'a Shared,
     pub(super) from: &'a TcpStream,
     pub(super) to: &'a TcpStream,
     pub(super) way: Way,
-    /// The count of resets when the connection was made.
+    /// Number of resets when the connection was made.
     pub(super) resets: u64,
 }
 
 type Chunk = (Instant, Vec<u8>);
 
 impl Pump<'_> {
-    /// Runs until either stream ends; the end is passed on.
+    /// Runs until either stream ends, and then ends the other.
     pub(super) fn run(&self) {
         let (queue, due) = sync_channel(CHUNKS_MAX);
         thread::scope(|scope| {
             scope.spawn(move || {
                 self.write(&due);
-                drop(due); // the reader must not wait for room in a queue that nobody empties
+                drop(due); // otherwise the reader could wait forever for capacity in the queue
             });
             self.read(&queue);
             drop(queue);
@@ -82,7 +82,7 @@ impl Pump<'_> {
         let _ = to.shutdown(Shutdown::Write);
     }
 
-    /// Waits out a black hole; false when the connection was reset.
+    /// Waits until the network is no black hole. Returns false if the connection was reset.
     fn complete(&self) -> bool {
         let dead = |state: &State| state.ended || state.resets != self.resets;
         let state = self.shared.wait_while(|state| state.cut == Some(Cut::BlackHole) && !dead(state));

@@ -1,4 +1,4 @@
-//! The relay on loopback, against an echo.
+//! Tests of the relay on loopback with an echo server.
 
 use super::{Cut, Relay};
 use crate::session::wait_for;

@@ -1,7 +1,7 @@
-//! nfs-ganesha on the host: an NFS server in user space, with a directory of the host behind it.
+//! nfs-ganesha on the host: an NFS server in user space that exports a directory of the host.
 //!
-//! It caches attributes and names of what it exports: change files through it, never behind its back. Its VFS back end grants no
-//! delegations.
+//! It caches attributes and names of its export, so change files only through the server. Its VFS back end
+//! grants no delegations.
 
 use crate::origin::Origin;
 use crate::process::{Process, Program};
@@ -24,14 +24,15 @@ pub struct Ganesha {
 }
 
 impl Ganesha {
-    /// Exports a new empty directory as `/export`, on free ports of the lab's address, and waits until it answers.
+    /// Exports a new empty directory as `/export` on free ports of the lab's address, and waits until the
+    /// server answers.
     pub fn start(lab: &Lab) -> Ganesha {
         let directory = lab.subdirectory("ganesha-export");
         Ganesha::serve(lab, &directory)
     }
 
-    /// Exports `directory`, which must be on a file system with handles (ext4, xfs, btrfs; on tmpfs it lists a directory over
-    /// and over once a name in it was removed).
+    /// Exports `directory`. Its file system must support file handles (ext4, xfs, btrfs). On tmpfs, once a
+    /// name was removed from a directory, the server lists that directory endlessly.
     pub fn serve(lab: &Lab, directory: &Path) -> Ganesha {
         let run = lab.ensure_rpcbind();
         let host = lab.address();
@@ -65,7 +66,7 @@ impl Ganesha {
         ganesha
     }
 
-    /// Where it exports.
+    /// The address of its export.
     pub fn origin(&self) -> Origin {
         self.origin.clone()
     }
@@ -75,7 +76,7 @@ impl Ganesha {
         self.process.pid()
     }
 
-    /// The directory it exports. Look, and do not touch while it runs.
+    /// The exported directory. Do not change files there while the server runs.
     pub fn directory(&self) -> &Path {
         &self.directory
     }
@@ -85,7 +86,7 @@ impl Ganesha {
         self.process.kill();
     }
 
-    /// Starts it again on the same ports after [`Ganesha::kill`], and waits until it answers.
+    /// Restarts it on the same ports after [`Ganesha::kill`], and waits until it answers.
     pub fn restart(&mut self) {
         self.process.restart();
         self.wait_until_ready();

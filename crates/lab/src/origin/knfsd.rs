@@ -1,7 +1,8 @@
-//! The Linux kernel's NFS server, in a guest of its own on an ext4 image that outlives the guest.
+//! The Linux kernel's NFS server, in its own guest on an ext4 image that outlives the guest.
 //!
-//! The exported tree is the guest's `/mnt/exp`; a script there changes files behind the back of whoever stands in front. Guests do not
-//! reach each other, so the server is reached through a link of its own, whose addresses stay when the guest is replaced.
+//! The exported tree is `/mnt/exp` of the guest. A script there changes files without the knowledge of the
+//! server's clients. Guests cannot reach each other, so clients reach the server through its own link. The
+//! addresses of the link stay the same when the guest is replaced.
 
 use crate::guest::{Guest, GuestOptions};
 use crate::log::say;
@@ -18,11 +19,12 @@ const SET_UP: &str = include_str!("knfsd.sh");
 const EXPORT: &str = "/mnt/exp";
 const PORT: u16 = 2049;
 const MOUNTPORT: u16 = 20048;
-/// Tells who listens, and which of the service's programs run.
+/// Shows the listening sockets and the running programs of the service.
 const LISTENERS: &str = "ss -ltn; ps ax | grep rp[c]; sleep 5";
-/// Tells what a server that has fallen silent is at: its load, memory, connections, threads, and what its kernel said last.
+/// Shows the state of a server that no longer answers: load, memory, connections, threads, last kernel
+/// messages.
 const AT: &str = "uptime; grep -E 'MemFree|Dirty|Writeback' /proc/meminfo; ss -tn; ps ax -o stat,wchan:32,comm | grep -E '^D|nfsd' || true; dmesg | tail -n 20";
-/// Server threads: the usual default.
+/// Number of server threads: the usual default.
 const THREADS: u32 = 8;
 /// Size of the image; it is sparse.
 const IMAGE_BYTES: u64 = 6 << 30;
@@ -39,12 +41,12 @@ pub struct Knfsd {
 }
 
 impl Knfsd {
-    /// Boots a guest, exports a fresh ext4 file system and waits until it answers.
+    /// Boots a guest, exports a new ext4 file system, and waits until the server answers.
     pub fn start(lab: &Lab) -> Knfsd {
         Knfsd::of_size(lab, IMAGE_BYTES)
     }
 
-    /// The same with a file system of so many bytes.
+    /// As `start`, with a file system of `bytes` bytes.
     pub fn of_size(lab: &Lab, bytes: u64) -> Knfsd {
         let image = lab.directory().join("knfsd.ext4");
         let created = File::create(&image).and_then(|file| file.set_len(bytes));
@@ -55,27 +57,28 @@ impl Knfsd {
         knfsd
     }
 
-    /// Where it exports: an address of the host that everybody reaches and that outlives a crash.
+    /// The address of its export: an address of the host that all guests can reach, and that stays the same
+    /// after a crash.
     pub fn origin(&self) -> Origin {
         self.link().origin()
     }
 
-    /// The same for version 4, whose root is what is exported.
+    /// The same for version 4, where the export is the root.
     pub fn origin_v4(&self) -> Origin {
         Origin { export: "/".to_owned(), ..self.origin() }
     }
 
-    /// The way to it, to be cut or slowed.
+    /// The network to the server, which can be cut or slowed.
     pub fn link(&self) -> &Link {
         self.link.as_ref().unwrap_or_else(|| panic!("lab: the server never came up"))
     }
 
-    /// The guest it runs in.
+    /// The guest that it runs in.
     pub fn guest(&self) -> &Guest {
         self.guest.as_ref().unwrap_or_else(|| panic!("lab: the server's guest is off"))
     }
 
-    /// Runs a script at the server, in the exported directory; it must succeed.
+    /// Runs a script at the server in the exported directory; the script must succeed.
     #[track_caller]
     pub fn sh(&self, script: &str) -> String {
         self.guest().sh(&format!("cd {EXPORT}\n{script}"))
@@ -87,13 +90,14 @@ impl Knfsd {
         CallCounts::parse(&self.guest().sh("cat /proc/net/rpc/nfsd"))
     }
 
-    /// Stops the service; connections are closed, new ones refused.
+    /// Stops the service. Connections are closed, and new ones are refused.
     #[track_caller]
     pub fn stop_service(&self) {
         self.guest().sh("rpc.nfsd 0");
     }
 
-    /// Starts the service again. (Version 4 clients wait for the grace period, which is ended at once.)
+    /// Starts the service again, and ends its grace period at once, so that version 4 clients need not wait
+    /// for it.
     #[track_caller]
     pub fn start_service(&self) {
         self.guest().sh(&format!(
@@ -102,7 +106,8 @@ impl Knfsd {
         self.wait_until_ready();
     }
 
-    /// Pulls the plug and boots again on the same image: what was not stable is lost. Until the service is up again nothing answers.
+    /// Kills the guest like a power failure, and boots again on the same image. Unstable data is lost.
+    /// Nothing answers until the service runs again.
     pub fn crash(&mut self) {
         self.link().cut(Cut::BlackHole);
         drop(self.guest.take());
@@ -145,7 +150,7 @@ impl Knfsd {
 }
 
 impl Drop for Knfsd {
-    /// A test that fails shows whether it was the server that hung.
+    /// If the test is failing, shows whether the server was hanging.
     fn drop(&mut self) {
         if let Some(guest) = self.guest.as_ref().filter(|_| std::thread::panicking()) {
             let told = guest.run_for(Duration::from_secs(10), AT);

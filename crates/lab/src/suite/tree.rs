@@ -1,6 +1,6 @@
-//! A source tree to copy about: a C program of 24 modules among 540 files, the same in every run.
+//! A source tree for copy tests: a C program of 24 modules among 540 files, identical in every run.
 //!
-//! It builds with make and gcc; the program prints a number that is known here.
+//! make and gcc build it, and the program prints a number that is known here.
 
 use crate::rng::Rng;
 use crate::session::Lab;
@@ -13,14 +13,15 @@ use std::process::Command;
 
 /// Translation units.
 const MODULES: usize = 24;
-/// Headers with a table each.
+/// Headers with one table each.
 const TABLES: usize = 192;
 /// Text files of all sizes.
 const DOCUMENTS: usize = 300;
-/// Entries of a table.
+/// Entries per table.
 const TABLE_ENTRIES: usize = 16;
 
-/// Writes the tree to `tree` in the lab's directory, and the checksums of its files to `tree.sha256` beside it, once per stay.
+/// Writes the tree to `tree` in the lab's directory, and the checksums of its files to `tree.sha256`, once
+/// per test.
 pub fn provide(lab: &Lab) {
     let root = lab.directory().join("tree");
     if root.exists() {
@@ -42,7 +43,7 @@ pub fn generate(root: &Path) -> io::Result<()> {
     symlink("doc/chapter-00/text-000.txt", root.join("README"))
 }
 
-/// Headers `tables/tNNN.h`; returns the sum of each.
+/// Writes headers `tables/tNNN.h`; returns the sum of each table.
 fn write_tables(root: &Path, rng: &mut Rng) -> io::Result<Vec<u64>> {
     fs::create_dir_all(root.join("include/tables"))?;
     (0..TABLES)
@@ -57,7 +58,8 @@ fn write_tables(root: &Path, rng: &mut Rng) -> io::Result<Vec<u64>> {
         .collect()
 }
 
-/// Modules `src/mNN.c` with a header each, a main program and a Makefile; returns what the program prints.
+/// Writes modules `src/mNN.c` with one header each, a main program and a Makefile. Returns the number that
+/// the program prints.
 fn write_modules(root: &Path, rng: &mut Rng, tables: &[u64]) -> io::Result<u64> {
     fs::create_dir_all(root.join("src"))?;
     let (mut includes, mut calls, mut answer) = (String::new(), String::new(), 0u64);
@@ -90,7 +92,7 @@ fn write_modules(root: &Path, rng: &mut Rng, tables: &[u64]) -> io::Result<u64> 
     Ok(answer)
 }
 
-/// Text files in nested directories, from nothing to 60 KiB.
+/// Writes text files from 0 to 60 KiB in nested directories.
 fn write_documents(root: &Path, rng: &mut Rng) -> io::Result<()> {
     const WORDS: [&str; 12] = [
         "lease", "vnode", "the", "cache", "of", "server", "handle", "and", "reply", "client", "is", "stable",

@@ -1,5 +1,5 @@
-//! Attributes, what may be set of them, weak cache consistency, and the procedures about them (RFC 1813, sections 2.5,
-//! 2.6, 3.3.1, 3.3.2 and 3.3.4).
+//! Attributes, settable attributes, weak cache consistency, and the procedures for them (RFC 1813, sections
+//! 2.5, 2.6, 3.3.1, 3.3.2 and 3.3.4).
 
 use xdr::Xdr;
 
@@ -36,9 +36,9 @@ pub struct Specdata {
 /// `nfstime3`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Xdr)]
 pub struct Nfstime {
-    /// Since 1970.
+    /// Seconds since 1970.
     pub seconds: u32,
-    /// Within the second.
+    /// Nanoseconds in the second.
     pub nseconds: u32,
 }
 
@@ -108,7 +108,7 @@ pub enum SetTime {
     SetToClientTime(Nfstime),
 }
 
-/// `sattr3`: what is `None` stays as it is.
+/// `sattr3`: fields that are `None` are not changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct Sattr {
     /// Permission bits.
@@ -146,14 +146,14 @@ pub struct SetattrArgs {
     pub object: Handle,
     /// What to set.
     pub new_attributes: Sattr,
-    /// `sattrguard3`: only if ctime still is this.
+    /// `sattrguard3`: set only if ctime still has this value.
     pub guard: Option<Nfstime>,
 }
 
 /// `SETATTR3resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct SetattrOk {
-    /// The object before and after.
+    /// Attributes before and after the operation.
     pub obj_wcc: WccData,
 }
 
@@ -161,7 +161,7 @@ pub struct SetattrOk {
 pub const ACCESS3_READ: u32 = 0x01;
 /// Looking up a name in a directory.
 pub const ACCESS3_LOOKUP: u32 = 0x02;
-/// Rewriting data or entries that are there.
+/// Overwriting existing data or entries.
 pub const ACCESS3_MODIFY: u32 = 0x04;
 /// Writing new data or adding entries.
 pub const ACCESS3_EXTEND: u32 = 0x08;
@@ -175,7 +175,7 @@ pub const ACCESS3_EXECUTE: u32 = 0x20;
 pub struct AccessArgs {
     /// The object.
     pub object: Handle,
-    /// The bits asked for.
+    /// The requested bits.
     pub access: u32,
 }
 

@@ -4,7 +4,7 @@ use xdr::{LinkedList, Xdr};
 
 use super::{Fattr, Filename, Handle, Verifier};
 
-/// The most entries in one answer: more than the smallest entries fill 1 MiB.
+/// The most entries in one reply: more than the smallest entries fill 1 MiB.
 pub const ENTRIES_MAX: usize = 1 << 16;
 
 /// `READDIR3args`.
@@ -12,11 +12,11 @@ pub const ENTRIES_MAX: usize = 1 << 16;
 pub struct ReaddirArgs {
     /// The directory.
     pub dir: Handle,
-    /// Behind which entry to go on; zero from the start.
+    /// Cookie of the entry to continue after; zero for the start.
     pub cookie: u64,
-    /// That of the first answer; zero at first.
+    /// The verifier from the first reply; zero in the first request.
     pub cookieverf: Verifier,
-    /// The most bytes in the answer, all of `READDIR3resok` counted.
+    /// The most bytes in the reply, counting all of `READDIR3resok`.
     pub count: u32,
 }
 
@@ -27,20 +27,20 @@ pub struct Entry {
     pub fileid: u64,
     /// Name.
     pub name: Filename,
-    /// Where reading goes on behind it.
+    /// Cookie for continuing after this entry.
     pub cookie: u64,
 }
 
-/// `READDIR3resok`, with `dirlist3` in place.
+/// `READDIR3resok`, with `dirlist3` inlined.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct ReaddirOk {
     /// The directory's attributes.
     pub dir_attributes: Option<Fattr>,
-    /// To be given with the next cookie.
+    /// The client returns it together with a cookie.
     pub cookieverf: Verifier,
     /// The entries.
     pub entries: LinkedList<Entry, ENTRIES_MAX>,
-    /// The directory ends here.
+    /// True at the end of the directory.
     pub eof: bool,
 }
 
@@ -49,13 +49,13 @@ pub struct ReaddirOk {
 pub struct ReaddirplusArgs {
     /// The directory.
     pub dir: Handle,
-    /// Behind which entry to go on; zero from the start.
+    /// Cookie of the entry to continue after; zero for the start.
     pub cookie: u64,
-    /// That of the first answer; zero at first.
+    /// The verifier from the first reply; zero in the first request.
     pub cookieverf: Verifier,
     /// The most bytes of names, fileids and cookies.
     pub dircount: u32,
-    /// The most bytes in the answer, all of `READDIRPLUS3resok` counted.
+    /// The most bytes in the reply, counting all of `READDIRPLUS3resok`.
     pub maxcount: u32,
 }
 
@@ -66,23 +66,23 @@ pub struct Entryplus {
     pub fileid: u64,
     /// Name.
     pub name: Filename,
-    /// Where reading goes on behind it.
+    /// Cookie for continuing after this entry.
     pub cookie: u64,
-    /// What the name leads to.
+    /// The attributes of the object.
     pub name_attributes: Option<Fattr>,
     /// Its handle.
     pub name_handle: Option<Handle>,
 }
 
-/// `READDIRPLUS3resok`, with `dirlistplus3` in place.
+/// `READDIRPLUS3resok`, with `dirlistplus3` inlined.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct ReaddirplusOk {
     /// The directory's attributes.
     pub dir_attributes: Option<Fattr>,
-    /// To be given with the next cookie.
+    /// The client returns it together with a cookie.
     pub cookieverf: Verifier,
     /// The entries.
     pub entries: LinkedList<Entryplus, ENTRIES_MAX>,
-    /// The directory ends here.
+    /// True at the end of the directory.
     pub eof: bool,
 }

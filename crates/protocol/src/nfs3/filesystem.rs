@@ -16,27 +16,27 @@ pub struct FsArgs {
 pub struct FsstatOk {
     /// The object's attributes.
     pub obj_attributes: Option<Fattr>,
-    /// Bytes in all.
+    /// Total bytes.
     pub tbytes: u64,
-    /// Bytes free.
+    /// Free bytes.
     pub fbytes: u64,
-    /// Bytes free for the caller.
+    /// Free bytes available to the caller.
     pub abytes: u64,
-    /// Files in all.
+    /// Total files.
     pub tfiles: u64,
-    /// Files free.
+    /// Free files.
     pub ffiles: u64,
-    /// Files free for the caller.
+    /// Free files available to the caller.
     pub afiles: u64,
-    /// Seconds for which none of it is expected to change.
+    /// Seconds for which the values above are not expected to change.
     pub invarsec: u32,
 }
 
-/// Hard links work.
+/// The file system supports hard links.
 pub const FSF3_LINK: u32 = 0x0001;
-/// Symbolic links work.
+/// The file system supports symbolic links.
 pub const FSF3_SYMLINK: u32 = 0x0002;
-/// PATHCONF is the same for all of the file system.
+/// PATHCONF is the same for the entire file system.
 pub const FSF3_HOMOGENEOUS: u32 = 0x0008;
 /// SETATTR can set times.
 pub const FSF3_CANSETTIME: u32 = 0x0010;
@@ -50,19 +50,19 @@ pub struct FsinfoOk {
     pub rtmax: u32,
     /// Preferred bytes in a READ.
     pub rtpref: u32,
-    /// READ sizes are best a multiple of this.
+    /// READ sizes should be a multiple of this.
     pub rtmult: u32,
     /// Most bytes in a WRITE.
     pub wtmax: u32,
     /// Preferred bytes in a WRITE.
     pub wtpref: u32,
-    /// WRITE sizes are best a multiple of this.
+    /// WRITE sizes should be a multiple of this.
     pub wtmult: u32,
     /// Preferred bytes in a READDIR.
     pub dtpref: u32,
     /// Largest file.
     pub maxfilesize: u64,
-    /// Granule of time stamps.
+    /// Timestamp granularity.
     pub time_delta: Nfstime,
     /// The `FSF3_…` bits.
     pub properties: u32,
@@ -77,12 +77,12 @@ pub struct PathconfOk {
     pub linkmax: u32,
     /// Longest name.
     pub name_max: u32,
-    /// Longer names are an error, not cut.
+    /// Longer names are an error; the server does not truncate them.
     pub no_trunc: bool,
     /// Only the superuser may change an owner.
     pub chown_restricted: bool,
-    /// Case does not matter in names.
+    /// Names are case-insensitive.
     pub case_insensitive: bool,
-    /// Case is kept in names.
+    /// Names keep their case.
     pub case_preserving: bool,
 }

@@ -38,7 +38,7 @@ pub struct ReadOk {
     pub file_attributes: Option<Fattr>,
     /// Number of bytes read: the length of `data`.
     pub count: u32,
-    /// The read reaches the end of the file.
+    /// True if the read reaches the end of the file.
     pub eof: bool,
     /// The bytes.
     pub data: Bulk,
@@ -64,7 +64,7 @@ pub struct WriteArgs {
     pub offset: u64,
     /// Number of bytes: the length of `data`.
     pub count: u32,
-    /// How durable the write must be before it is answered.
+    /// How durable the write must be before the server replies.
     pub stable: StableHow,
     /// The bytes.
     pub data: Bulk,
@@ -73,13 +73,13 @@ pub struct WriteArgs {
 /// `WRITE3resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct WriteOk {
-    /// The file before and after.
+    /// Attributes before and after the operation.
     pub file_wcc: WccData,
     /// Number of bytes written.
     pub count: u32,
     /// How durable they are.
     pub committed: StableHow,
-    /// Changes when unstable writes may have been lost.
+    /// Changes if unstable writes may have been lost.
     pub verf: Verifier,
 }
 
@@ -90,15 +90,15 @@ pub struct CommitArgs {
     pub file: Handle,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes; zero is to the end of the file.
+    /// Number of bytes; zero means to the end of the file.
     pub count: u32,
 }
 
 /// `COMMIT3resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct CommitOk {
-    /// The file before and after.
+    /// Attributes before and after the operation.
     pub file_wcc: WccData,
-    /// To compare with that of the writes.
+    /// To compare with the verifier of the writes.
     pub verf: Verifier,
 }

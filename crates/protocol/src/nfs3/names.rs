@@ -1,4 +1,4 @@
-//! Procedures that look up, make, remove and move names (RFC 1813, sections 3.3.3 and 3.3.8 to 3.3.15).
+//! Procedures that look up, create, remove and rename names (RFC 1813, sections 3.3.3 and 3.3.8 to 3.3.15).
 
 use xdr::Xdr;
 
@@ -23,24 +23,24 @@ pub struct LookupArgs {
 /// `LOOKUP3resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct LookupOk {
-    /// What the name leads to.
+    /// The handle of the object.
     pub object: Handle,
     /// Its attributes.
     pub obj_attributes: Option<Fattr>,
-    /// Those of the directory.
+    /// The attributes of the directory.
     pub dir_attributes: Option<Fattr>,
 }
 
 /// `createhow3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub enum CreateHow {
-    /// `UNCHECKED`: an existing file will do.
+    /// `UNCHECKED`: the name may exist.
     #[xdr(case = 0)]
     Unchecked(Sattr),
     /// `GUARDED`: the name must not exist.
     #[xdr(case = 1)]
     Guarded(Sattr),
-    /// `EXCLUSIVE`: the name must not exist, unless made with this verifier.
+    /// `EXCLUSIVE`: the name must not exist, unless it was created with this verifier.
     #[xdr(case = 2)]
     Exclusive(Verifier),
 }
@@ -50,7 +50,7 @@ pub enum CreateHow {
 pub struct CreateArgs {
     /// Directory and name.
     pub location: DirOpArgs,
-    /// How.
+    /// The create mode.
     pub how: CreateHow,
 }
 
@@ -61,7 +61,7 @@ pub struct CreateOk {
     pub obj: Option<Handle>,
     /// Its attributes.
     pub obj_attributes: Option<Fattr>,
-    /// The directory before and after.
+    /// Attributes of the directory before and after the operation.
     pub dir_wcc: WccData,
 }
 
@@ -70,16 +70,16 @@ pub struct CreateOk {
 pub struct MkdirArgs {
     /// Directory and name.
     pub location: DirOpArgs,
-    /// Its first attributes.
+    /// Its initial attributes.
     pub attributes: Sattr,
 }
 
-/// `SYMLINK3args`, with `symlinkdata3` in place.
+/// `SYMLINK3args`, with `symlinkdata3` inlined.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct SymlinkArgs {
     /// Directory and name.
     pub location: DirOpArgs,
-    /// Its first attributes.
+    /// Its initial attributes.
     pub symlink_attributes: Sattr,
     /// Its target.
     pub symlink_data: Nfspath,
@@ -100,7 +100,7 @@ pub enum MknodData {
     /// `NF3FIFO`
     #[xdr(case = 7)]
     Fifo(Sattr),
-    /// A type that MKNOD does not make: BADTYPE.
+    /// A type that MKNOD does not create: BADTYPE.
     #[xdr(default)]
     Other(u32),
 }
@@ -110,7 +110,7 @@ pub enum MknodData {
 pub struct MknodArgs {
     /// Directory and name.
     pub location: DirOpArgs,
-    /// What.
+    /// Type and attributes of the object.
     pub what: MknodData,
 }
 
@@ -124,7 +124,7 @@ pub struct RemoveArgs {
 /// `REMOVE3resok` and `RMDIR3resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct RemoveOk {
-    /// The directory before and after.
+    /// Attributes of the directory before and after the operation.
     pub dir_wcc: WccData,
 }
 
@@ -140,9 +140,9 @@ pub struct RenameArgs {
 /// `RENAME3resok` and `RENAME3resfail`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct RenameRes {
-    /// The directory that the name leaves, before and after.
+    /// The old directory, before and after the operation.
     pub fromdir_wcc: WccData,
-    /// The directory that it comes to.
+    /// The new directory, before and after the operation.
     pub todir_wcc: WccData,
 }
 
@@ -151,7 +151,7 @@ pub struct RenameRes {
 pub struct LinkArgs {
     /// The file.
     pub file: Handle,
-    /// Its further name.
+    /// Its additional name.
     pub link: DirOpArgs,
 }
 
@@ -160,6 +160,6 @@ pub struct LinkArgs {
 pub struct LinkRes {
     /// The file's attributes.
     pub file_attributes: Option<Fattr>,
-    /// The directory before and after.
+    /// Attributes of the directory before and after the operation.
     pub linkdir_wcc: WccData,
 }

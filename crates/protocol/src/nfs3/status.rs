@@ -1,7 +1,7 @@
-//! Why a procedure failed (RFC 1813, section 2.6).
+//! The error statuses (RFC 1813, section 2.6).
 
 crate::reply::failures! {
-    /// `nfsstat3`, less `NFS3_OK`, which [`crate::Reply::Ok`] is.
+    /// `nfsstat3` without `NFS3_OK`, which is [`crate::Reply::Ok`].
     Status {
         /// `NFS3ERR_PERM`: not owner.
         Perm = 1,
@@ -39,13 +39,13 @@ crate::reply::failures! {
         NotEmpty = 66,
         /// `NFS3ERR_DQUOT`: quota exceeded.
         Dquot = 69,
-        /// `NFS3ERR_STALE`: the handle names nothing any more.
+        /// `NFS3ERR_STALE`: the handle's object no longer exists.
         Stale = 70,
         /// `NFS3ERR_REMOTE`: too many levels of remote in path.
         Remote = 71,
         /// `NFS3ERR_BADHANDLE`: an illegal handle.
         BadHandle = 10001,
-        /// `NFS3ERR_NOT_SYNC`: the guard of a SETATTR does not hold.
+        /// `NFS3ERR_NOT_SYNC`: the guard of a SETATTR does not match.
         NotSync = 10002,
         /// `NFS3ERR_BAD_COOKIE`: the cookie is stale.
         BadCookie = 10003,
@@ -57,7 +57,7 @@ crate::reply::failures! {
         ServerFault = 10006,
         /// `NFS3ERR_BADTYPE`: a type of object that the server does not support.
         BadType = 10007,
-        /// `NFS3ERR_JUKEBOX`: started, but not soon done: try again later, with a new xid.
+        /// `NFS3ERR_JUKEBOX`: the operation has started but takes long: retry later with a new xid.
         Jukebox = 10008,
     }
 }

@@ -16,7 +16,7 @@ pub struct Ace {
     pub flag: u32,
     /// `ACE4_READ_DATA` and the like.
     pub access_mask: u32,
-    /// For whom.
+    /// The user, group or special name that the entry applies to.
     pub who: Limited,
 }
 
@@ -54,9 +54,9 @@ pub const ACL4_SUPPORT_ALARM_ACL: u32 = 0x8;
 pub const ACE4_FILE_INHERIT_ACE: u32 = 0x01;
 /// Inherited by new directories.
 pub const ACE4_DIRECTORY_INHERIT_ACE: u32 = 0x02;
-/// Inherited one level down only.
+/// Inherited only by direct children.
 pub const ACE4_NO_PROPAGATE_INHERIT_ACE: u32 = 0x04;
-/// Inherited, but not in force here.
+/// Inherited, but not in force for this object.
 pub const ACE4_INHERIT_ONLY_ACE: u32 = 0x08;
 /// Audit or alarm on success.
 pub const ACE4_SUCCESSFUL_ACCESS_ACE_FLAG: u32 = 0x10;
@@ -77,7 +77,7 @@ pub const ACE4_APPEND_DATA: u32 = 0x0000_0004;
 pub const ACE4_READ_NAMED_ATTRS: u32 = 0x0000_0008;
 /// Write named attributes.
 pub const ACE4_WRITE_NAMED_ATTRS: u32 = 0x0000_0010;
-/// Execute a file, or go through a directory.
+/// Execute a file, or traverse a directory.
 pub const ACE4_EXECUTE: u32 = 0x0000_0020;
 /// Remove from a directory.
 pub const ACE4_DELETE_CHILD: u32 = 0x0000_0040;
@@ -93,5 +93,5 @@ pub const ACE4_READ_ACL: u32 = 0x0002_0000;
 pub const ACE4_WRITE_ACL: u32 = 0x0004_0000;
 /// Change the owner.
 pub const ACE4_WRITE_OWNER: u32 = 0x0008_0000;
-/// Wait for it in the server.
+/// Use the object for interprocess synchronization.
 pub const ACE4_SYNCHRONIZE: u32 = 0x0010_0000;

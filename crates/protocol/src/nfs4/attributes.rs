@@ -1,5 +1,5 @@
-//! GETATTR, SETATTR, VERIFY, NVERIFY and ACCESS (RFC 8881, sections 18.7, 18.30, 18.31, 18.15 and 18.1), and the values
-//! of attributes that are more than a number (section 5).
+//! GETATTR, SETATTR, VERIFY, NVERIFY and ACCESS (RFC 8881, sections 18.7, 18.30, 18.31, 18.15 and 18.1), and
+//! the attribute values that are more than a number (section 5).
 
 use xdr::{Decode, Decoder, Encode, Encoder, Error, List, Opaque, Xdr};
 
@@ -9,7 +9,7 @@ use super::{ArgFattr, Bitmap, Component, Failure, Fattr, LayoutBody, Limited, St
 pub const ACCESS4_READ: u32 = 0x01;
 /// Looking up a name in a directory.
 pub const ACCESS4_LOOKUP: u32 = 0x02;
-/// Rewriting data or entries that are there.
+/// Overwriting existing data or entries.
 pub const ACCESS4_MODIFY: u32 = 0x04;
 /// Writing new data or adding entries.
 pub const ACCESS4_EXTEND: u32 = 0x08;
@@ -27,37 +27,37 @@ pub const ACCESS4_XALIST: u32 = 0x100;
 /// `ACCESS4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct AccessArgs {
-    /// The bits asked for.
+    /// The requested bits.
     pub access: u32,
 }
 
 /// `ACCESS4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct AccessOk {
-    /// Those of them that the server can tell of.
+    /// The requested bits that the server can check.
     pub supported: u32,
-    /// Those of them that are granted.
+    /// The requested bits that are granted.
     pub access: u32,
 }
 
 /// `GETATTR4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct GetattrArgs {
-    /// The attributes asked for.
+    /// The requested attributes.
     pub attr_request: Bitmap,
 }
 
 /// `GETATTR4resok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct GetattrOk {
-    /// Those of them that there are.
+    /// The requested attributes that the object has.
     pub obj_attributes: Box<Fattr>,
 }
 
 /// `SETATTR4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct SetattrArgs {
-    /// By what state, if the size is among them.
+    /// The stateid basis of a size change.
     pub stateid: Stateid,
     /// What to set.
     pub obj_attributes: ArgFattr,
@@ -66,20 +66,20 @@ pub struct SetattrArgs {
 /// `SETATTR4res` on success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct SetattrOk {
-    /// Which attributes were set.
+    /// The attributes that were set.
     pub attrsset: Bitmap,
 }
 
 /// `SETATTR4res` on failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SetattrFailure {
-    /// Why.
+    /// The error.
     pub status: Status,
-    /// Which attributes were set all the same.
+    /// The attributes that were set before the failure.
     pub attrsset: Bitmap,
 }
 
-/// No attribute was set.
+/// A failure without any attribute set.
 impl From<Status> for SetattrFailure {
     fn from(status: Status) -> SetattrFailure {
         SetattrFailure { status, attrsset: Bitmap::EMPTY }
@@ -110,15 +110,15 @@ pub struct VerifyArgs {
     pub obj_attributes: ArgFattr,
 }
 
-/// In `fh_expire_type`: handles are good as long as the object is.
+/// In `fh_expire_type`: handles are valid as long as the object exists.
 pub const FH4_PERSISTENT: u32 = 0x0;
-/// In `fh_expire_type`: none expires while the file is open.
+/// In `fh_expire_type`: handles do not expire while the file is open.
 pub const FH4_NOEXPIRE_WITH_OPEN: u32 = 0x1;
 /// In `fh_expire_type`: handles may expire at any time.
 pub const FH4_VOLATILE_ANY: u32 = 0x2;
-/// In `fh_expire_type`: they expire if the file system migrates.
+/// In `fh_expire_type`: handles expire if the file system migrates.
 pub const FH4_VOL_MIGRATION: u32 = 0x4;
-/// In `fh_expire_type`: they expire if the object is renamed.
+/// In `fh_expire_type`: handles expire if the object is renamed.
 pub const FH4_VOL_RENAME: u32 = 0x8;
 
 /// `change_attr_type4` (RFC 7862, section 12.2.3).
@@ -142,9 +142,9 @@ pub type Pathname = List<Component, 512>;
 /// `fs_locations4`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct FsLocations {
-    /// Where the file system is in this server.
+    /// The root of the file system on this server.
     pub fs_root: Pathname,
-    /// Where else it is.
+    /// Other servers that have it.
     pub locations: List<FsLocation, 64>,
 }
 
@@ -153,7 +153,7 @@ pub struct FsLocations {
 pub struct FsLocation {
     /// Names or addresses of a server.
     pub server: List<Limited, 64>,
-    /// Where it is there.
+    /// The root of the file system on that server.
     pub rootpath: Pathname,
 }
 
@@ -180,7 +180,7 @@ pub struct LayoutHint {
 pub struct ModeMasked {
     /// The bits to set.
     pub value_to_set: u32,
-    /// Which bits change.
+    /// The bits that change.
     pub mask_bits: u32,
 }
 
@@ -189,7 +189,7 @@ pub struct ModeMasked {
 pub struct ModeUmask {
     /// The mode of a new object.
     pub mode: u32,
-    /// What is taken off it, if the directory has no default list.
+    /// The bits removed from it if the directory has no default ACL.
     pub umask: u32,
 }
 
@@ -204,7 +204,8 @@ pub struct SecLabel {
     pub data: Opaque<4096>,
 }
 
-/// `open_arguments4` (RFC 9754): which arguments of OPEN the server knows, as sets of bit numbers or of values.
+/// `open_arguments4` (RFC 9754): the arguments of OPEN that the server supports, as sets of bit numbers or of
+/// values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct OpenArguments {
     /// `OPEN4_SHARE_ACCESS_*` bits.

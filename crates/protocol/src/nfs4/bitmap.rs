@@ -7,13 +7,13 @@ use xdr::{Decode, Decoder, Encode, Encoder, Error};
 
 use super::Attr;
 
-/// Words that are kept.
+/// Words that are stored.
 const WORDS: usize = 3;
-/// Words that are read: no number is so high, but a peer may ask.
+/// Words that are decoded. No attribute has such a high number, but a peer may request one.
 const WORDS_BOUND: usize = 1000;
 
-/// A set of numbers below 96. Higher ones are read and dropped: nothing of ours has such a number, and what is asked
-/// for in vain is not answered.
+/// A set of numbers below 96. Higher numbers are decoded and dropped: no attribute of this project has one,
+/// and a server ignores requests for unsupported attributes.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Bitmap([u32; WORDS]);
 
@@ -32,7 +32,7 @@ impl Bitmap {
         bitmap
     }
 
-    /// The set of these words.
+    /// The set with these words.
     pub const fn from_words(words: [u32; WORDS]) -> Bitmap {
         Bitmap(words)
     }
@@ -42,18 +42,18 @@ impl Bitmap {
         self.0
     }
 
-    /// This attribute too.
+    /// Adds an attribute.
     #[must_use]
     pub const fn with(self, attribute: Attr) -> Bitmap {
         self.with_bit(attribute as u32)
     }
 
-    /// Is the attribute in it?
+    /// True if the set contains the attribute.
     pub const fn contains(self, attribute: Attr) -> bool {
         self.contains_bit(attribute as u32)
     }
 
-    /// This number too, if it is below 96.
+    /// Adds a number, if it is below 96.
     #[must_use]
     pub const fn with_bit(mut self, number: u32) -> Bitmap {
         let word = (number / 32) as usize;
@@ -63,18 +63,18 @@ impl Bitmap {
         self
     }
 
-    /// Is the number in it?
+    /// True if the set contains the number.
     pub const fn contains_bit(self, number: u32) -> bool {
         let word = (number / 32) as usize;
         word < WORDS && self.0[word] & 1 << (number % 32) != 0
     }
 
-    /// Puts an attribute in.
+    /// Adds an attribute in place.
     pub const fn insert(&mut self, attribute: Attr) {
         *self = self.with(attribute);
     }
 
-    /// Nothing in it?
+    /// True if the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0[0] | self.0[1] | self.0[2] == 0
     }
@@ -100,12 +100,12 @@ impl Bitmap {
         4 + 4 * self.length()
     }
 
-    /// Words up to the last that is not zero.
+    /// Number of words up to the last non-zero one.
     fn length(self) -> usize {
         WORDS - self.0.iter().rev().take_while(|word| **word == 0).count()
     }
 
-    /// Reads a bitmap, and the lowest number in it that is not kept.
+    /// Decodes a bitmap. Also returns the lowest number in it that is not stored.
     pub(super) fn decode_all(decoder: &mut Decoder) -> Result<(Bitmap, Option<u32>), Error> {
         let mut bitmap = Bitmap::EMPTY;
         let mut beyond = None;
@@ -122,7 +122,7 @@ impl Bitmap {
         Ok((bitmap, beyond))
     }
 
-    /// Writes it with one number more, however high.
+    /// Encodes the set plus one number, which may be 96 or higher.
     pub(super) fn encode_with(self, number: u32, encoder: &mut Encoder) {
         let last = (number / 32) as usize;
         let length = self.length().max(last + 1);
@@ -148,7 +148,7 @@ impl Decode for Bitmap {
     }
 }
 
-/// What is in both.
+/// Intersection.
 impl BitAnd for Bitmap {
     type Output = Bitmap;
     fn bitand(self, other: Bitmap) -> Bitmap {
@@ -156,7 +156,7 @@ impl BitAnd for Bitmap {
     }
 }
 
-/// What is in either.
+/// Union.
 impl BitOr for Bitmap {
     type Output = Bitmap;
     fn bitor(self, other: Bitmap) -> Bitmap {
@@ -164,7 +164,7 @@ impl BitOr for Bitmap {
     }
 }
 
-/// What is in the first alone.
+/// Difference.
 impl Sub for Bitmap {
     type Output = Bitmap;
     fn sub(self, other: Bitmap) -> Bitmap {

@@ -1,5 +1,5 @@
-//! Callbacks: the program that a client serves (RFC 8881, sections 16.1 and 20; RFC 7862, section 16). Its number is
-//! the client's choice.
+//! Callbacks: the program that a client serves (RFC 8881, sections 16.1 and 20; RFC 7862, section 16). The
+//! client chooses its program number.
 
 use xdr::{Decoder, List, Opaque, Xdr};
 
@@ -8,9 +8,9 @@ use super::{
     OpenDelegation, Sessionid, StateOwner, Stateid, Status, Tag, WriteResponse,
 };
 
-/// Version of the program. The RFC's text says 4 and its XDR says 1: Linux calls 1 and answers both.
+/// Version of the program. The RFC's text says 4 and its XDR says 1. Linux calls version 1 and serves both.
 pub const VERSION: u32 = 1;
-/// The version that a client must answer too.
+/// The other version that a client must serve.
 pub const VERSION_4: u32 = 4;
 /// Procedure `CB_NULL`, with neither arguments nor results.
 pub const NULL: u32 = 0;
@@ -20,57 +20,58 @@ pub const COMPOUND: u32 = 1;
 super::table::operations! {
     /// `nfs_cb_opnum4`.
     CbOperation, CbArgOp, CbResOp, op;
-    /// Get what the holder of a write delegation knows of a file.
+    /// Get the attributes of a file from the holder of a write delegation.
     Getattr = 3, "CB_GETATTR", 0, CbGetattrArgs => Result<CbGetattrOk, Status>;
     /// Recall a delegation.
     Recall = 4, "CB_RECALL", 0, CbRecallArgs => Result<(), Status>;
     /// Recall layouts.
     Layoutrecall = 5, "CB_LAYOUTRECALL", 1, CbLayoutrecallArgs => Result<(), Status>;
-    /// Tell of changes in a directory.
+    /// Report changes in a directory.
     Notify = 6, "CB_NOTIFY", 1, CbNotifyArgs => Result<(), Status>;
-    /// Give a delegation that was wanted.
+    /// Grant a delegation that the client wanted.
     PushDeleg = 7, "CB_PUSH_DELEG", 1, CbPushDelegArgs => Result<(), Status>;
     /// Recall any delegations or layouts.
     RecallAny = 8, "CB_RECALL_ANY", 1, CbRecallAnyArgs => Result<(), Status>;
-    /// There is room for delegations or layouts again.
+    /// Report that there is capacity for delegations or layouts again.
     RecallableObjAvail = 9, "CB_RECALLABLE_OBJ_AVAIL", 1, CbRecallAnyArgs => Result<(), Status>;
     /// Use fewer slots.
     RecallSlot = 10, "CB_RECALL_SLOT", 1, CbRecallSlotArgs => Result<(), Status>;
     /// Name the session and slot of a callback.
     Sequence = 11, "CB_SEQUENCE", 1, CbSequenceArgs => Result<CbSequenceOk, Status>;
-    /// Delegations that were wanted will not come.
+    /// Report that wanted delegations will not be granted.
     WantsCancelled = 12, "CB_WANTS_CANCELLED", 1, CbWantsCancelledArgs => Result<(), Status>;
-    /// A lock may be had now.
+    /// Report that a lock may be available.
     NotifyLock = 13, "CB_NOTIFY_LOCK", 1, CbNotifyLockArgs => Result<(), Status>;
-    /// Tell of changes of devices.
+    /// Report changes of devices.
     NotifyDeviceid = 14, "CB_NOTIFY_DEVICEID", 1, CbNotifyDeviceidArgs => Result<(), Status>;
-    /// An offload is over.
+    /// Report that an offload is complete.
     Offload = 15, "CB_OFFLOAD", 2, CbOffloadArgs => Result<(), Status>;
 }
 
 impl CbOperation {
-    /// Does the minor version know it?
+    /// True if the minor version has the operation.
     pub const fn is_known_in(self, minorversion: u32) -> bool {
         self.minor() <= minorversion && !matches!(self, CbOperation::Illegal)
     }
 }
 
-/// The front of `CB_COMPOUND4args`; the operations follow, to be decoded by [`CbCompoundHeader::next`].
+/// The start of `CB_COMPOUND4args`. [`CbCompoundHeader::next`] decodes the operations that follow.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct CbCompoundHeader {
-    /// Comes back with the results.
+    /// The reply repeats it.
     pub tag: Tag,
     /// Minor version.
     pub minorversion: u32,
-    /// From SETCLIENTID; of no meaning in minor version 1 and up.
+    /// From SETCLIENTID; without meaning in minor versions 1 and up.
     pub callback_ident: u32,
-    /// How many operations are still to come. Nothing bounds it: it may promise more than the message has.
+    /// Number of operations left. It is not bounded and may be more than the message contains.
     pub operations: u32,
 }
 
 impl CbCompoundHeader {
-    /// The next operation; `None` behind the last. One that the minor version does not have is
-    /// [`CbArgOp::Illegal`]. That and an error are the last, since what follows them cannot be found.
+    /// The next operation; `None` after the last. An operation that the minor version does not have is
+    /// [`CbArgOp::Illegal`]. Nothing follows that or an error, because the start of the next operation is
+    /// unknown.
     pub fn next(&mut self, decoder: &mut Decoder) -> Option<Result<CbArgOp, BadArguments<CbOperation>>> {
         self.operations = self.operations.checked_sub(1)?;
         let op = self.decode_op(decoder);
@@ -90,20 +91,20 @@ impl CbCompoundHeader {
     }
 }
 
-/// `CB_COMPOUND4args`, whole.
+/// The complete `CB_COMPOUND4args`.
 #[derive(Clone, Debug, Default, PartialEq, Xdr)]
 pub struct CbCompoundArgs {
-    /// Comes back with the results.
+    /// The reply repeats it.
     pub tag: Tag,
     /// Minor version.
     pub minorversion: u32,
-    /// From SETCLIENTID; of no meaning in minor version 1 and up.
+    /// From SETCLIENTID; without meaning in minor versions 1 and up.
     pub callback_ident: u32,
     /// `argarray`
     pub argarray: List<CbArgOp, OPERATIONS_MAX>,
 }
 
-/// `CB_COMPOUND4res`, whole.
+/// The complete `CB_COMPOUND4res`.
 pub type CbCompoundRes = CompoundRes<CbResOp>;
 
 /// `CB_GETATTR4args`.
@@ -111,14 +112,14 @@ pub type CbCompoundRes = CompoundRes<CbResOp>;
 pub struct CbGetattrArgs {
     /// The file.
     pub fh: Handle,
-    /// Of `change`, `size` and the times.
+    /// A subset of `change`, `size` and the times.
     pub attr_request: Bitmap,
 }
 
 /// `CB_GETATTR4resok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct CbGetattrOk {
-    /// Those of them that there are.
+    /// The requested attributes that the client has.
     pub obj_attributes: Box<Fattr>,
 }
 
@@ -127,7 +128,7 @@ pub struct CbGetattrOk {
 pub struct CbRecallArgs {
     /// The delegation.
     pub stateid: Stateid,
-    /// The file will be truncated to nothing: its data need not be written.
+    /// The file will be truncated to zero bytes, so the holder need not write its data.
     pub truncate: bool,
     /// The file.
     pub fh: Handle,
@@ -138,11 +139,11 @@ pub struct CbRecallArgs {
 pub struct CbLayoutrecallArgs {
     /// Number of `layouttype4`.
     pub layout_type: u32,
-    /// For what.
+    /// The I/O mode of the layouts.
     pub iomode: LayoutIomode,
-    /// I/O by the layout should not go on.
+    /// The client should not continue I/O with the layout.
     pub changed: bool,
-    /// What is recalled.
+    /// The layouts to recall.
     pub recall: LayoutRecall,
 }
 
@@ -174,7 +175,7 @@ pub enum LayoutRecall {
 pub struct Notify {
     /// Numbers of `notify_type4`, or of `notify_deviceid_type4`.
     pub mask: Bitmap,
-    /// Of each, in the order of the numbers, what it has to say.
+    /// The content of each notification, in the order of the numbers.
     pub vals: Opaque<BODY_MAX>,
 }
 
@@ -201,9 +202,9 @@ pub struct CbPushDelegArgs {
 /// `CB_RECALL_ANY4args` and `CB_RECALLABLE_OBJ_AVAIL4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct CbRecallAnyArgs {
-    /// How many the client may keep.
+    /// How many objects the client may keep.
     pub objects_to_keep: u32,
-    /// `RCA4_TYPE_MASK_*`: numbers of what is meant.
+    /// Numbers of the affected types: `RCA4_TYPE_MASK_*`.
     pub type_mask: Bitmap,
 }
 
@@ -230,15 +231,15 @@ pub struct CbRecallSlotArgs {
 pub struct CbSequenceArgs {
     /// The session.
     pub sessionid: Sessionid,
-    /// The slot's next.
+    /// The next sequence id of the slot.
     pub sequenceid: u32,
     /// The slot.
     pub slotid: u32,
-    /// The highest slot with a request outstanding.
+    /// The highest slot with an outstanding request.
     pub highest_slotid: u32,
-    /// The whole reply is to be cached.
+    /// The client should cache the complete reply.
     pub cachethis: bool,
-    /// Requests whose replies may be on the way still.
+    /// Requests whose replies may still be in flight.
     pub referring_call_lists: List<ReferringCallList, 64>,
 }
 
@@ -254,7 +255,7 @@ pub struct ReferringCallList {
 /// `referring_call4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct ReferringCall {
-    /// The slot's.
+    /// The sequence id of the slot.
     pub sequenceid: u32,
     /// The slot.
     pub slotid: u32,
@@ -263,13 +264,13 @@ pub struct ReferringCall {
 /// `CB_SEQUENCE4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct CbSequenceOk {
-    /// As given.
+    /// As in the request.
     pub sessionid: Sessionid,
-    /// As given.
+    /// As in the request.
     pub sequenceid: u32,
-    /// As given.
+    /// As in the request.
     pub slotid: u32,
-    /// The highest slot that the client will take.
+    /// The highest slot that the client accepts.
     pub highest_slotid: u32,
     /// The highest slot that the server should use.
     pub target_highest_slotid: u32,
@@ -278,9 +279,9 @@ pub struct CbSequenceOk {
 /// `CB_WANTS_CANCELLED4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct CbWantsCancelledArgs {
-    /// Those that others are in the way of.
+    /// Cancels wants that are blocked by other holders.
     pub contended_wants_cancelled: bool,
-    /// Those that there was no room for.
+    /// Cancels wants for which the server had no capacity.
     pub resourced_wants_cancelled: bool,
 }
 
@@ -289,7 +290,7 @@ pub struct CbWantsCancelledArgs {
 pub struct CbNotifyLockArgs {
     /// The file.
     pub fh: Handle,
-    /// The owner that waits.
+    /// The waiting owner.
     pub lock_owner: StateOwner,
 }
 
@@ -307,6 +308,6 @@ pub struct CbOffloadArgs {
     pub fh: Handle,
     /// The offload.
     pub stateid: Stateid,
-    /// `offload_info4`: what was copied; on failure how many bytes.
+    /// `offload_info4`: the result of the copy; on failure the number of bytes copied.
     pub offload_info: crate::Reply<WriteResponse, Status, u64>,
 }

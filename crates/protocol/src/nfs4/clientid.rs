@@ -1,4 +1,5 @@
-//! SETCLIENTID, SETCLIENTID_CONFIRM and RENEW, of minor version 0 alone (RFC 7530, sections 16.33, 16.34 and 16.28).
+//! SETCLIENTID, SETCLIENTID_CONFIRM and RENEW, which only minor version 0 has (RFC 7530, sections 16.33,
+//! 16.34 and 16.28).
 
 use xdr::Xdr;
 
@@ -7,11 +8,11 @@ use super::{ClientOwner, Clientid, Netaddr, Verifier};
 /// `SETCLIENTID4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct SetclientidArgs {
-    /// Which client, and which incarnation.
+    /// The client and its incarnation.
     pub client: ClientOwner,
-    /// Where callbacks go.
+    /// The target of callbacks.
     pub callback: CbClient,
-    /// To be given with them.
+    /// The server sends it in callbacks.
     pub callback_ident: u32,
 }
 
@@ -29,13 +30,13 @@ pub struct CbClient {
 pub struct SetclientidOk {
     /// The client.
     pub clientid: Clientid,
-    /// To be given to SETCLIENTID_CONFIRM.
+    /// The client passes it to SETCLIENTID_CONFIRM.
     pub setclientid_confirm: Verifier,
 }
 
 super::table::failure_with_body! {
-    /// Why SETCLIENTID failed.
-    SetclientidFailure: /// `NFS4ERR_CLID_INUSE`: this client has the name.
+    /// The error of SETCLIENTID.
+    SetclientidFailure: /// `NFS4ERR_CLID_INUSE`: the client at this address uses the name.
     ClidInuse(Netaddr)
 }
 

@@ -30,9 +30,9 @@ pub enum Ftype {
 /// `nfstime4`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Xdr)]
 pub struct Nfstime {
-    /// Since 1970, or before it.
+    /// Seconds since 1970; negative before.
     pub seconds: i64,
-    /// Within the second.
+    /// Nanoseconds in the second.
     pub nseconds: u32,
 }
 
@@ -59,7 +59,7 @@ pub struct Fsid {
 /// `change_info4`: the change attribute of a directory around an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct ChangeInfo {
-    /// Nothing else came between the two.
+    /// True if no other change happened between `before` and `after`.
     pub atomic: bool,
     /// Before.
     pub before: u64,
@@ -70,23 +70,23 @@ pub struct ChangeInfo {
 /// `stateid4`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Xdr)]
 pub struct Stateid {
-    /// Counts the changes of the state; zero in a request of minor version 1 and up is the latest.
+    /// Counts the changes of the state. In a request of minor version 1 or later, zero means the latest.
     pub seqid: u32,
-    /// Which state.
+    /// Identifies the state.
     pub other: [u8; 12],
 }
 
 impl Stateid {
-    /// I/O of no open file (RFC 8881, section 8.2.3).
+    /// I/O without an open file (RFC 8881, section 8.2.3).
     pub const ANONYMOUS: Stateid = Stateid { seqid: 0, other: [0; 12] };
-    /// READ past locks and share reservations.
+    /// READ that bypasses locks and share reservations.
     pub const BYPASS: Stateid = Stateid { seqid: u32::MAX, other: [0xff; 12] };
-    /// The state id that the compound has at hand.
+    /// The current stateid of the compound.
     pub const CURRENT: Stateid = Stateid { seqid: 1, other: [0; 12] };
-    /// Never a state.
+    /// Never a valid state.
     pub const INVALID: Stateid = Stateid { seqid: u32::MAX, other: [0; 12] };
 
-    /// Has it a meaning of its own, as those above have?
+    /// True if the stateid has a special meaning, as those above have.
     pub fn is_special(&self) -> bool {
         self.other == [0; 12] || self.other == [0xff; 12]
     }
@@ -95,18 +95,18 @@ impl Stateid {
 /// `open_owner4`, `lock_owner4` and `state_owner4`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Xdr)]
 pub struct StateOwner {
-    /// The client; of no meaning in minor version 1 and up.
+    /// The client; without meaning in minor versions 1 and up.
     pub clientid: Clientid,
-    /// Which of its owners.
+    /// Identifies the owner within the client.
     pub owner: Limited,
 }
 
 /// `nfs_client_id4` and `client_owner4`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Xdr)]
 pub struct ClientOwner {
-    /// Which incarnation of the client.
+    /// Identifies the incarnation of the client.
     pub verifier: Verifier,
-    /// Which client.
+    /// Identifies the client.
     pub ownerid: Limited,
 }
 

@@ -1,4 +1,4 @@
-//! COMPOUND, as the client and as the server see it (RFC 8881, section 16.2).
+//! COMPOUND, for clients and servers (RFC 8881, section 16.2).
 
 use std::fmt;
 
@@ -6,29 +6,30 @@ use xdr::{Decode, Decoder, Encode, Encoder, Error, List, Xdr};
 
 use super::{ArgOp, Failure, OPERATIONS_MAX, Op, OpResult, Operation, Outcomes, ResOp, Status, Tag};
 
-/// The front of `COMPOUND4args`; the operations follow, to be decoded by [`CompoundHeader::next`].
+/// The start of `COMPOUND4args`. [`CompoundHeader::next`] decodes the operations that follow.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct CompoundHeader {
-    /// Comes back with the results.
+    /// The reply repeats it.
     pub tag: Tag,
     /// Minor version.
     pub minorversion: u32,
-    /// How many operations are still to come. Nothing bounds it: it may promise more than the message has.
+    /// Number of operations left. It is not bounded and may be more than the message contains.
     pub operations: u32,
 }
 
 /// An operation whose arguments could not be decoded: BADXDR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BadArguments<O = Operation> {
-    /// The operation; illegal if not even its number is there.
+    /// The operation; illegal if even its number is missing.
     pub operation: O,
-    /// Why.
+    /// The error of the decoder.
     pub error: Error,
 }
 
 impl CompoundHeader {
-    /// The next operation; `None` behind the last. One that the minor version does not have is
-    /// [`ArgOp::Illegal`]. That and an error are the last, since what follows them cannot be found.
+    /// The next operation; `None` after the last. An operation that the minor version does not have is
+    /// [`ArgOp::Illegal`]. Nothing follows that or an error, because the start of the next operation is
+    /// unknown.
     pub fn next(&mut self, decoder: &mut Decoder) -> Option<Result<ArgOp, BadArguments>> {
         self.operations = self.operations.checked_sub(1)?;
         let op = self.decode_op(decoder);
@@ -48,10 +49,10 @@ impl CompoundHeader {
     }
 }
 
-/// `COMPOUND4args`, whole.
+/// The complete `COMPOUND4args`.
 #[derive(Clone, Debug, Default, PartialEq, Xdr)]
 pub struct CompoundArgs {
-    /// Comes back with the results.
+    /// The reply repeats it.
     pub tag: Tag,
     /// Minor version.
     pub minorversion: u32,
@@ -60,20 +61,20 @@ pub struct CompoundArgs {
 }
 
 impl CompoundArgs {
-    /// These operations without a tag, or `None` if they are too many.
+    /// Makes a compound of these operations without a tag; `None` if there are too many.
     pub fn new(minorversion: u32, operations: Vec<ArgOp>) -> Option<CompoundArgs> {
         Some(CompoundArgs { tag: Tag::default(), minorversion, argarray: List::new(operations)? })
     }
 }
 
-/// The front of `COMPOUND4res`; so many [`ResOp`] follow.
+/// The start of `COMPOUND4res`; `results` values of [`ResOp`] follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CompoundResHeader {
-    /// That of the last operation.
+    /// The status of the last operation.
     pub status: Result<(), Status>,
-    /// As given.
+    /// As in the request.
     pub tag: Tag,
-    /// How many results there are.
+    /// Number of results.
     pub results: u32,
 }
 
@@ -95,12 +96,12 @@ impl Decode for CompoundResHeader {
     }
 }
 
-/// `COMPOUND4res` or `CB_COMPOUND4res`, whole.
+/// The complete `COMPOUND4res` or `CB_COMPOUND4res`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CompoundRes<R = ResOp> {
-    /// That of the last operation.
+    /// The status of the last operation.
     pub status: Result<(), Status>,
-    /// As given.
+    /// As in the request.
     pub tag: Tag,
     /// `resarray`
     pub resarray: List<R, OPERATIONS_MAX>,
@@ -125,7 +126,7 @@ impl<R: Decode> Decode for CompoundRes<R> {
 }
 
 impl<R: Outcomes> CompoundRes<R> {
-    /// The results, to be taken one after the other.
+    /// The results, to take one after the other.
     pub fn into_results(self) -> Results<R> {
         Results { status: self.status, rest: self.resarray.into_vec().into_iter() }
     }
@@ -139,23 +140,23 @@ pub struct Results<R = ResOp> {
 }
 
 impl<R: Outcomes> Results<R> {
-    /// That of the whole compound.
+    /// The status of the compound.
     pub fn status(&self) -> Result<(), Status> {
         self.status
     }
 
-    /// The next result, whichever it is.
+    /// The next result, of any operation.
     pub fn next_result(&mut self) -> Option<R> {
         self.rest.next()
     }
 
-    /// What the next operation gave, which must be `O`.
+    /// The success result of the next operation, which must be `O`.
     pub fn take<O: Op<ResOp = R>>(&mut self) -> Result<O::Ok, CompoundError<R::Operation>> {
         self.result::<O>()?
             .map_err(|failure| CompoundError::Failed { operation: O::OPERATION, status: failure.status() })
     }
 
-    /// The result of the next operation, which must be `O`, with what a failure brings along.
+    /// The result of the next operation, which must be `O`, including the body of a failure.
     pub fn result<O: Op<ResOp = R>>(&mut self) -> Result<OpResult<O>, CompoundError<R::Operation>> {
         let Some(next) = self.rest.next() else {
             return Err(match self.status {
@@ -176,16 +177,16 @@ impl<R: Outcomes> Results<R> {
 pub enum CompoundError<O = Operation> {
     /// An operation failed.
     Failed {
-        /// Which.
+        /// The operation.
         operation: O,
-        /// Why.
+        /// The error.
         status: Status,
     },
-    /// The results are not those of the operations that were sent.
+    /// The results do not match the operations that were sent.
     Unexpected {
-        /// What was sent.
+        /// The operation that was sent.
         expected: O,
-        /// What came; `None` if nothing did.
+        /// The operation in the reply; `None` if there is none.
         received: Option<O>,
     },
 }

@@ -7,24 +7,24 @@ use super::{Limited, Netaddr, Nfstime, Outcome, StableHow, Stateid, Verifier};
 /// The most addresses of a server.
 const SERVERS_MAX: usize = 64;
 
-/// `COPY4args`: out of the saved file into the current one.
+/// `COPY4args`: copies from the saved file to the current one.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct CopyArgs {
-    /// By what state it is read.
+    /// The stateid basis of the reads.
     pub src_stateid: Stateid,
-    /// By what state it is written.
+    /// The stateid basis of the writes.
     pub dst_stateid: Stateid,
-    /// First byte.
+    /// First byte in the source.
     pub src_offset: u64,
-    /// Where it goes.
+    /// First byte in the destination.
     pub dst_offset: u64,
-    /// Number of bytes; zero is to the end of the file.
+    /// Number of bytes; zero means to the end of the file.
     pub count: u64,
-    /// In order.
+    /// Copy the bytes in order.
     pub consecutive: bool,
-    /// Before the answer.
+    /// Finish before the reply.
     pub synchronous: bool,
-    /// Where the source is; nowhere is here.
+    /// The servers that have the source; if empty, this one.
     pub source_server: List<Netloc, SERVERS_MAX>,
 }
 
@@ -45,57 +45,57 @@ pub enum Netloc {
 /// `write_response4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct WriteResponse {
-    /// The offload, if it goes on.
+    /// The offload, if the copy continues.
     pub callback_id: Option<Stateid>,
     /// Number of bytes written.
     pub count: u64,
     /// How durable they are.
     pub committed: StableHow,
-    /// Changes when unstable writes may have been lost.
+    /// Changes if unstable writes may have been lost.
     pub writeverf: Verifier,
 }
 
 /// `copy_requirements4`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct CopyRequirements {
-    /// In order.
+    /// The bytes must be copied in order.
     pub consecutive: bool,
-    /// Before the answer.
+    /// The copy must finish before the reply.
     pub synchronous: bool,
 }
 
 /// `COPY4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct CopyOk {
-    /// What was copied.
+    /// The result of the copy.
     pub response: WriteResponse,
-    /// How.
+    /// How the server copies.
     pub requirements: CopyRequirements,
 }
 
 super::table::failure_with_body! {
-    /// Why COPY failed.
-    CopyFailure: /// `NFS4ERR_OFFLOAD_NO_REQS`: this is how it could be done.
+    /// The error of COPY.
+    CopyFailure: /// `NFS4ERR_OFFLOAD_NO_REQS`: the requirements that the server can meet.
     OffloadNoReqs(CopyRequirements)
 }
 
 /// `COPY_NOTIFY4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct CopyNotifyArgs {
-    /// By what state the file will be read.
+    /// The stateid basis of the reads at this server.
     pub src_stateid: Stateid,
-    /// By whom.
+    /// The server that will read.
     pub destination_server: Netloc,
 }
 
 /// `COPY_NOTIFY4resok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct CopyNotifyOk {
-    /// How soon it must begin.
+    /// The time within which the copy must begin.
     pub lease_time: Nfstime,
-    /// By what state the other server is to read.
+    /// The stateid that the other server must use.
     pub stateid: Stateid,
-    /// Where.
+    /// The addresses where it must read.
     pub source_server: List<Netloc, SERVERS_MAX>,
 }
 
@@ -111,21 +111,21 @@ pub struct OffloadArgs {
 pub struct OffloadStatusOk {
     /// Number of bytes copied.
     pub count: u64,
-    /// How it went, if it is over.
+    /// The outcome, if the copy is complete.
     pub complete: Option<Outcome>,
 }
 
-/// `CLONE4args`: out of the saved file into the current one.
+/// `CLONE4args`: clones from the saved file to the current one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct CloneArgs {
-    /// By what state it is read.
+    /// The stateid basis of the reads.
     pub src_stateid: Stateid,
-    /// By what state it is written.
+    /// The stateid basis of the writes.
     pub dst_stateid: Stateid,
-    /// First byte.
+    /// First byte in the source.
     pub src_offset: u64,
-    /// Where it goes.
+    /// First byte in the destination.
     pub dst_offset: u64,
-    /// Number of bytes; zero is to the end of the file.
+    /// Number of bytes; zero means to the end of the file.
     pub count: u64,
 }

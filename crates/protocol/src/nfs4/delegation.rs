@@ -1,5 +1,5 @@
-//! Delegations: what OPEN and WANT_DELEGATION give, DELEGRETURN and DELEGPURGE (RFC 8881, sections 18.16, 18.49, 18.6
-//! and 18.5), and those of directories (section 18.39).
+//! Delegations of files: the results of OPEN and WANT_DELEGATION, DELEGRETURN and DELEGPURGE (RFC 8881,
+//! sections 18.16, 18.49, 18.6 and 18.5). Delegations of directories (section 18.39).
 
 use xdr::Xdr;
 
@@ -34,13 +34,13 @@ pub enum OpenDelegation {
     /// `OPEN_DELEGATE_WRITE`
     #[xdr(case = 2)]
     Write(OpenWriteDelegation),
-    /// `OPEN_DELEGATE_NONE_EXT`: none, and why.
+    /// `OPEN_DELEGATE_NONE_EXT`: none, with the reason.
     #[xdr(case = 3)]
     NoneExt(OpenNoneDelegation),
-    /// `OPEN_DELEGATE_READ_ATTRS_DELEG`: of the access time too (RFC 9754).
+    /// `OPEN_DELEGATE_READ_ATTRS_DELEG`: includes the access time (RFC 9754).
     #[xdr(case = 4)]
     ReadAttrsDeleg(OpenReadDelegation),
-    /// `OPEN_DELEGATE_WRITE_ATTRS_DELEG`: of the timestamps too (RFC 9754).
+    /// `OPEN_DELEGATE_WRITE_ATTRS_DELEG`: includes the timestamps (RFC 9754).
     #[xdr(case = 5)]
     WriteAttrsDeleg(OpenWriteDelegation),
 }
@@ -50,9 +50,9 @@ pub enum OpenDelegation {
 pub struct OpenReadDelegation {
     /// The delegation.
     pub stateid: Stateid,
-    /// It was reclaimed, and is recalled at once.
+    /// It was reclaimed, and the server recalls it at once.
     pub recall: bool,
-    /// Who may be let in without asking.
+    /// Users that the client may admit without asking the server.
     pub permissions: Ace,
 }
 
@@ -61,11 +61,11 @@ pub struct OpenReadDelegation {
 pub struct OpenWriteDelegation {
     /// The delegation.
     pub stateid: Stateid,
-    /// It was reclaimed, and is recalled at once.
+    /// It was reclaimed, and the server recalls it at once.
     pub recall: bool,
-    /// How far the file may grow without asking.
+    /// How far the file may grow without asking the server.
     pub space_limit: NfsSpaceLimit,
-    /// Who may be let in without asking.
+    /// Users that the client may admit without asking the server.
     pub permissions: Ace,
 }
 
@@ -78,29 +78,29 @@ pub enum NfsSpaceLimit {
     /// `NFS_LIMIT_BLOCKS`
     #[xdr(case = 2)]
     Blocks {
-        /// How many.
+        /// Number of blocks.
         num_blocks: u32,
-        /// How large each is.
+        /// Size of a block.
         bytes_per_block: u32,
     },
 }
 
-/// `open_none_delegation4`, with `why_no_delegation4` in place.
+/// `open_none_delegation4`, with `why_no_delegation4` inlined.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub enum OpenNoneDelegation {
     /// `WND4_NOT_WANTED`
     #[xdr(case = 0)]
     NotWanted,
-    /// `WND4_CONTENTION`: another is in the way.
+    /// `WND4_CONTENTION`: another client's use conflicts.
     #[xdr(case = 1)]
     Contention {
-        /// CB_PUSH_DELEG will come.
+        /// The server will send CB_PUSH_DELEG.
         server_will_push_deleg: bool,
     },
-    /// `WND4_RESOURCE`: there is no room.
+    /// `WND4_RESOURCE`: the server has no capacity.
     #[xdr(case = 2)]
     Resource {
-        /// CB_RECALLABLE_OBJ_AVAIL will come.
+        /// The server will send CB_RECALLABLE_OBJ_AVAIL.
         server_will_signal_avail: bool,
     },
     /// `WND4_NOT_SUPP_FTYPE`
@@ -121,7 +121,7 @@ pub enum OpenNoneDelegation {
     /// `WND4_IS_DIR`
     #[xdr(case = 8)]
     IsDir,
-    /// A value that the RFC does not have.
+    /// A value that is not in the RFC.
     #[xdr(default)]
     Other(u32),
 }
@@ -136,7 +136,7 @@ pub struct DelegreturnArgs {
 /// `DELEGPURGE4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct DelegpurgeArgs {
-    /// The client; of no meaning in minor version 1 and up.
+    /// The client; without meaning in minor versions 1 and up.
     pub clientid: Clientid,
 }
 
@@ -145,7 +145,7 @@ pub struct DelegpurgeArgs {
 pub struct WantDelegationArgs {
     /// The `OPEN4_SHARE_ACCESS_WANT_*` bits.
     pub want: u32,
-    /// By what right.
+    /// The claim.
     pub claim: DelegClaim,
 }
 
@@ -166,17 +166,17 @@ pub enum DelegClaim {
 /// `GET_DIR_DELEGATION4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct GetDirDelegationArgs {
-    /// CB_RECALLABLE_OBJ_AVAIL is wanted if there is none now.
+    /// If there is no delegation now, the client wants CB_RECALLABLE_OBJ_AVAIL.
     pub signal_deleg_avail: bool,
     /// Numbers of `notify_type4`.
     pub notification_types: Bitmap,
-    /// How late changes of children's attributes may be told.
+    /// The longest delay of notifications about children's attributes.
     pub child_attr_delay: Nfstime,
-    /// How late changes of the directory's attributes may be told.
+    /// The longest delay of notifications about the directory's attributes.
     pub dir_attr_delay: Nfstime,
-    /// The children's attributes to tell of.
+    /// The children's attributes to report.
     pub child_attributes: Bitmap,
-    /// The directory's attributes to tell of.
+    /// The directory's attributes to report.
     pub dir_attributes: Bitmap,
 }
 
@@ -189,7 +189,7 @@ pub enum GetDirDelegationOk {
     /// `GDD4_UNAVAIL`
     #[xdr(case = 1)]
     Unavail {
-        /// CB_RECALLABLE_OBJ_AVAIL will come.
+        /// The server will send CB_RECALLABLE_OBJ_AVAIL.
         will_signal_deleg_avail: bool,
     },
 }
@@ -197,14 +197,14 @@ pub enum GetDirDelegationOk {
 /// `GET_DIR_DELEGATION4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct DirDelegation {
-    /// To be given with READDIR's cookies.
+    /// The client passes it to READDIR together with a cookie.
     pub cookieverf: Verifier,
     /// The delegation.
     pub stateid: Stateid,
-    /// Numbers of `notify_type4` that will come.
+    /// Numbers of `notify_type4` that the server will send.
     pub notification: Bitmap,
-    /// The children's attributes that will be told of.
+    /// The children's attributes that the server will report.
     pub child_attributes: Bitmap,
-    /// The directory's attributes that will be told of.
+    /// The directory's attributes that the server will report.
     pub dir_attributes: Bitmap,
 }

@@ -1,7 +1,7 @@
-//! `fattr4`: a bitmap and the values of the attributes in it, in the order of their numbers (RFC 8881, section 5).
+//! `fattr4`: a bitmap, and the values of its attributes in the order of their numbers (RFC 8881, section 5).
 //!
-//! All lengths are known before anything is written, so that attributes go straight into the message: this is the
-//! larger part of what GETATTR and READDIR cost.
+//! All lengths are known before encoding starts, so attributes are encoded directly into the message.
+//! Encoding attributes is the larger part of the cost of GETATTR and READDIR.
 
 mod value;
 
@@ -43,29 +43,29 @@ macro_rules! attributes {
         attributes! { @fields $($($attr, $field: $value;)?)* }
     };
     (@fields $($attr:ident, $field:ident: $value:ty;)*) => {
-        /// `fattr4`: what is `None` is not in it.
+        /// `fattr4`: fields that are `None` are not part of it.
         #[derive(Clone, Debug, Default, PartialEq, Eq)]
         pub struct Fattr {
             $(#[doc = concat!("[`Attr::", stringify!($attr), "`]")] pub $field: Option<$value>,)*
         }
 
         impl Fattr {
-            /// The attributes that have a field. All others are in the way of decoding.
+            /// The attributes that have a field. Any other attribute makes decoding impossible.
             pub const FIELDS: Bitmap = Bitmap::of(&[$(Attr::$attr),*]);
 
-            /// The attributes in it.
+            /// The attributes that are present.
             pub fn attributes(&self) -> Bitmap {
                 self.measure().0
             }
 
-            /// Drops all attributes but these.
+            /// Removes all attributes except these.
             pub fn retain(&mut self, attributes: Bitmap) {
                 $(if !attributes.contains(Attr::$attr) {
                     self.$field = None;
                 })*
             }
 
-            /// The attributes in it, and the number of bytes of their values.
+            /// The attributes that are present, and the number of bytes of their values.
             fn measure(&self) -> (Bitmap, usize) {
                 let mut bitmap = Bitmap::EMPTY;
                 let mut bytes = 0;
@@ -93,59 +93,59 @@ macro_rules! attributes {
 }
 
 attributes! {
-    /// Attributes that the file system has.
+    /// Attributes that the file system supports.
     SupportedAttrs = 0, "supported_attrs", supported_attrs: Bitmap;
     /// Type of the object.
     Type = 1, "type", ftype: Ftype;
-    /// `FH4_*`: how long handles are good.
+    /// `FH4_*`: how long handles stay valid.
     FhExpireType = 2, "fh_expire_type", fh_expire_type: u32;
-    /// Differs when data or attributes have changed.
+    /// Changes whenever data or attributes change.
     Change = 3, "change", change: u64;
     /// Size in bytes.
     Size = 4, "size", size: u64;
-    /// Hard links can be made.
+    /// Hard links are supported.
     LinkSupport = 5, "link_support", link_support: bool;
-    /// Symbolic links can be made.
+    /// Symbolic links are supported.
     SymlinkSupport = 6, "symlink_support", symlink_support: bool;
     /// The object has named attributes.
     NamedAttr = 7, "named_attr", named_attr: bool;
     /// File system.
     Fsid = 8, "fsid", fsid: Fsid;
-    /// Two handles are never the same object.
+    /// Two different handles never refer to the same object.
     UniqueHandles = 9, "unique_handles", unique_handles: bool;
     /// The lease in seconds.
     LeaseTime = 10, "lease_time", lease_time: u32;
-    /// Why READDIR cannot tell the others.
+    /// The error that prevents READDIR from returning the other attributes.
     RdattrError = 11, "rdattr_error", rdattr_error: Outcome;
     /// Access control list.
     Acl = 12, "acl", acl: Acl;
     /// `ACL4_SUPPORT_*`
     Aclsupport = 13, "aclsupport", aclsupport: u32;
-    /// Was archived.
+    /// The file has been archived.
     Archive = 14, "archive", archive: bool;
     /// Times can be set.
     Cansettime = 15, "cansettime", cansettime: bool;
-    /// Names differ in more than case.
+    /// Names are case-insensitive.
     CaseInsensitive = 16, "case_insensitive", case_insensitive: bool;
     /// Names keep their case.
     CasePreserving = 17, "case_preserving", case_preserving: bool;
-    /// Only the privileged may give files away.
+    /// Only privileged users may change the owner of a file.
     ChownRestricted = 18, "chown_restricted", chown_restricted: bool;
     /// Handle.
     Filehandle = 19, "filehandle", filehandle: Handle;
     /// Inode number.
     Fileid = 20, "fileid", fileid: u64;
-    /// Inodes for this user.
+    /// Inodes available to this user.
     FilesAvail = 21, "files_avail", files_avail: u64;
-    /// Inodes free.
+    /// Free inodes.
     FilesFree = 22, "files_free", files_free: u64;
-    /// Inodes.
+    /// Total inodes.
     FilesTotal = 23, "files_total", files_total: u64;
-    /// Where else the file system is.
+    /// Other servers that have the file system.
     FsLocations = 24, "fs_locations", fs_locations: Box<FsLocations>;
-    /// Is hidden.
+    /// The file is hidden.
     Hidden = 25, "hidden", hidden: bool;
-    /// These attributes are the same in all of the file system.
+    /// The attributes of the file system are the same for all its objects.
     Homogeneous = 26, "homogeneous", homogeneous: bool;
     /// The largest file in bytes.
     Maxfilesize = 27, "maxfilesize", maxfilesize: u64;
@@ -161,7 +161,7 @@ attributes! {
     Mimetype = 32, "mimetype", mimetype: Limited;
     /// Permission bits.
     Mode = 33, "mode", mode: u32;
-    /// Names too long are refused, not cut.
+    /// Names that are too long are refused, not truncated.
     NoTrunc = 34, "no_trunc", no_trunc: bool;
     /// Number of hard links.
     Numlinks = 35, "numlinks", numlinks: u32;
@@ -177,49 +177,49 @@ attributes! {
     QuotaUsed = 40, "quota_used", quota_used: u64;
     /// Device numbers.
     Rawdev = 41, "rawdev", rawdev: Specdata;
-    /// Bytes for this user.
+    /// Bytes available to this user.
     SpaceAvail = 42, "space_avail", space_avail: u64;
-    /// Bytes free.
+    /// Free bytes.
     SpaceFree = 43, "space_free", space_free: u64;
-    /// Bytes.
+    /// Total bytes.
     SpaceTotal = 44, "space_total", space_total: u64;
     /// Bytes of disk that the object uses.
     SpaceUsed = 45, "space_used", space_used: u64;
-    /// Is a system file.
+    /// The file is a system file.
     System = 46, "system", system: bool;
     /// Last access.
     TimeAccess = 47, "time_access", time_access: Nfstime;
-    /// Last access, to be set.
+    /// Sets the last access.
     TimeAccessSet = 48, "time_access_set", time_access_set: Settime;
     /// Last backup.
     TimeBackup = 49, "time_backup", time_backup: Nfstime;
     /// Creation.
     TimeCreate = 50, "time_create", time_create: Nfstime;
-    /// The smallest step of times.
+    /// Timestamp granularity.
     TimeDelta = 51, "time_delta", time_delta: Nfstime;
     /// Last change of data or attributes.
     TimeMetadata = 52, "time_metadata", time_metadata: Nfstime;
     /// Last change of the data.
     TimeModify = 53, "time_modify", time_modify: Nfstime;
-    /// Last change of the data, to be set.
+    /// Sets the last change of the data.
     TimeModifySet = 54, "time_modify_set", time_modify_set: Settime;
-    /// Inode number of what is mounted on.
+    /// Inode number of the directory that this file system is mounted on.
     MountedOnFileid = 55, "mounted_on_fileid", mounted_on_fileid: u64;
-    /// How late notifications of a directory's attributes may come.
+    /// The longest delay of notifications about a directory's attributes.
     DirNotifDelay = 56, "dir_notif_delay", dir_notif_delay: Nfstime;
-    /// How late notifications of entries' attributes may come.
+    /// The longest delay of notifications about entries' attributes.
     DirentNotifDelay = 57, "dirent_notif_delay", dirent_notif_delay: Nfstime;
     /// The allow and deny entries.
     Dacl = 58, "dacl", dacl: Box<Nfsacl41>;
     /// The audit and alarm entries.
     Sacl = 59, "sacl", sacl: Box<Nfsacl41>;
-    /// Differs when the server's policy has changed.
+    /// Changes whenever the server's policy changes.
     ChangePolicy = 60, "change_policy", change_policy: ChangePolicy;
     /// State of the file system.
     FsStatus = 61, "fs_status";
     /// Layout types of the file system.
     FsLayoutTypes = 62, "fs_layout_types", fs_layout_types: List<u32, 64>;
-    /// Which layout would be best.
+    /// The best layout.
     LayoutHint = 63, "layout_hint", layout_hint: Box<LayoutHint>;
     /// Layout types of the file.
     LayoutTypes = 64, "layout_types", layout_types: List<u32, 64>;
@@ -227,45 +227,45 @@ attributes! {
     LayoutBlksize = 65, "layout_blksize", layout_blksize: u32;
     /// Alignment of layouts in bytes.
     LayoutAlignment = 66, "layout_alignment", layout_alignment: u32;
-    /// Where else the file system is, at length.
+    /// Other servers that have the file system, in detail.
     FsLocationsInfo = 67, "fs_locations_info";
     /// When I/O should go through the metadata server.
     Mdsthreshold = 68, "mdsthreshold";
     /// How long the file must be retained.
     RetentionGet = 69, "retention_get";
-    /// How long the file must be retained, to be set.
+    /// Sets how long the file must be retained.
     RetentionSet = 70, "retention_set";
-    /// How long the file must be retained behind an event.
+    /// How long the file must be retained after an event.
     RetentevtGet = 71, "retentevt_get";
-    /// How long the file must be retained behind an event, to be set.
+    /// Sets how long the file must be retained after an event.
     RetentevtSet = 72, "retentevt_set";
     /// Holds on the file.
     RetentionHold = 73, "retention_hold", retention_hold: u64;
-    /// Some permission bits, to be set.
+    /// Sets some permission bits.
     ModeSetMasked = 74, "mode_set_masked", mode_set_masked: ModeMasked;
     /// Attributes that OPEN with `EXCLUSIVE4_1` can set.
     SuppattrExclcreat = 75, "suppattr_exclcreat", suppattr_exclcreat: Bitmap;
-    /// What names may be made of.
+    /// Character sets that names may use.
     FsCharsetCap = 76, "fs_charset_cap", fs_charset_cap: u32;
     /// Alignment of CLONE in bytes.
     CloneBlksize = 77, "clone_blksize", clone_blksize: u32;
     /// Bytes that removing the file would free.
     SpaceFreed = 78, "space_freed", space_freed: u64;
-    /// What the values of `change` mean.
+    /// The meaning of the values of `change`.
     ChangeAttrType = 79, "change_attr_type", change_attr_type: ChangeAttrType;
     /// Security label.
     SecLabel = 80, "sec_label", sec_label: Box<SecLabel>;
-    /// Permission bits and umask of a new object, to be set.
+    /// Sets permission bits and umask of a new object.
     ModeUmask = 81, "mode_umask", mode_umask: ModeUmask;
-    /// There are extended attributes.
+    /// Extended attributes are supported.
     XattrSupport = 82, "xattr_support", xattr_support: bool;
-    /// Takes long to be read.
+    /// Reading the file takes long.
     Offline = 83, "offline", offline: bool;
-    /// Last access, to be set by the holder of a delegation.
+    /// Sets the last access; for the holder of a delegation.
     TimeDelegAccess = 84, "time_deleg_access", time_deleg_access: Nfstime;
-    /// Last change of the data, to be set by the holder of a delegation.
+    /// Sets the last change of the data; for the holder of a delegation.
     TimeDelegModify = 85, "time_deleg_modify", time_deleg_modify: Nfstime;
-    /// Which arguments of OPEN the server knows.
+    /// The arguments of OPEN that the server supports.
     OpenArguments = 86, "open_arguments", open_arguments: Box<OpenArguments>;
 }
 
@@ -286,7 +286,7 @@ impl Encode for Fattr {
     }
 }
 
-/// An attribute that has no field is an error with its number: a peer sends what it was asked for.
+/// An attribute without a field is an error with its number, because a peer sends only requested attributes.
 impl Decode for Fattr {
     fn decode(decoder: &mut Decoder) -> Result<Fattr, Error> {
         let mut fattr = Fattr::default();
@@ -313,7 +313,7 @@ impl Decode for Box<Fattr> {
 struct Parts {
     attrmask: Bitmap,
     attr_vals: Opaque<BODY_MAX>,
-    /// The lowest attribute that has no field.
+    /// The lowest attribute without a field.
     unknown: Option<u32>,
 }
 
@@ -324,7 +324,7 @@ impl Parts {
         Ok(Parts { attrmask, attr_vals: Opaque::decode(decoder)?, unknown })
     }
 
-    /// All attributes must have fields.
+    /// Fails if an attribute has no field.
     fn known(self) -> Result<Parts, Error> {
         match self.unknown {
             None => Ok(self),
@@ -332,7 +332,7 @@ impl Parts {
         }
     }
 
-    /// Decodes the values, which must end where the attributes do.
+    /// Decodes the values, which must end with the last attribute.
     fn decode_into(self, fattr: &mut Fattr) -> Result<(), Error> {
         let mut values = Decoder::new(self.attr_vals.into_bytes());
         fattr.decode_values(self.attrmask, &mut values)?;
@@ -340,16 +340,17 @@ impl Parts {
     }
 }
 
-/// `fattr4` in arguments, where an attribute that the server does not know is answered with ATTRNOTSUPP.
+/// `fattr4` in arguments. If it contains an attribute that the server does not support, the server replies
+/// ATTRNOTSUPP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ArgFattr {
-    /// All of them have fields.
+    /// All attributes have fields.
     Known(Box<Fattr>),
-    /// One has none, and so the values cannot be read.
+    /// One attribute has no field, so the values cannot be decoded.
     Unknown {
         /// The lowest such attribute.
         attribute: u32,
-        /// Attributes with numbers that a bitmap keeps.
+        /// The attributes whose numbers a bitmap stores.
         attrmask: Bitmap,
         /// The values.
         attr_vals: Opaque<BODY_MAX>,
@@ -357,7 +358,7 @@ pub enum ArgFattr {
 }
 
 impl ArgFattr {
-    /// The attributes, or the number of the one that is not known.
+    /// The attributes, or the number of an unsupported one.
     pub fn known(&self) -> Result<&Fattr, u32> {
         match self {
             ArgFattr::Known(fattr) => Ok(fattr),

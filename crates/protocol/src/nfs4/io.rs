@@ -7,7 +7,7 @@ use super::{Linktext, StableHow, Stateid, Verifier};
 /// `READ4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct ReadArgs {
-    /// By what state.
+    /// The stateid basis.
     pub stateid: Stateid,
     /// First byte.
     pub offset: u64,
@@ -18,7 +18,7 @@ pub struct ReadArgs {
 /// `READ4resok`.
 #[derive(Clone, Debug, PartialEq, Xdr)]
 pub struct ReadOk {
-    /// The read reaches the end of the file.
+    /// True if the read reaches the end of the file.
     pub eof: bool,
     /// The bytes.
     pub data: Bulk,
@@ -27,11 +27,11 @@ pub struct ReadOk {
 /// `WRITE4args`.
 #[derive(Clone, Debug, PartialEq, Xdr)]
 pub struct WriteArgs {
-    /// By what state.
+    /// The stateid basis.
     pub stateid: Stateid,
     /// First byte.
     pub offset: u64,
-    /// How durable the write must be before it is answered.
+    /// How durable the write must be before the server replies.
     pub stable: StableHow,
     /// The bytes.
     pub data: Bulk,
@@ -44,7 +44,7 @@ pub struct WriteOk {
     pub count: u32,
     /// How durable they are.
     pub committed: StableHow,
-    /// Changes when unstable writes may have been lost.
+    /// Changes if unstable writes may have been lost.
     pub writeverf: Verifier,
 }
 
@@ -53,14 +53,14 @@ pub struct WriteOk {
 pub struct CommitArgs {
     /// First byte.
     pub offset: u64,
-    /// Number of bytes; zero is to the end of the file.
+    /// Number of bytes; zero means to the end of the file.
     pub count: u32,
 }
 
 /// `COMMIT4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct CommitOk {
-    /// To compare with that of the writes.
+    /// To compare with the verifier of the writes.
     pub writeverf: Verifier,
 }
 

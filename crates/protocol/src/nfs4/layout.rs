@@ -1,11 +1,11 @@
-//! Layouts and devices; their bodies are opaque here (RFC 8881, sections 18.40 to 18.44; RFC 7862, sections 15.6 and
+//! Layouts and devices, with opaque bodies (RFC 8881, sections 18.40 to 18.44; RFC 7862, sections 15.6 and
 //! 15.7).
 
 use xdr::{List, Opaque, Xdr};
 
 use super::{BODY_MAX, Bitmap, Deviceid, Nfstime, Outcome, Stateid, Verifier};
 
-/// A body that only its layout type can read.
+/// A body that is defined by its layout type.
 pub type LayoutBody = Opaque<BODY_MAX>;
 
 /// `layoutiomode4`.
@@ -20,7 +20,7 @@ pub enum LayoutIomode {
     /// `LAYOUTIOMODE4_ANY`
     #[xdr(case = 3)]
     Any,
-    /// None that there is: BADIOMODE.
+    /// An undefined value: BADIOMODE.
     #[xdr(default)]
     Other(u32),
 }
@@ -32,26 +32,26 @@ pub struct GetdeviceinfoArgs {
     pub device_id: Deviceid,
     /// Number of `layouttype4`.
     pub layout_type: u32,
-    /// The most bytes in the answer.
+    /// The most bytes in the reply.
     pub maxcount: u32,
-    /// Numbers of `notify_deviceid_type4` that are wanted.
+    /// Requested numbers of `notify_deviceid_type4`.
     pub notify_types: Bitmap,
 }
 
-/// `GETDEVICEINFO4resok`, with `device_addr4` in place.
+/// `GETDEVICEINFO4resok`, with `device_addr4` inlined.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct GetdeviceinfoOk {
     /// Number of `layouttype4`.
     pub layout_type: u32,
     /// `da_addr_body`
     pub addr_body: LayoutBody,
-    /// Numbers of `notify_deviceid_type4` that will come.
+    /// Numbers of `notify_deviceid_type4` that the server will send.
     pub notification: Bitmap,
 }
 
 super::table::failure_with_body! {
-    /// Why GETDEVICEINFO failed.
-    GetdeviceinfoFailure: /// `NFS4ERR_TOOSMALL`: the answer needs so many bytes.
+    /// The error of GETDEVICEINFO.
+    GetdeviceinfoFailure: /// `NFS4ERR_TOOSMALL`: the number of bytes that the reply needs.
     TooSmall(u32)
 }
 
@@ -62,22 +62,22 @@ pub struct GetdevicelistArgs {
     pub layout_type: u32,
     /// The most devices.
     pub maxdevices: u32,
-    /// Behind which to go on.
+    /// Cookie of the device to continue after.
     pub cookie: u64,
-    /// That of the first answer.
+    /// The verifier from the first reply.
     pub cookieverf: Verifier,
 }
 
 /// `GETDEVICELIST4resok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct GetdevicelistOk {
-    /// Where to go on.
+    /// Cookie for continuing.
     pub cookie: u64,
-    /// To be given with it.
+    /// The client returns it together with the cookie.
     pub cookieverf: Verifier,
     /// The devices.
     pub deviceid_list: List<Deviceid, 1024>,
-    /// There are no more.
+    /// True if there are no more devices.
     pub eof: bool,
 }
 
@@ -97,15 +97,15 @@ pub struct LayoutcommitArgs {
     pub offset: u64,
     /// Number of bytes.
     pub length: u64,
-    /// After the server's restart.
+    /// The commit is a reclaim after the server's restart.
     pub reclaim: bool,
     /// The layout.
     pub stateid: Stateid,
     /// `newoffset4`: the last byte written.
     pub last_write_offset: Option<u64>,
-    /// `newtime4`: when.
+    /// `newtime4`: the time of the last write.
     pub time_modify: Option<Nfstime>,
-    /// What the layout type has to say.
+    /// Data specific to the layout type.
     pub layoutupdate: LayoutUpdate,
 }
 
@@ -119,28 +119,28 @@ pub struct LayoutcommitOk {
 /// `LAYOUTGET4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct LayoutgetArgs {
-    /// CB_RECALLABLE_OBJ_AVAIL is wanted if there is none now.
+    /// If there is no layout now, the client wants CB_RECALLABLE_OBJ_AVAIL.
     pub signal_layout_avail: bool,
     /// Number of `layouttype4`.
     pub layout_type: u32,
-    /// For what.
+    /// The I/O mode.
     pub iomode: LayoutIomode,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes wanted.
+    /// Number of bytes requested.
     pub length: u64,
-    /// Number of bytes needed.
+    /// The least number of bytes that is useful.
     pub minlength: u64,
     /// The layout, or the open.
     pub stateid: Stateid,
-    /// The most bytes in the answer.
+    /// The most bytes in the reply.
     pub maxcount: u32,
 }
 
 /// `LAYOUTGET4resok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct LayoutgetOk {
-    /// The layout goes with the last CLOSE.
+    /// The client must return the layout at the last CLOSE.
     pub return_on_close: bool,
     /// The layout.
     pub stateid: Stateid,
@@ -148,14 +148,14 @@ pub struct LayoutgetOk {
     pub layout: List<Layout, 256>,
 }
 
-/// `layout4`, with `layout_content4` in place.
+/// `layout4`, with `layout_content4` inlined.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct Layout {
     /// First byte.
     pub offset: u64,
     /// Number of bytes.
     pub length: u64,
-    /// For what.
+    /// The I/O mode.
     pub iomode: LayoutIomode,
     /// Number of `layouttype4`.
     pub layout_type: u32,
@@ -164,21 +164,21 @@ pub struct Layout {
 }
 
 super::table::failure_with_body! {
-    /// Why LAYOUTGET failed.
-    LayoutgetFailure: /// `NFS4ERR_LAYOUTTRYLATER`: whether CB_RECALLABLE_OBJ_AVAIL will come.
+    /// The error of LAYOUTGET.
+    LayoutgetFailure: /// `NFS4ERR_LAYOUTTRYLATER`: whether the server will send CB_RECALLABLE_OBJ_AVAIL.
     LayoutTryLater(bool)
 }
 
 /// `LAYOUTRETURN4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct LayoutreturnArgs {
-    /// After the server's restart.
+    /// The return is a reclaim after the server's restart.
     pub reclaim: bool,
     /// Number of `layouttype4`.
     pub layout_type: u32,
-    /// For what.
+    /// The I/O mode.
     pub iomode: LayoutIomode,
-    /// What is returned.
+    /// The layouts to return.
     pub layoutreturn: LayoutReturn,
 }
 
@@ -188,7 +188,7 @@ pub enum LayoutReturn {
     /// `LAYOUTRETURN4_FILE`
     #[xdr(case = 1)]
     File(LayoutreturnFile),
-    /// `LAYOUTRETURN4_FSID`: all of the current file system.
+    /// `LAYOUTRETURN4_FSID`: all layouts of the current file system.
     #[xdr(case = 2)]
     Fsid,
     /// `LAYOUTRETURN4_ALL`
@@ -205,14 +205,14 @@ pub struct LayoutreturnFile {
     pub length: u64,
     /// The layout.
     pub stateid: Stateid,
-    /// What the layout type has to say.
+    /// Data specific to the layout type.
     pub body: LayoutBody,
 }
 
 /// The result of LAYOUTRETURN: `layoutreturn_stateid`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct LayoutreturnOk {
-    /// What is left of the layout.
+    /// The remaining part of the layout.
     pub stateid: Option<Stateid>,
 }
 
@@ -225,7 +225,7 @@ pub struct LayouterrorArgs {
     pub length: u64,
     /// The layout.
     pub stateid: Stateid,
-    /// What went wrong.
+    /// The errors.
     pub errors: List<DeviceError, 256>,
 }
 
@@ -234,9 +234,9 @@ pub struct LayouterrorArgs {
 pub struct DeviceError {
     /// The device.
     pub deviceid: Deviceid,
-    /// What it answered.
+    /// The error of the device.
     pub status: Outcome,
-    /// To the operation of this number.
+    /// The number of the operation that failed.
     pub opnum: u32,
 }
 
@@ -255,15 +255,15 @@ pub struct LayoutstatsArgs {
     pub write: IoInfo,
     /// The device.
     pub deviceid: Deviceid,
-    /// What the layout type has to say.
+    /// Data specific to the layout type.
     pub layoutupdate: LayoutUpdate,
 }
 
 /// `io_info4`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct IoInfo {
-    /// How many.
+    /// Number of operations.
     pub count: u64,
-    /// Of how many bytes together.
+    /// Total number of bytes.
     pub bytes: u64,
 }

@@ -21,37 +21,37 @@ pub enum NfsLockType {
 /// `LOCK4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct LockArgs {
-    /// For reading or for writing.
+    /// Shared (for reading) or exclusive (for writing).
     pub locktype: NfsLockType,
     /// Held before the server's restart.
     pub reclaim: bool,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes; all ones is to the end of the file, however it grows.
+    /// Number of bytes; all ones means to the end of the file, however it grows.
     pub length: u64,
-    /// For whom.
+    /// The lock owner.
     pub locker: Locker,
 }
 
 /// `locker4`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub enum Locker {
-    /// `exist_lock_owner4`: an owner that has a state id on the file.
+    /// `exist_lock_owner4`: an owner that has a lock stateid for the file.
     #[xdr(case = 0)]
     LockOwner {
-        /// That state id.
+        /// That stateid.
         lock_stateid: Stateid,
-        /// The lock owner's next, in minor version 0 alone.
+        /// The lock owner's next sequence id; only in minor version 0.
         lock_seqid: u32,
     },
-    /// `open_to_lock_owner4`: one that has none yet.
+    /// `open_to_lock_owner4`: an owner without a lock stateid.
     #[xdr(case = 1)]
     OpenOwner {
-        /// The open owner's next, in minor version 0 alone.
+        /// The open owner's next sequence id; only in minor version 0.
         open_seqid: u32,
         /// The open.
         open_stateid: Stateid,
-        /// The lock owner's first, in minor version 0 alone.
+        /// The lock owner's first sequence id; only in minor version 0.
         lock_seqid: u32,
         /// The lock owner.
         lock_owner: StateOwner,
@@ -61,60 +61,61 @@ pub enum Locker {
 /// `LOCK4resok` and the result of LOCKU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct LockOk {
-    /// The owner's locks on the file.
+    /// The stateid of the owner's locks on the file.
     pub lock_stateid: Stateid,
 }
 
-/// The longest lock owner that every client can be told of, in bytes.
+/// The longest lock owner, in bytes, that every client can decode in a denial.
 ///
-/// Linux reserves space in the reply to LOCK for an owner as long as its own are, since 6.14 and the stable kernels of April 2025.
-/// If the owner in the way is longer, `lockf(3)` fails with EIO there and not with EAGAIN.
+/// In the reply to LOCK, Linux reserves space for an owner as long as its own owners. It does so since 6.14
+/// and the stable kernels of April 2025. If the conflicting owner is longer, `lockf(3)` fails there with EIO
+/// instead of EAGAIN.
 pub const SHORT_OWNER_BYTES: usize = 20;
 
-/// `LOCK4denied`: the lock in the way.
+/// `LOCK4denied`: the conflicting lock.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct LockDenied {
     /// First byte.
     pub offset: u64,
-    /// Number of bytes; all ones is to the end of the file.
+    /// Number of bytes; all ones means to the end of the file.
     pub length: u64,
-    /// For reading or for writing.
+    /// Shared (for reading) or exclusive (for writing).
     pub locktype: NfsLockType,
-    /// Whose it is.
+    /// Its owner.
     pub owner: StateOwner,
 }
 
 super::table::failure_with_body! {
-    /// Why LOCK or LOCKT failed.
-    LockFailure: /// `NFS4ERR_DENIED`: this lock is in the way.
+    /// The error of LOCK or LOCKT.
+    LockFailure: /// `NFS4ERR_DENIED`: the conflicting lock.
     Denied(LockDenied)
 }
 
 /// `LOCKT4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct LocktArgs {
-    /// For reading or for writing.
+    /// Shared (for reading) or exclusive (for writing).
     pub locktype: NfsLockType,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes; all ones is to the end of the file, however it grows.
+    /// Number of bytes; all ones means to the end of the file, however it grows.
     pub length: u64,
-    /// For whom.
+    /// The lock owner.
     pub owner: StateOwner,
 }
 
 /// `LOCKU4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct LockuArgs {
-    /// Of no meaning.
+    /// Without meaning.
     pub locktype: NfsLockType,
-    /// The lock owner's next, in minor version 0 alone.
+    /// The lock owner's next sequence id; only in minor version 0.
     pub seqid: u32,
-    /// The owner's locks on the file.
+    /// The stateid of the owner's locks on the file.
     pub lock_stateid: Stateid,
     /// First byte.
     pub offset: u64,
-    /// Number of bytes; all ones is to the end of the file, however it grows.
+    /// Number of bytes; all ones means to the end of the file, however it grows.
     pub length: u64,
 }
 

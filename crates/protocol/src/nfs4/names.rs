@@ -1,5 +1,5 @@
-//! Handles, and the operations that look up, make, remove and move names (RFC 8881, sections 18.4, 18.8, 18.9, 18.13,
-//! 18.17, 18.19 and 18.25 to 18.28).
+//! Handles, and the operations that look up, create, remove and rename names (RFC 8881, sections 18.4, 18.8,
+//! 18.9, 18.13, 18.17, 18.19 and 18.25 to 18.28).
 
 use xdr::Xdr;
 
@@ -8,7 +8,7 @@ use super::{ArgFattr, Bitmap, ChangeInfo, Component, Handle, Linktext, Specdata}
 /// `PUTFH4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct PutfhArgs {
-    /// The handle to be the current one.
+    /// The new current handle.
     pub object: Handle,
 }
 
@@ -29,18 +29,18 @@ pub struct LookupArgs {
 /// `OPENATTR4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct OpenattrArgs {
-    /// Make the directory of named attributes if there is none.
+    /// Create the directory of named attributes if there is none.
     pub createdir: bool,
 }
 
 /// `CREATE4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct CreateArgs {
-    /// What.
+    /// The type of the object.
     pub objtype: Createtype,
     /// Its name.
     pub objname: Component,
-    /// Its first attributes.
+    /// Its initial attributes.
     pub createattrs: ArgFattr,
 }
 
@@ -65,7 +65,7 @@ pub enum Createtype {
     /// `NF4FIFO`
     #[xdr(case = 7)]
     Fifo,
-    /// A type that CREATE does not make: BADTYPE.
+    /// A type that CREATE does not create: BADTYPE.
     #[xdr(default)]
     Other(u32),
 }
@@ -73,23 +73,23 @@ pub enum Createtype {
 /// `CREATE4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct CreateOk {
-    /// The directory before and after.
+    /// Change attribute of the directory before and after the operation.
     pub cinfo: ChangeInfo,
-    /// Which attributes were set.
+    /// The attributes that were set.
     pub attrset: Bitmap,
 }
 
-/// `LINK4args`: of the saved file into the current directory.
+/// `LINK4args`: links the saved file into the current directory.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct LinkArgs {
-    /// Its further name.
+    /// Its additional name.
     pub newname: Component,
 }
 
 /// `LINK4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct LinkOk {
-    /// The directory before and after.
+    /// Change attribute of the directory before and after the operation.
     pub cinfo: ChangeInfo,
 }
 
@@ -103,11 +103,11 @@ pub struct RemoveArgs {
 /// `REMOVE4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct RemoveOk {
-    /// The directory before and after.
+    /// Change attribute of the directory before and after the operation.
     pub cinfo: ChangeInfo,
 }
 
-/// `RENAME4args`: out of the saved directory into the current one.
+/// `RENAME4args`: from the saved directory to the current one.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct RenameArgs {
     /// The old name.
@@ -119,8 +119,8 @@ pub struct RenameArgs {
 /// `RENAME4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct RenameOk {
-    /// The directory that the name leaves, before and after.
+    /// Change attribute of the old directory before and after the operation.
     pub source_cinfo: ChangeInfo,
-    /// The directory that it comes to.
+    /// Change attribute of the new directory before and after the operation.
     pub target_cinfo: ChangeInfo,
 }

@@ -1,5 +1,5 @@
-//! The operations of all minor versions (RFC 7530, section 16; RFC 8881, section 18; RFC 7862, section 15; RFC 8276,
-//! section 8.4): number, name, the minor version that it came with, arguments and results.
+//! The operations of all minor versions: number, name, first minor version, arguments and results (RFC 7530,
+//! section 16; RFC 8881, section 18; RFC 7862, section 15; RFC 8276, section 8.4).
 
 use super::{
     AccessArgs, AccessOk, AllocateArgs, BackchannelCtlArgs, BindConnToSessionArgs, BindConnToSessionOk,
@@ -29,9 +29,9 @@ super::table::operations! {
     Close = 4, "CLOSE", 0, CloseArgs => Result<OpenStateidOk, Status>;
     /// Commit cached data on a server to stable storage.
     Commit = 5, "COMMIT", 0, CommitArgs => Result<CommitOk, Status>;
-    /// Create an object that is no file.
+    /// Create an object other than a regular file.
     Create = 6, "CREATE", 0, CreateArgs => Result<CreateOk, Status>;
-    /// Give up the delegations of an earlier incarnation.
+    /// Discard the delegations of an earlier incarnation.
     Delegpurge = 7, "DELEGPURGE", 0, DelegpurgeArgs => Result<(), Status>;
     /// Return a delegation.
     Delegreturn = 8, "DELEGRETURN", 0, DelegreturnArgs => Result<(), Status>;
@@ -53,7 +53,7 @@ super::table::operations! {
     Lookupp = 16, "LOOKUPP", 0, () => Result<(), Status>;
     /// Verify a difference in attributes.
     Nverify = 17, "NVERIFY", 0, VerifyArgs => Result<(), Status>;
-    /// Open a file, and make it.
+    /// Open a file, and create it if requested.
     Open = 18, "OPEN", 0, OpenArgs => Result<OpenOk, Status>;
     /// Open the directory of named attributes.
     Openattr = 19, "OPENATTR", 0, OpenattrArgs => Result<(), Status>;
@@ -83,7 +83,7 @@ super::table::operations! {
     Restorefh = 31, "RESTOREFH", 0, () => Result<(), Status>;
     /// Save the current handle.
     Savefh = 32, "SAVEFH", 0, () => Result<(), Status>;
-    /// Which security a name needs.
+    /// Get the security flavors for a name.
     Secinfo = 33, "SECINFO", 0, SecinfoArgs => Result<SecinfoOk, Status>;
     /// Set attributes.
     Setattr = 34, "SETATTR", 0, SetattrArgs => Result<SetattrOk, SetattrFailure>;
@@ -95,7 +95,7 @@ super::table::operations! {
     Verify = 37, "VERIFY", 0, VerifyArgs => Result<(), Status>;
     /// Write to a file.
     Write = 38, "WRITE", 0, WriteArgs => Result<WriteOk, Status>;
-    /// Forget a lock owner.
+    /// Discard a lock owner.
     ReleaseLockowner = 39, "RELEASE_LOCKOWNER", 0, ReleaseLockownerArgs => Result<(), Status>;
     /// Change the backchannel's program and credentials.
     BackchannelCtl = 40, "BACKCHANNEL_CTL", 1, BackchannelCtlArgs => Result<(), Status>;
@@ -107,7 +107,7 @@ super::table::operations! {
     CreateSession = 43, "CREATE_SESSION", 1, CreateSessionArgs => Result<CreateSessionOk, Status>;
     /// Destroy a session.
     DestroySession = 44, "DESTROY_SESSION", 1, DestroySessionArgs => Result<(), Status>;
-    /// Free a state id that has no locks, or was revoked.
+    /// Free a stateid that has no locks or was revoked.
     FreeStateid = 45, "FREE_STATEID", 1, FreeStateidArgs => Result<(), Status>;
     /// Get a delegation of a directory.
     GetDirDelegation = 46, "GET_DIR_DELEGATION", 1, GetDirDelegationArgs => Result<GetDirDelegationOk, Status>;
@@ -121,19 +121,19 @@ super::table::operations! {
     Layoutget = 50, "LAYOUTGET", 1, LayoutgetArgs => Result<LayoutgetOk, LayoutgetFailure>;
     /// Return a layout.
     Layoutreturn = 51, "LAYOUTRETURN", 1, LayoutreturnArgs => Result<LayoutreturnOk, Status>;
-    /// Which security the current handle needs.
+    /// Get the security flavors for the current handle.
     SecinfoNoName = 52, "SECINFO_NO_NAME", 1, SecinfoStyle => Result<SecinfoOk, Status>;
     /// Name the session and slot of a compound.
     Sequence = 53, "SEQUENCE", 1, SequenceArgs => Result<SequenceOk, Status>;
     /// Change the SSV.
     SetSsv = 54, "SET_SSV", 1, SetSsvArgs => Result<SetSsvOk, Status>;
-    /// Test state ids.
+    /// Test stateids.
     TestStateid = 55, "TEST_STATEID", 1, TestStateidArgs => Result<TestStateidOk, Status>;
-    /// Ask for a delegation without an open.
+    /// Request a delegation without an open.
     WantDelegation = 56, "WANT_DELEGATION", 1, WantDelegationArgs => Result<OpenDelegation, Status>;
     /// Destroy a client id.
     DestroyClientid = 57, "DESTROY_CLIENTID", 1, DestroyClientidArgs => Result<(), Status>;
-    /// No more will be reclaimed.
+    /// Report that the client will reclaim nothing more.
     ReclaimComplete = 58, "RECLAIM_COMPLETE", 1, ReclaimCompleteArgs => Result<(), Status>;
     /// Reserve space.
     Allocate = 59, "ALLOCATE", 2, AllocateArgs => Result<(), Status>;
@@ -143,15 +143,15 @@ super::table::operations! {
     CopyNotify = 61, "COPY_NOTIFY", 2, CopyNotifyArgs => Result<CopyNotifyOk, Status>;
     /// Free space.
     Deallocate = 62, "DEALLOCATE", 2, AllocateArgs => Result<(), Status>;
-    /// Tell of I/O to come.
+    /// Announce future I/O.
     IoAdvise = 63, "IO_ADVISE", 2, IoAdviseArgs => Result<IoAdviseOk, Status>;
-    /// Tell of errors met by a layout.
+    /// Report errors of I/O through a layout.
     Layouterror = 64, "LAYOUTERROR", 2, LayouterrorArgs => Result<(), Status>;
-    /// Tell of I/O made by a layout.
+    /// Report I/O through a layout.
     Layoutstats = 65, "LAYOUTSTATS", 2, LayoutstatsArgs => Result<(), Status>;
     /// Stop an offload.
     OffloadCancel = 66, "OFFLOAD_CANCEL", 2, OffloadArgs => Result<(), Status>;
-    /// How far an offload is.
+    /// Get the progress of an offload.
     OffloadStatus = 67, "OFFLOAD_STATUS", 2, OffloadArgs => Result<OffloadStatusOk, Status>;
     /// Read data and holes.
     ReadPlus = 68, "READ_PLUS", 2, ReadPlusArgs => Result<ReadPlusOk, Status>;
@@ -172,12 +172,13 @@ super::table::operations! {
 }
 
 impl Operation {
-    /// Does the minor version know it? One that minor version 1 dropped it still knows, and answers with NOTSUPP.
+    /// True if the minor version defines the operation. Minor version 1 also defines the operations that it
+    /// dropped; the reply to them is NOTSUPP.
     pub const fn is_known_in(self, minorversion: u32) -> bool {
         self.minor() <= minorversion && !matches!(self, Operation::Illegal)
     }
 
-    /// Is it of minor version 0 alone (RFC 8881, section 17, "mandatory not to implement")?
+    /// True for operations of minor version 0 only (RFC 8881, section 17, "mandatory not to implement").
     pub const fn is_minor0_only(self) -> bool {
         matches!(
             self,

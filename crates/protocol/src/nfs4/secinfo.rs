@@ -52,9 +52,9 @@ pub struct RpcsecGssInfo {
     pub oid: SecOid,
     /// Quality of protection.
     pub qop: u32,
-    /// What is protected.
+    /// The kind of protection.
     pub service: RpcGssSvc,
 }
 
-/// `SECINFO4resok` and `SECINFO_NO_NAME4resok`: the most preferred first.
+/// `SECINFO4resok` and `SECINFO_NO_NAME4resok`, in the order of preference.
 pub type SecinfoOk = List<Secinfo, 64>;

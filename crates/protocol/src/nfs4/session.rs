@@ -1,5 +1,5 @@
-//! Sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and what else keeps a session (RFC 8881, sections 18.33 to 18.38,
-//! 18.46 to 18.48, 18.50 and 18.51).
+//! Sessions: EXCHANGE_ID, CREATE_SESSION, SEQUENCE and the other operations on sessions (RFC 8881, sections
+//! 18.33 to 18.38, 18.46 to 18.48, 18.50 and 18.51).
 
 use xdr::{List, Xdr};
 
@@ -22,7 +22,7 @@ pub const EXCHGID4_FLAG_USE_NON_PNFS: u32 = 0x0001_0000;
 pub const EXCHGID4_FLAG_USE_PNFS_MDS: u32 = 0x0002_0000;
 /// `EXCHGID4_FLAG_USE_PNFS_DS`
 pub const EXCHGID4_FLAG_USE_PNFS_DS: u32 = 0x0004_0000;
-/// `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`: the client means a record that is confirmed.
+/// `EXCHGID4_FLAG_UPD_CONFIRMED_REC_A`: the client refers to a confirmed record.
 pub const EXCHGID4_FLAG_UPD_CONFIRMED_REC_A: u32 = 0x4000_0000;
 /// `EXCHGID4_FLAG_CONFIRMED_R`: the record is confirmed.
 pub const EXCHGID4_FLAG_CONFIRMED_R: u32 = 0x8000_0000;
@@ -30,13 +30,13 @@ pub const EXCHGID4_FLAG_CONFIRMED_R: u32 = 0x8000_0000;
 /// `EXCHANGE_ID4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct ExchangeIdArgs {
-    /// Which client, and which incarnation.
+    /// The client and its incarnation.
     pub clientowner: ClientOwner,
     /// `EXCHGID4_FLAG_*`
     pub flags: u32,
-    /// How its state is to be protected.
+    /// How the server should protect the client's state.
     pub state_protect: StateProtectArgs,
-    /// Who made the client.
+    /// The implementation of the client.
     pub client_impl_id: Option<NfsImplId>,
 }
 
@@ -45,33 +45,33 @@ pub struct ExchangeIdArgs {
 pub struct ExchangeIdOk {
     /// The client.
     pub clientid: Clientid,
-    /// The first of its CREATE_SESSION.
+    /// The sequence id of its first CREATE_SESSION.
     pub sequenceid: u32,
     /// `EXCHGID4_FLAG_*`
     pub flags: u32,
-    /// How its state is protected.
+    /// How the server protects the client's state.
     pub state_protect: StateProtectOk,
-    /// Which server: the same one, if two connections are told the same.
+    /// The server's identity. Two connections lead to the same server if their values are equal.
     pub server_owner: ServerOwner,
-    /// Where its client ids and state ids are good.
+    /// The scope in which its client ids and stateids are valid.
     pub server_scope: Limited,
-    /// Who made the server.
+    /// The implementation of the server.
     pub server_impl_id: Option<NfsImplId>,
 }
 
 /// `server_owner4`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct ServerOwner {
-    /// Sessions are shared where this is the same too.
+    /// Servers with equal major and minor ids share sessions.
     pub minor_id: u64,
-    /// Client ids are shared where this is the same.
+    /// Servers with equal major ids share client ids.
     pub major_id: Limited,
 }
 
 /// `nfs_impl_id4`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct NfsImplId {
-    /// The maker's domain.
+    /// The domain of the implementer.
     pub domain: Limited,
     /// Product and version.
     pub name: Limited,
@@ -79,9 +79,9 @@ pub struct NfsImplId {
     pub date: Nfstime,
 }
 
-/// `CREATE_SESSION4_FLAG_PERSIST`: replies outlive the server.
+/// `CREATE_SESSION4_FLAG_PERSIST`: cached replies survive a server restart.
 pub const CREATE_SESSION4_FLAG_PERSIST: u32 = 0x1;
-/// `CREATE_SESSION4_FLAG_CONN_BACK_CHAN`: this connection is of the backchannel too.
+/// `CREATE_SESSION4_FLAG_CONN_BACK_CHAN`: this connection also belongs to the backchannel.
 pub const CREATE_SESSION4_FLAG_CONN_BACK_CHAN: u32 = 0x2;
 /// `CREATE_SESSION4_FLAG_CONN_RDMA`
 pub const CREATE_SESSION4_FLAG_CONN_RDMA: u32 = 0x4;
@@ -91,17 +91,17 @@ pub const CREATE_SESSION4_FLAG_CONN_RDMA: u32 = 0x4;
 pub struct CreateSessionArgs {
     /// The client.
     pub clientid: Clientid,
-    /// Its next.
+    /// Its next sequence id.
     pub sequence: u32,
     /// `CREATE_SESSION4_FLAG_*`
     pub flags: u32,
-    /// Of the client's requests.
+    /// Limits for the client's requests.
     pub fore_chan_attrs: ChannelAttrs,
-    /// Of the callbacks.
+    /// Limits for callbacks.
     pub back_chan_attrs: ChannelAttrs,
     /// Program number of the callbacks.
     pub cb_program: u32,
-    /// Credentials for them, of which the server chooses.
+    /// Credentials for callbacks; the server chooses one of them.
     pub sec_parms: List<CallbackSecParms, 16>,
 }
 
@@ -110,17 +110,17 @@ pub struct CreateSessionArgs {
 pub struct ChannelAttrs {
     /// Padding before the data of a WRITE over RDMA, in bytes.
     pub headerpadsize: u32,
-    /// The most bytes in a request, its RPC header counted.
+    /// The most bytes in a request, including its RPC header.
     pub maxrequestsize: u32,
-    /// The most bytes in a reply, its RPC header counted.
+    /// The most bytes in a reply, including its RPC header.
     pub maxresponsesize: u32,
-    /// The most bytes in a reply that is cached.
+    /// The most bytes in a cached reply.
     pub maxresponsesize_cached: u32,
     /// The most operations in a compound.
     pub maxoperations: u32,
-    /// Slots.
+    /// Number of slots.
     pub maxrequests: u32,
-    /// RDMA reads outstanding.
+    /// Outstanding RDMA reads.
     pub rdma_ird: Option<u32>,
 }
 
@@ -129,13 +129,13 @@ pub struct ChannelAttrs {
 pub struct CreateSessionOk {
     /// The session.
     pub sessionid: Sessionid,
-    /// As given.
+    /// As in the request.
     pub sequence: u32,
     /// `CREATE_SESSION4_FLAG_*`
     pub flags: u32,
-    /// Of the client's requests.
+    /// Limits for the client's requests.
     pub fore_chan_attrs: ChannelAttrs,
-    /// Of the callbacks.
+    /// Limits for callbacks.
     pub back_chan_attrs: ChannelAttrs,
 }
 
@@ -158,26 +158,26 @@ pub struct DestroyClientidArgs {
 pub struct SequenceArgs {
     /// The session.
     pub sessionid: Sessionid,
-    /// The slot's next.
+    /// The next sequence id of the slot.
     pub sequenceid: u32,
     /// The slot.
     pub slotid: u32,
-    /// The highest slot with a request outstanding.
+    /// The highest slot with an outstanding request.
     pub highest_slotid: u32,
-    /// The whole reply is to be cached.
+    /// The server should cache the complete reply.
     pub cachethis: bool,
 }
 
 /// `SEQUENCE4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct SequenceOk {
-    /// As given.
+    /// As in the request.
     pub sessionid: Sessionid,
-    /// As given.
+    /// As in the request.
     pub sequenceid: u32,
-    /// As given.
+    /// As in the request.
     pub slotid: u32,
-    /// The highest slot that the server will take.
+    /// The highest slot that the server accepts.
     pub highest_slotid: u32,
     /// The highest slot that the client should use.
     pub target_highest_slotid: u32,
@@ -185,31 +185,31 @@ pub struct SequenceOk {
     pub status_flags: u32,
 }
 
-/// The callbacks do not get through on any connection.
+/// Callbacks do not get through on any connection.
 pub const SEQ4_STATUS_CB_PATH_DOWN: u32 = 0x0001;
-/// Contexts for the callbacks will end within the lease time.
+/// GSS contexts for callbacks will expire within the lease time.
 pub const SEQ4_STATUS_CB_GSS_CONTEXTS_EXPIRING: u32 = 0x0002;
-/// Contexts for the callbacks have ended.
+/// GSS contexts for callbacks have expired.
 pub const SEQ4_STATUS_CB_GSS_CONTEXTS_EXPIRED: u32 = 0x0004;
-/// The lease was over, and all state is gone.
+/// The lease has expired and the server has revoked all state.
 pub const SEQ4_STATUS_EXPIRED_ALL_STATE_REVOKED: u32 = 0x0008;
-/// The lease was over, and some state is gone.
+/// The lease has expired and the server has revoked some state.
 pub const SEQ4_STATUS_EXPIRED_SOME_STATE_REVOKED: u32 = 0x0010;
 /// The administrator revoked state.
 pub const SEQ4_STATUS_ADMIN_STATE_REVOKED: u32 = 0x0020;
 /// A delegation or layout was revoked.
 pub const SEQ4_STATUS_RECALLABLE_STATE_REVOKED: u32 = 0x0040;
-/// A file system under the lease is elsewhere.
+/// A file system of the lease has moved to another server.
 pub const SEQ4_STATUS_LEASE_MOVED: u32 = 0x0080;
-/// The server has restarted: reclaim.
+/// The server has restarted; the client must reclaim its state.
 pub const SEQ4_STATUS_RESTART_RECLAIM_NEEDED: u32 = 0x0100;
-/// The callbacks do not get through on this session.
+/// Callbacks do not get through on this session.
 pub const SEQ4_STATUS_CB_PATH_DOWN_SESSION: u32 = 0x0200;
-/// The client does not answer callbacks as it must.
+/// The client does not reply to callbacks correctly.
 pub const SEQ4_STATUS_BACKCHANNEL_FAULT: u32 = 0x0400;
 /// The mapping of a device has changed.
 pub const SEQ4_STATUS_DEVID_CHANGED: u32 = 0x0800;
-/// A device is gone.
+/// A device was removed.
 pub const SEQ4_STATUS_DEVID_DELETED: u32 = 0x1000;
 
 /// `BACKCHANNEL_CTL4args`.
@@ -217,7 +217,7 @@ pub const SEQ4_STATUS_DEVID_DELETED: u32 = 0x1000;
 pub struct BackchannelCtlArgs {
     /// Program number of the callbacks.
     pub cb_program: u32,
-    /// Credentials for them, of which the server chooses.
+    /// Credentials for callbacks; the server chooses one of them.
     pub sec_parms: List<CallbackSecParms, 16>,
 }
 
@@ -250,27 +250,27 @@ pub enum ChannelDirFromServer {
 pub struct BindConnToSessionArgs {
     /// The session.
     pub sessid: Sessionid,
-    /// What the connection is to be for.
+    /// The requested use of the connection.
     pub dir: ChannelDirFromClient,
-    /// As it says.
+    /// True to use the connection in RDMA mode.
     pub use_conn_in_rdma_mode: bool,
 }
 
 /// `BIND_CONN_TO_SESSION4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct BindConnToSessionOk {
-    /// As given.
+    /// As in the request.
     pub sessid: Sessionid,
-    /// What the connection is for.
+    /// The use of the connection.
     pub dir: ChannelDirFromServer,
-    /// As it says.
+    /// True if the connection is used in RDMA mode.
     pub use_conn_in_rdma_mode: bool,
 }
 
 /// `RECLAIM_COMPLETE4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct ReclaimCompleteArgs {
-    /// Of the current file system only.
+    /// For the current file system only.
     pub one_fs: bool,
 }
 
@@ -281,7 +281,7 @@ pub struct FreeStateidArgs {
     pub stateid: Stateid,
 }
 
-/// The most state ids to test at once.
+/// The most stateids to test at once.
 pub const TEST_STATEIDS_MAX: usize = 4096;
 
 /// `TEST_STATEID4args`.
@@ -294,22 +294,22 @@ pub struct TestStateidArgs {
 /// `TEST_STATEID4resok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct TestStateidOk {
-    /// Of each, whether it is good.
+    /// The status of each stateid.
     pub status_codes: List<Outcome, TEST_STATEIDS_MAX>,
 }
 
 /// `SET_SSV4args`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct SetSsvArgs {
-    /// To be mixed into the SSV.
+    /// Value to mix into the SSV.
     pub ssv: Limited,
-    /// Of the request.
+    /// Digest of the request.
     pub digest: Limited,
 }
 
 /// `SET_SSV4resok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct SetSsvOk {
-    /// Of the reply.
+    /// Digest of the reply.
     pub digest: Limited,
 }

@@ -1,5 +1,5 @@
-//! Space and holes: ALLOCATE, DEALLOCATE, IO_ADVISE, READ_PLUS, SEEK and WRITE_SAME (RFC 7862, sections 15.1, 15.4,
-//! 15.5 and 15.10 to 15.12).
+//! Space and holes: ALLOCATE, DEALLOCATE, IO_ADVISE, READ_PLUS, SEEK and WRITE_SAME (RFC 7862, sections 15.1,
+//! 15.4, 15.5 and 15.10 to 15.12).
 
 use xdr::{Bulk, List, Xdr};
 
@@ -8,7 +8,7 @@ use super::{Bitmap, StableHow, Stateid};
 /// `ALLOCATE4args` and `DEALLOCATE4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct AllocateArgs {
-    /// By what state.
+    /// The stateid basis.
     pub stateid: Stateid,
     /// First byte.
     pub offset: u64,
@@ -19,7 +19,7 @@ pub struct AllocateArgs {
 /// `IO_ADVISE4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct IoAdviseArgs {
-    /// By what state.
+    /// The stateid basis.
     pub stateid: Stateid,
     /// First byte.
     pub offset: u64,
@@ -32,7 +32,7 @@ pub struct IoAdviseArgs {
 /// `IO_ADVISE4resok`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct IoAdviseOk {
-    /// Those that are heeded.
+    /// The hints that the server follows.
     pub hints: Bitmap,
 }
 
@@ -45,7 +45,7 @@ pub enum DataContent {
     /// `NFS4_CONTENT_HOLE`
     #[xdr(case = 1)]
     Hole,
-    /// What SEEK does not look for: UNION_NOTSUPP.
+    /// A kind of content that SEEK does not support: UNION_NOTSUPP.
     #[xdr(default)]
     Other(u32),
 }
@@ -53,27 +53,27 @@ pub enum DataContent {
 /// `SEEK4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct SeekArgs {
-    /// By what state.
+    /// The stateid basis.
     pub stateid: Stateid,
-    /// From where.
+    /// The offset to start from.
     pub offset: u64,
-    /// For what.
+    /// The kind of content to find.
     pub what: DataContent,
 }
 
 /// `seek_res4`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct SeekOk {
-    /// There is none up to the end of the file.
+    /// True if there is no such content up to the end of the file.
     pub eof: bool,
-    /// Where it is.
+    /// The offset of the content.
     pub offset: u64,
 }
 
 /// `READ_PLUS4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct ReadPlusArgs {
-    /// By what state.
+    /// The stateid basis.
     pub stateid: Stateid,
     /// First byte.
     pub offset: u64,
@@ -84,9 +84,9 @@ pub struct ReadPlusArgs {
 /// `read_plus_res4`.
 #[derive(Clone, Debug, PartialEq, Xdr)]
 pub struct ReadPlusOk {
-    /// The read reaches the end of the file.
+    /// True if the read reaches the end of the file.
     pub eof: bool,
-    /// What is there, in order.
+    /// The data and holes, in order.
     pub contents: List<ReadPlusContent, 4096>,
 }
 
@@ -114,11 +114,11 @@ pub enum ReadPlusContent {
 /// `WRITE_SAME4args`; the result is a [`WriteResponse`](super::WriteResponse).
 #[derive(Clone, Debug, PartialEq, Xdr)]
 pub struct WriteSameArgs {
-    /// By what state.
+    /// The stateid basis.
     pub stateid: Stateid,
-    /// How durable the write must be before it is answered.
+    /// How durable the write must be before the server replies.
     pub stable: StableHow,
-    /// What to write.
+    /// The data to write.
     pub adb: AppDataBlock,
 }
 
@@ -129,13 +129,13 @@ pub struct AppDataBlock {
     pub offset: u64,
     /// Bytes in a block.
     pub block_size: u64,
-    /// How many blocks.
+    /// Number of blocks.
     pub block_count: u64,
-    /// Where in a block its number goes; all ones is nowhere.
+    /// Offset of the block number in a block; all ones means that it is not written.
     pub reloff_blocknum: u64,
     /// Number of the first block.
     pub block_num: u32,
-    /// Where in a block the pattern goes.
+    /// Offset of the pattern in a block.
     pub reloff_pattern: u64,
     /// The pattern.
     pub pattern: Bulk,

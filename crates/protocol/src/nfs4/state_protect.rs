@@ -1,10 +1,10 @@
-//! How state is protected, and with which credentials callbacks come (RFC 8881, sections 18.33, 18.35 and 18.36).
+//! Protection of state, and credentials of callbacks (RFC 8881, sections 18.33, 18.35 and 18.36).
 
 use xdr::{List, Opaque, Xdr};
 
 use super::{Bitmap, Limited, RpcGssSvc, SecOid};
 
-/// The most algorithms that are offered.
+/// The most algorithms in an offer.
 const ALGORITHMS_MAX: usize = 32;
 
 /// `state_protect4_a`.
@@ -38,9 +38,9 @@ pub enum StateProtectOk {
 /// `state_protect_ops4`: numbers of operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Xdr)]
 pub struct StateProtectOps {
-    /// Those that must come so.
+    /// Operations that must use the protection.
     pub must_enforce: Bitmap,
-    /// Those that may.
+    /// Operations that may use it.
     pub must_allow: Bitmap,
 }
 
@@ -49,13 +49,13 @@ pub struct StateProtectOps {
 pub struct SsvSpParms {
     /// The operations.
     pub ops: StateProtectOps,
-    /// Hash algorithms, of which the server chooses.
+    /// Hash algorithms; the server chooses one of them.
     pub hash_algs: List<SecOid, ALGORITHMS_MAX>,
-    /// Encryption algorithms, of which the server chooses.
+    /// Encryption algorithms; the server chooses one of them.
     pub encr_algs: List<SecOid, ALGORITHMS_MAX>,
-    /// How many versions of the SSV are kept.
+    /// Number of SSV versions that are kept.
     pub window: u32,
-    /// How many handles of contexts are wanted.
+    /// Number of GSS handles that the client wants.
     pub num_gss_handles: u32,
 }
 
@@ -64,15 +64,15 @@ pub struct SsvSpParms {
 pub struct SsvProtInfo {
     /// The operations.
     pub ops: StateProtectOps,
-    /// Which hash algorithm of those offered.
+    /// Index of the chosen hash algorithm in the offer.
     pub hash_alg: u32,
-    /// Which encryption algorithm of those offered.
+    /// Index of the chosen encryption algorithm in the offer.
     pub encr_alg: u32,
     /// Bytes in the SSV.
     pub ssv_len: u32,
-    /// How many versions of it are kept.
+    /// Number of SSV versions that are kept.
     pub window: u32,
-    /// Handles of contexts.
+    /// GSS handles.
     pub handles: List<Limited, 64>,
 }
 
@@ -101,17 +101,17 @@ pub struct AuthsysParms {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Further groups.
+    /// Supplementary groups.
     pub gids: List<u32, 16>,
 }
 
 /// `gss_cb_handles4`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct GssCbHandles {
-    /// What is protected.
+    /// The kind of protection.
     pub service: RpcGssSvc,
-    /// The server's handle of the context.
+    /// The server's handle for the context.
     pub handle_from_server: Limited,
-    /// The client's.
+    /// The client's handle for the context.
     pub handle_from_client: Limited,
 }

@@ -1,24 +1,24 @@
-//! Why an operation failed (RFC 8881, section 15.1; RFC 7862, section 11.1; RFC 8276, section 8.5).
+//! The error statuses (RFC 8881, section 15.1; RFC 7862, section 11.1; RFC 8276, section 8.5).
 
 use std::fmt;
 
-/// The status alone, which may be `NFS4_OK`.
+/// A status without a body, which may be `NFS4_OK`.
 pub type Outcome = crate::Reply<(), Status>;
 
 macro_rules! statuses {
     ($($variant:ident = $value:literal, $text:literal, $doc:literal;)*) => {
         crate::reply::failures! {
-            /// `nfsstat4`, less `NFS4_OK`, which `Ok` of a result is.
+            /// `nfsstat4` without `NFS4_OK`, which is the `Ok` of a result.
             Status {
                 $(#[doc = concat!("`NFS4ERR_", $text, "`: ", $doc, ".")] $variant = $value,)*
             }
         }
 
         impl Status {
-            /// All that are known.
+            /// All known statuses.
             pub const ALL: &'static [Status] = &[$(Status::$variant),*];
 
-            /// Its name in the RFC, less the prefix; `None` if it is not known.
+            /// Its name in the RFC without the prefix; `None` if it is unknown.
             pub const fn name(self) -> Option<&'static str> {
                 match self {
                     $(Status::$variant => Some($text),)*
@@ -153,7 +153,7 @@ impl fmt::Display for Status {
     }
 }
 
-/// Success is `Ok`.
+/// `NFS4_OK` is `Ok`.
 impl From<Result<(), Status>> for Outcome {
     fn from(result: Result<(), Status>) -> Outcome {
         match result {

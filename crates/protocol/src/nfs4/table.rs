@@ -1,4 +1,4 @@
-//! Operations as a table: what `nfs_argop4` and `nfs_resop4` are, of the fore channel and of the callbacks alike.
+//! Operations as a table: `nfs_argop4` and `nfs_resop4`, and the corresponding types of callbacks.
 
 use std::fmt;
 
@@ -6,11 +6,11 @@ use xdr::{Decode, Decoder, Encode, Encoder, Error};
 
 use super::Status;
 
-/// What an operation gives if it fails: a status, and for a few operations something with it.
+/// The failure of an operation: a status, and for a few operations a body.
 pub trait Failure: Encode + From<Status> {
     /// The status.
     fn status(&self) -> Status;
-    /// Decodes what comes with the status.
+    /// Decodes the body that follows the status.
     fn decode(status: Status, decoder: &mut Decoder) -> Result<Self, Error>;
 }
 
@@ -24,40 +24,40 @@ impl Failure for Status {
     }
 }
 
-/// One operation: a type that is never a value.
+/// One operation, as a type without values.
 pub trait Op {
     /// All results of its program.
     type ResOp: Outcomes;
     /// All arguments of its program.
     type ArgOp;
-    /// Which it is.
+    /// The operation.
     const OPERATION: <Self::ResOp as Outcomes>::Operation;
-    /// What it is given.
+    /// Its arguments.
     type Args;
-    /// What it gives.
+    /// Its results.
     type Ok;
-    /// What it gives if it fails.
+    /// Its failure.
     type Failure: Failure;
-    /// The operation to put into a compound.
+    /// Makes an entry of a compound.
     fn with(args: Self::Args) -> Self::ArgOp;
-    /// The result, if it is this operation's.
+    /// The result, if it belongs to this operation.
     fn result(result: Self::ResOp) -> Option<OpResult<Self>>;
 }
 
-/// How an operation went.
+/// The result of an operation.
 pub type OpResult<O> = Result<<O as Op>::Ok, <O as Op>::Failure>;
 
 /// Results of any operation of a program.
 pub trait Outcomes: Encode + Decode {
-    /// Which operations there are.
+    /// The operations of the program.
     type Operation: Copy + Eq + fmt::Debug + fmt::Display;
-    /// Whose result it is.
+    /// The operation that the result belongs to.
     fn operation(&self) -> Self::Operation;
-    /// How it went.
+    /// The status of the operation.
     fn status(&self) -> Result<(), Status>;
 }
 
-/// Writes a status and what comes with it.
+/// Encodes a status and its body.
 pub(super) fn encode_result<T: Encode, F: Failure>(result: &Result<T, F>, encoder: &mut Encoder) {
     match result {
         Ok(ok) => {
@@ -68,7 +68,7 @@ pub(super) fn encode_result<T: Encode, F: Failure>(result: &Result<T, F>, encode
     }
 }
 
-/// Reads a status and what comes with it.
+/// Decodes a status and its body.
 pub(super) fn decode_result<T: Decode, F: Failure>(decoder: &mut Decoder) -> Result<Result<T, F>, Error> {
     match decoder.u32()? {
         0 => Ok(Ok(T::decode(decoder)?)),
@@ -76,8 +76,8 @@ pub(super) fn decode_result<T: Decode, F: Failure>(decoder: &mut Decoder) -> Res
     }
 }
 
-/// Writes what follows from the table of operations: their numbers, arguments and results, and a type for each in a
-/// module.
+/// Generates code from the table of operations: their numbers, arguments and results, and a module with a
+/// type for each.
 macro_rules! operations {
     ($(#[$enum_doc:meta])* $operation:ident, $argop:ident, $resop:ident, $module:ident;
      $($(#[$doc:meta])* $name:ident = $number:literal, $text:literal, $minor:literal,
@@ -87,12 +87,12 @@ macro_rules! operations {
         #[repr(u32)]
         pub enum $operation {
             $($(#[$doc])* $name = $number,)*
-            /// A number that has no operation.
+            /// A number without an operation.
             Illegal = 10044,
         }
 
         impl $operation {
-            /// All but the illegal one, in the order of their numbers.
+            /// All operations except the illegal one, in the order of their numbers.
             pub const ALL: &'static [$operation] = &[$($operation::$name),*];
 
             /// The operation with this number.
@@ -104,7 +104,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Its name in the RFC, less the prefix.
+            /// Its name in the RFC without the prefix.
             pub const fn name(self) -> &'static str {
                 match self {
                     $($operation::$name => $text,)*
@@ -112,7 +112,7 @@ macro_rules! operations {
                 }
             }
 
-            /// The minor version that it came with.
+            /// The first minor version that has it.
             pub const fn minor(self) -> u32 {
                 match self {
                     $($operation::$name => $minor,)*
@@ -131,12 +131,13 @@ macro_rules! operations {
         #[derive(Clone, Debug, PartialEq)]
         pub enum $argop {
             $($(#[$doc])* $name($args),)*
-            /// A number that has no operation, or none in the minor version. What follows it cannot be read.
+            /// A number without an operation, or without one in the minor version. The rest of the compound
+            /// cannot be decoded.
             Illegal(u32),
         }
 
         impl $argop {
-            /// Which it is.
+            /// The operation.
             pub const fn operation(&self) -> $operation {
                 match self {
                     $($argop::$name(_) => $operation::$name,)*
@@ -165,7 +166,7 @@ macro_rules! operations {
             }
         }
 
-        /// Operations of all minor versions are known.
+        /// Accepts operations of all minor versions.
         impl xdr::Decode for $argop {
             fn decode(decoder: &mut xdr::Decoder) -> Result<$argop, xdr::Error> {
                 let number = decoder.u32()?;
@@ -180,12 +181,12 @@ macro_rules! operations {
         #[derive(Clone, Debug, PartialEq)]
         pub enum $resop {
             $($(#[$doc])* $name(Result<$ok, $failure>),)*
-            /// An operation that is none: `NFS4ERR_OP_ILLEGAL`.
+            /// The result of an illegal operation: `NFS4ERR_OP_ILLEGAL`.
             Illegal($crate::nfs4::Status),
         }
 
         impl $resop {
-            /// The failure of an operation, with nothing to say but the status.
+            /// The failure of an operation with only a status.
             pub fn failed(operation: $operation, status: $crate::nfs4::Status) -> $resop {
                 match operation {
                     $($operation::$name => $resop::$name(Err(status.into())),)*
@@ -193,7 +194,7 @@ macro_rules! operations {
                 }
             }
 
-            /// Which it is.
+            /// The operation.
             pub const fn operation(&self) -> $operation {
                 match self {
                     $($resop::$name(_) => $operation::$name,)*
@@ -201,7 +202,7 @@ macro_rules! operations {
                 }
             }
 
-            /// How it went.
+            /// The status of the operation.
             pub fn status(&self) -> Result<(), $crate::nfs4::Status> {
                 match self {
                     $($resop::$name(Ok(_)) => Ok(()),
@@ -271,7 +272,7 @@ macro_rules! operations {
     };
 }
 
-/// Writes a failure that has a body with one status and none with any other.
+/// Generates a failure type that has a body with one status and none with any other.
 macro_rules! failure_with_body {
     ($(#[$doc:meta])* $name:ident: $(#[$each:meta])* $variant:ident($body:ty)) => {
         $(#[$doc])*
@@ -283,7 +284,7 @@ macro_rules! failure_with_body {
             Other($crate::nfs4::Status),
         }
 
-        /// The status that has a body gets an empty one.
+        /// The status with a body gets the default body.
         impl From<$crate::nfs4::Status> for $name {
             fn from(status: $crate::nfs4::Status) -> $name {
                 match status {

@@ -4,9 +4,9 @@ use xdr::{List, Opaque, Xdr};
 
 use super::{BODY_MAX, ChangeInfo, Component};
 
-/// The most bytes in a value of Linux. More is read, to be answered with XATTR2BIG.
+/// The most bytes in a value on Linux. Longer values are decoded, so that the server can reply XATTR2BIG.
 pub const XATTR_SIZE_MAX: usize = 1 << 16;
-/// The most names in one answer: more than the shortest names fill Linux's 64 KiB.
+/// The most names in one reply: more than the shortest names fill Linux's 64 KiB.
 pub const XATTR_NAMES_MAX: usize = 1 << 14;
 
 /// `xattrvalue4`.
@@ -51,26 +51,26 @@ pub struct SetxattrArgs {
 /// The results of SETXATTR and REMOVEXATTR.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct XattrChangedOk {
-    /// The file before and after.
+    /// Change attribute of the file before and after the operation.
     pub cinfo: ChangeInfo,
 }
 
 /// `LISTXATTRS4args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct ListxattrsArgs {
-    /// Behind which to go on; zero from the start.
+    /// Cookie of the name to continue after; zero for the start.
     pub cookie: u64,
-    /// The most bytes in the answer.
+    /// The most bytes in the reply.
     pub maxcount: u32,
 }
 
 /// `LISTXATTRS4resok`.
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 pub struct ListxattrsOk {
-    /// Where to go on.
+    /// Cookie for continuing.
     pub cookie: u64,
     /// Names, without `user.`.
     pub names: List<Component, XATTR_NAMES_MAX>,
-    /// There are no more.
+    /// True if there are no more names.
     pub eof: bool,
 }

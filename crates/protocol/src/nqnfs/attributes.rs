@@ -5,17 +5,17 @@ use xdr::Xdr;
 use super::Modifyrev;
 use crate::nfs2::Ftype;
 
-/// A word of [`Sattr`] with this value stays as it is; of its times, the seconds.
+/// A word of [`Sattr`] with this value is not changed. For its times, this applies to the seconds.
 pub const KEEP: u32 = u32::MAX;
-/// A size of [`Sattr`] with this value stays as it is.
+/// A size of [`Sattr`] with this value is not changed.
 pub const KEEP_SIZE: u64 = u64::MAX;
 
 /// `nqnfs_time`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Xdr)]
 pub struct Time {
-    /// Since 1970.
+    /// Seconds since 1970.
     pub seconds: u32,
-    /// Within the second.
+    /// Nanoseconds in the second.
     pub nano_seconds: u32,
 }
 
@@ -24,7 +24,7 @@ pub struct Time {
 pub struct Fattr {
     /// Type of file.
     pub ftype: Ftype,
-    /// `st_mode` whole: permission bits, and the type again.
+    /// The complete `st_mode`: permission bits, and the type again.
     pub mode: u32,
     /// Number of hard links.
     pub nlink: u32,
@@ -58,7 +58,7 @@ pub struct Fattr {
     pub rev: Modifyrev,
 }
 
-/// `nqnfs_sattr`: what is [`KEEP`] or [`KEEP_SIZE`] stays as it is.
+/// `nqnfs_sattr`: fields equal to [`KEEP`] or [`KEEP_SIZE`] are not changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
 pub struct Sattr {
     /// Permission bits.
@@ -75,12 +75,12 @@ pub struct Sattr {
     pub mtime: Time,
     /// 4.4BSD's `va_flags`.
     pub flags: u32,
-    /// 32 bits in the appendix, and no word of what it does.
+    /// 32 bits in the paper's appendix, which does not state its purpose.
     pub rev: u32,
 }
 
 impl Sattr {
-    /// Leaves everything as it is.
+    /// Changes nothing.
     pub const KEEP: Sattr = Sattr {
         mode: KEEP,
         uid: KEEP,

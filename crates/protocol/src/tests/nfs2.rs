@@ -1,4 +1,4 @@
-//! Each procedure of RFC 1094 in bytes.
+//! Each procedure of RFC 1094, byte by byte.
 
 use bytes::Bytes;
 use xdr::LinkedList;
@@ -40,7 +40,7 @@ fn place(name: &'static str) -> DirOpArgs {
     DirOpArgs { dir: HANDLE, name: text(name) }
 }
 
-/// All examples; making one compares it.
+/// All examples. Making an example compares it with its bytes.
 pub fn seeds() -> Vec<Seed> {
     let mut seeds = Vec::new();
     seeds.extend(files());

@@ -1,4 +1,4 @@
-//! Each procedure of RFC 1813 in bytes.
+//! Each procedure of RFC 1813, byte by byte.
 
 use bytes::Bytes;
 use xdr::LinkedList;
@@ -56,7 +56,7 @@ fn sattr() -> Sattr {
 const H: &str = "'cafebabe01";
 const SATTR: &str = "1 384 0 1 5 1 q4294967296 1 2 9 8";
 
-/// All examples; making one compares it.
+/// All examples. Making an example compares it with its bytes.
 pub fn seeds() -> Vec<Seed> {
     let mut seeds = vec![args::<call::Null>(&(), ""), results::<call::Null>(&(), "")];
     seeds.extend(attributes());

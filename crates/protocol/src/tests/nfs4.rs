@@ -1,4 +1,4 @@
-//! Each operation of NFS version 4 in bytes, and what a compound of them is.
+//! Each operation of NFS version 4, and compounds, byte by byte.
 
 mod attributes;
 mod callbacks;
@@ -12,7 +12,7 @@ use super::wire::{Seed, text, wire};
 use crate::nfs4::callback::{CbArgOp, CbResOp};
 use crate::nfs4::*;
 
-/// All examples; making one compares it.
+/// All examples. Making an example compares it with its bytes.
 pub fn seeds() -> Vec<Seed> {
     let mut seeds = minor0::seeds();
     seeds.extend(minor1::seeds());
@@ -22,7 +22,7 @@ pub fn seeds() -> Vec<Seed> {
     seeds
 }
 
-/// A state id, and below it its bytes; so on with the others.
+/// A stateid, followed by its bytes. The other constants follow the same pattern.
 const STATEID: Stateid = Stateid { seqid: 9, other: [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12] };
 const S: &str = "9 =0102030405060708090a0b0c";
 const CINFO: ChangeInfo = ChangeInfo { atomic: true, before: 5, after: 6 };
@@ -52,7 +52,8 @@ fn list<T, const MAX: usize>(elements: Vec<T>) -> xdr::List<T, MAX> {
     xdr::List::new(elements).unwrap()
 }
 
-/// An operation with its arguments is its number and exactly these bytes, both ways.
+/// Checks that an operation with its arguments encodes to its number and exactly these bytes, and decodes
+/// from them.
 fn arg(op: &ArgOp, text: &str) -> Seed {
     let text = format!("{} {text}", op.operation() as u32);
     same(op, &text);
@@ -60,7 +61,8 @@ fn arg(op: &ArgOp, text: &str) -> Seed {
     seed(name, 1, &format!("' 2 1 {text}"))
 }
 
-/// An operation with its results is its number and exactly these bytes, both ways.
+/// Checks that an operation with its results encodes to its number and exactly these bytes, and decodes from
+/// them.
 fn res(op: &ResOp, text: &str) -> Seed {
     let text = format!("{} {text}", op.operation() as u32);
     same(op, &text);
@@ -70,7 +72,8 @@ fn res(op: &ResOp, text: &str) -> Seed {
     seed(name, 1, &format!("{status} ' 1 {text}"))
 }
 
-/// A callback with its arguments is its number and exactly these bytes, both ways.
+/// Checks that a callback with its arguments encodes to its number and exactly these bytes, and decodes from
+/// them.
 fn cb_arg(op: &CbArgOp, text: &str) -> Seed {
     let text = format!("{} {text}", op.operation() as u32);
     same(op, &text);
@@ -78,7 +81,8 @@ fn cb_arg(op: &CbArgOp, text: &str) -> Seed {
     seed(name, 2, &format!("' 2 77 1 {text}"))
 }
 
-/// A callback with its results is its number and exactly these bytes, both ways.
+/// Checks that a callback with its results encodes to its number and exactly these bytes, and decodes from
+/// them.
 fn cb_res(op: &CbResOp, text: &str) -> Seed {
     let text = format!("{} {text}", op.operation() as u32);
     same(op, &text);

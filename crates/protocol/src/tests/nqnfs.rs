@@ -1,4 +1,4 @@
-//! Each procedure of NQNFS in bytes, as the appendix of Macklem's paper has it.
+//! Each procedure of NQNFS byte by byte, as in the appendix of Macklem's paper.
 
 use bytes::Bytes;
 use xdr::LinkedList;
@@ -53,7 +53,7 @@ fn done<T>(results: T) -> Reply<T> {
     Ok(Granted { lease: LeaseResult::None, results })
 }
 
-/// All examples; making one compares it.
+/// All examples. Making an example compares it with its bytes.
 pub fn seeds() -> Vec<Seed> {
     [files(), data(), names(), directories(), leases()].concat()
 }
@@ -146,7 +146,7 @@ fn names() -> Vec<Seed> {
             &reading(LookupArgs { duration: 30, dir: HANDLE, name: text("hello") }),
             &format!("1 30 30 {H} \"hello\""),
         ),
-        // The first lease is on the directory, the second on what the name leads to.
+        // The first lease is on the directory, the second on the object of the name.
         results::<call::Lookup>(
             &Ok(Granted {
                 lease: LeaseResult::None,

@@ -1,4 +1,4 @@
-//! MOUNT and the port mapper in bytes.
+//! MOUNT and the port mapper, byte by byte.
 
 use xdr::{Inline, LinkedList, List};
 
@@ -7,7 +7,7 @@ use crate::Reply::{Fail, Ok};
 use crate::mount::{Exportnode, MountOk, Mountbody, Stat, v1, v3};
 use crate::portmap;
 
-/// MOUNT; making an example compares it.
+/// Examples of MOUNT. Making an example compares it with its bytes.
 pub fn mount_seeds() -> Vec<Seed> {
     let mounts = LinkedList::new(vec![Mountbody { hostname: text("pc"), directory: text("/srv") }]).unwrap();
     let exports = LinkedList::new(vec![
@@ -41,7 +41,7 @@ pub fn mount_seeds() -> Vec<Seed> {
     ]
 }
 
-/// The port mapper; making an example compares it.
+/// Examples of the port mapper. Making an example compares it with its bytes.
 pub fn portmap_seeds() -> Vec<Seed> {
     use portmap::{Mapping, TCP, UDP, call};
     let nfs = Mapping { prog: 100_003, vers: 3, prot: TCP, port: 2049 };

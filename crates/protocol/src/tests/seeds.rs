@@ -1,10 +1,10 @@
-//! The seed corpora of `fuzz/`: each example of the tests is a file there, and the fuzz bodies are run over all that
-//! the corpora hold and over mutations of it, the same ones each time.
+//! The seed corpora of `fuzz/`. Each example of the tests is a file there. The tests run the fuzz bodies on
+//! all files of the corpora and on mutations of them, which are the same each time.
 
 use super::wire::Seed;
 use crate::fuzzing::{corpus, over_corpus};
 
-/// Set to write the corpora from the examples.
+/// Environment variable: set it to write the corpora from the examples.
 const UPDATE: &str = "UPDATE_SEEDS";
 
 #[test]
@@ -42,7 +42,7 @@ fn run(target: &str, examples: &[Seed], body: fn(&[u8])) {
     over_corpus(target, body);
 }
 
-/// Holds the corpus against the examples, or writes it.
+/// Compares the corpus with the examples, or writes it.
 fn check(corpus: &std::path::Path, examples: &[Seed]) {
     let mut taken = Vec::new();
     for seed in examples {

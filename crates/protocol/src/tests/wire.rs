@@ -1,18 +1,18 @@
-//! Messages written out word by word, to hold the derived encoders against.
+//! Messages written word by word, to compare with the derived encoders.
 
 use crate::Call;
 
-/// An example, whose bytes have been compared.
+/// An example whose bytes have been compared.
 #[derive(Clone)]
 pub struct Seed {
-    /// A file name.
+    /// Its file name.
     pub name: String,
-    /// Procedure number and message, as the fuzz bodies want them.
+    /// Procedure number and message: the input of a fuzz body.
     pub input: Vec<u8>,
 }
 
-/// The bytes of a message in the order of its RFC: `7` is a word, `q7` a hyper, `"abc"` a string, `'0aff` opaque data
-/// in hexadecimal with its length, `=0aff` without.
+/// The bytes of a message in the order of its RFC: `7` is a word, `q7` a hyper, `"abc"` a string. `'0aff` is
+/// opaque data in hexadecimal with its length, `=0aff` without.
 pub fn wire(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for token in text.split_whitespace() {
@@ -37,13 +37,13 @@ fn hex(digits: &str) -> Vec<u8> {
     (0..digits.len() / 2).map(|at| u8::from_str_radix(&digits[2 * at..2 * at + 2], 16).unwrap()).collect()
 }
 
-/// Arguments of `C` are exactly these bytes, both ways.
+/// Checks that arguments of `C` encode to exactly these bytes and decode from them.
 pub fn args<C: Call>(value: &C::Args, text: &str) -> Seed {
     assert_eq!(&xdr::from_bytes::<C::Args>(wire(text).into()).unwrap(), value, "{} arguments", C::NAME);
     compare::<C>(&xdr::to_bytes(value).unwrap(), text, "args")
 }
 
-/// Results of `C` are exactly these bytes, both ways.
+/// Checks that results of `C` encode to exactly these bytes and decode from them.
 pub fn results<C: Call>(value: &C::Results, text: &str) -> Seed {
     assert_eq!(&xdr::from_bytes::<C::Results>(wire(text).into()).unwrap(), value, "{} results", C::NAME);
     let case = if wire(text).get(..4) == Some(&[0; 4]) { "ok" } else { "other" };

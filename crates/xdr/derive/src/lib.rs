@@ -1,4 +1,4 @@
-//! `#[derive(Xdr)]`: writes `xdr::Encode` and `xdr::Decode`. The rules stand in the documentation of crate `xdr`.
+//! `#[derive(Xdr)]` writes `xdr::Encode` and `xdr::Decode`. The documentation of crate `xdr` has the rules.
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote};

@@ -1,4 +1,4 @@
-//! A server of limited capacity behind relays, over sockets. Machines make answers late and never early.
+//! Tests of a station behind relays, over sockets. A busy machine may delay replies, but none may be early.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ async fn calls_of_all_relays_are_served_one_after_the_other() {
     let started = Instant::now();
     let sent: Vec<u8> = (0..5).flat_map(|xid| record(&call(xid))).collect();
     many.write_all(&sent).await.unwrap();
-    // The sixth comes when the five wait.
+    // The sixth call arrives while the five wait.
     while station.served().calls < 5 {
         tokio::task::yield_now().await;
     }

@@ -1,11 +1,11 @@
-//! What Nache's authors measured of delegations: figures 1 to 3, 11 and 12. Their curves are pictures; the text gives a few
-//! numbers.
+//! The measurements of delegations by Nache's authors: figures 1 to 3, 11 and 12. The curves have no numbers;
+//! the paper's text gives a few.
 
 use super::{Bar, Chart, Exhibit, bars, counted, head, of, row, titled};
 use crate::report::{Median, NOT_COUNTED, Report, Rounds};
 use crate::workload::{recall, reopen, sharing};
 
-/// Calls after so many opens of one file.
+/// Calls after a number of opens of one file.
 pub(super) fn reopened(report: &Report, rtt: f64, writes: bool) -> Option<Exhibit> {
     let read = (
         "reopen",
@@ -49,13 +49,13 @@ pub(super) fn reopened(report: &Report, rtt: f64, writes: bool) -> Option<Exhibi
     })
 }
 
-/// Calls of all phases up to the one that ends after so many times.
+/// Calls of all phases up to the one that ends after `times` opens.
 fn after(group: &Rounds<'_>, times: u64) -> Option<f64> {
     let phases = reopen::TIMES.into_iter().filter(|each| *each <= times).map(reopen::phase);
     phases.map(|phase| group.phase_calls(&phase).map(|calls| calls.median)).sum()
 }
 
-/// A recall of what has been written.
+/// The recall of a delegation after writes.
 pub(super) fn recall_dirty(report: &Report, rtt: f64) -> Option<Exhibit> {
     let groups = of(report, "recall-dirty", rtt);
     groups.first()?;
@@ -81,7 +81,7 @@ pub(super) fn recall_dirty(report: &Report, rtt: f64) -> Option<Exhibit> {
     })
 }
 
-/// Two clients at the same files.
+/// Two clients that share files.
 pub(super) fn write_sharing(report: &Report, rtt: f64) -> Option<Exhibit> {
     let rate = |group: &Rounds<'_>, phase: &str| {
         group.median(|measurement| {

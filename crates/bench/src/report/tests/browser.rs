@@ -1,6 +1,8 @@
-//! The page in a browser: headless Chromium lays it out in a narrow and in a wide window, in light and in dark.
+//! Tests of the page in a browser: headless Chromium lays it out in a narrow and a wide window, in light and
+//! dark mode.
 //!
-//! Where there is no Chromium the test says so and is over: Debian's package is 80 MB, 290 MB with all that it unpacks.
+//! Without Chromium the test says so and passes. Debian's package is 80 MB, 290 MB unpacked with its
+//! dependencies.
 
 use std::process::Command;
 
@@ -9,30 +11,30 @@ use serde::Deserialize;
 use super::report;
 use crate::report::html::escape;
 
-/// Shows the page in a frame of some width, and writes down what came of it.
+/// Shows the page in a frame of the given width, and writes its findings into the document.
 const PROBE: &str = include_str!("probe.html");
-/// How much text has to stand out (WCAG 2.1, 1.4.3); bars, as graphics, 3 (1.4.11).
+/// Lowest contrast of text (WCAG 2.1, 1.4.3). Bars are graphics and need 3 (1.4.11).
 const CONTRAST: f64 = 4.5;
 const BARS_CONTRAST: f64 = 3.0;
 
-/// What the probe saw.
+/// The findings of the probe.
 #[derive(Debug, Deserialize)]
 struct Seen {
-    /// Of the frame, without its scroll bar.
+    /// Width of the frame, without its scroll bar.
     width: u32,
-    /// Of what is in it.
+    /// Width of the content.
     scroll: u32,
     charts: usize,
-    /// Elements that reach beyond the window.
+    /// Elements that extend beyond the window.
     beyond: Vec<String>,
     /// Words of charts that are cut off.
     cut: Vec<String>,
     background: String,
-    /// Of text, and last of the two kinds of bars.
+    /// Colours of text; the last two are those of the two kinds of bars.
     colors: Vec<String>,
 }
 
-/// None where there is no Chromium.
+/// Renders the page and returns the findings; `None` without Chromium.
 fn look(page: &str, width: u32, dark: bool) -> Option<Seen> {
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("probe.html");
@@ -55,7 +57,7 @@ fn look(page: &str, width: u32, dark: bool) -> Option<Seen> {
     Some(serde_json::from_str(&seen.replace("&amp;", "&")).unwrap_or_else(|error| panic!("{error}: {seen}")))
 }
 
-/// Of `rgb(1, 2, 3)`.
+/// Luminance of a colour written as `rgb(1, 2, 3)`.
 fn luminance(color: &str) -> f64 {
     let numbers = color.trim_start_matches("rgb(").trim_end_matches(')').split(", ");
     let linear = |channel: &str| {

@@ -13,18 +13,18 @@ use super::memory::{Client, Held, Leads};
 use super::names::learn_node;
 use super::pages::PAGE_BYTES;
 
-/// How far is read ahead of a reader that has just turned out to be sequential; it doubles from there.
+/// Initial read-ahead for a reader that has just become sequential. It doubles with each further read.
 const READ_AHEAD_BYTES: u64 = 128 << 10;
-/// Between two attempts to get a lock that somebody else has.
+/// Pause between two attempts to get a lock that another owner holds.
 const LOCK_AGAIN: Duration = Duration::from_millis(20);
 
 /// An open file.
 pub(super) struct Open {
     pub(super) handle: Handle,
-    /// At the server; none in version 3.
+    /// The open at the server; `None` in version 3.
     id: Option<OpenId>,
     owner: Owner,
-    /// Where the last read ended, and how far was read ahead of it.
+    /// End of the last read, and the current read-ahead in bytes.
     read_end: u64,
     ahead: u64,
 }
@@ -53,7 +53,8 @@ impl Client {
         Ok(Open { handle, id, owner, read_end: 0, ahead: 0 })
     }
 
-    /// Version 3: attributes are asked for, and the rights once.
+    /// Opens in version 3: fetches the attributes unless the lookup has just returned them, and the access
+    /// rights once per file.
     async fn open_untold(&self, directory: &Handle, name: &Name, how: How) -> Result<Handle> {
         let handle = match self.find(directory, name).await {
             Err(absent) if Client::is_absent(&absent) && how.makes() => {
@@ -90,7 +91,7 @@ impl Client {
         Ok(created.node.handle)
     }
 
-    /// `O_TRUNC` on a file that is there and not empty.
+    /// Truncates an existing file that is not empty (`O_TRUNC`).
     async fn empty(&self, handle: &Handle, how: How) -> Result<()> {
         let is_empty = self.memory.lock().last(handle).is_some_and(|it| it.size == 0);
         if how != How::Create || is_empty {
@@ -105,7 +106,7 @@ impl Client {
         Ok(())
     }
 
-    /// Version 4: an OPEN by name, or none at all under a delegation.
+    /// Opens in version 4: an OPEN by name, or no call under a delegation.
     async fn open_at_server(
         &self,
         directory: &Handle,
@@ -176,7 +177,7 @@ impl Client {
         Some((handle, held.open))
     }
 
-    /// Sends what was written, and tells the server if it was told of the open.
+    /// Sends dirty data. Closes the open at the server, unless another user or a delegation keeps it.
     pub(super) async fn close(&self, open: Open) -> Result<()> {
         let flushed = self.flush(&open).await;
         if let Some(id) = open.id {
@@ -199,7 +200,7 @@ impl Client {
         memory.last(&open.handle).map_or(0, |attributes| attributes.size).max(dirty)
     }
 
-    /// Reads from memory what is there, and fetches the rest.
+    /// Reads from the cache, and fetches the missing parts.
     pub(super) async fn read(&self, open: &mut Open, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let length = (self.size(open).saturating_sub(offset) as usize).min(buffer.len());
         let buffer = &mut buffer[..length];
@@ -217,7 +218,7 @@ impl Client {
         Ok(length)
     }
 
-    /// Fills a buffer with what the server has, from memory or from there.
+    /// Fills a buffer with the server's data, from the cache or by READ.
     async fn fill(&self, open: &mut Open, buffer: &mut [u8], offset: u64) -> Result<()> {
         let (size, change) = {
             let last = self.memory.lock().last(&open.handle);
@@ -244,7 +245,7 @@ impl Client {
             let read = self.fs.read(&self.caller, &open.handle, open.by(), start, count).await?;
             let data = read.data.to_bytes().map_err(|_| Status::Io)?;
             let Some(fresh) = data.get((at - start) as usize..).filter(|fresh| !fresh.is_empty()) else {
-                break; // it has become shorter
+                break; // the file has become shorter
             };
             let part = fresh.len().min(wanted - done);
             buffer[done..done + part].copy_from_slice(&fresh[..part]);
@@ -254,7 +255,8 @@ impl Client {
         Ok(())
     }
 
-    /// A lock on the whole file. Under a write delegation, and in version 3 (`nolock`), it is this client's own affair.
+    /// Locks the entire file. Under a write delegation, and in version 3 (`nolock`), the lock is local to
+    /// this client.
     pub(super) async fn lock(&self, open: &Open, exclusive: bool) -> Result<()> {
         self.flush(open).await?;
         let held = self.memory.lock().held(&open.handle);
@@ -267,7 +269,7 @@ impl Client {
         while self.fs.lock(&self.caller, id, &request).await? != Locked::Granted {
             tokio::time::sleep(LOCK_AGAIN).await;
         }
-        // Whoever locks sees what the last holder of the lock wrote.
+        // After locking, this client must see what the previous holder of the lock wrote.
         if held.is_none() {
             self.getattr(&open.handle).await?;
         }

@@ -1,4 +1,4 @@
-//! Delegations: kept until the server wants them back.
+//! Delegations: kept until the server recalls them.
 
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
@@ -9,18 +9,18 @@ use vfs::{Callback, Callbacks, Handle, LeaseId, OpenId, Recall};
 
 use super::memory::Client;
 
-/// How long a recall of something unknown waits between two looks at the grants under way.
+/// How often a recall of an unknown lease checks the OPENs in flight.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);
-/// Delegations that are on their way back at a time: as many calls as a session has slots.
+/// Delegations returned at the same time: the number of slots of a session.
 const BACK_AT_ONCE: usize = 64;
 
-/// Answers the server until the client is gone.
+/// Handles callbacks until the client is gone.
 pub(super) async fn listen(client: Weak<Client>, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
         let Some(client) = client.upgrade() else { return };
         match callback {
             Callback::Recall(recall) => {
-                // Beside the next ones: it may wait for a grant.
+                // Run concurrently with the next callbacks: it may have to wait for a grant.
                 tokio::spawn(async move { client.recalled(recall).await });
             }
             Callback::Revoked { id, handle } => {
@@ -32,7 +32,7 @@ pub(super) async fn listen(client: Weak<Client>, mut callbacks: Callbacks) {
                     client.give_back(&handle, None).await;
                 }
             }
-            // Not answered: the server recalls instead.
+            // No reply: the server recalls the delegation instead.
             Callback::Getattr(_) | Callback::NotifyLock { .. } => {}
         }
     }
@@ -41,7 +41,8 @@ pub(super) async fn listen(client: Weak<Client>, mut callbacks: Callbacks) {
 impl Client {
     async fn recalled(&self, recall: Recall) {
         while !self.give_back(&recall.handle, Some(recall.id)).await {
-            // The reply that grants it may be on its way; when none is, it has gone already.
+            // The reply that grants the lease may still be in flight. If no OPEN is in flight, the lease was
+            // already returned.
             if self.opening.load(Ordering::SeqCst) == 0 || tokio::time::Instant::now() > recall.deadline {
                 let _ = self.fs.returned(&self.caller, recall.id).await;
                 return;
@@ -50,10 +51,11 @@ impl Client {
         }
     }
 
-    /// Gives back the delegation of a file, if it has one (that one, where one is named); false if not.
+    /// Returns the delegation of a file. Returns false if there is none, or if it is not the one that `lease`
+    /// names.
     pub(super) async fn give_back(&self, handle: &Handle, lease: Option<LeaseId>) -> bool {
         let Some(held) = self.memory.lock().let_go(handle, lease) else { return false };
-        // What goes wrong here ends at the server, by the lease's time.
+        // If the return fails, the lease expires at the server.
         let _ = self.fs.returned(&self.caller, held.lease).await;
         let unused = {
             let mut memory = self.memory.lock();
@@ -72,7 +74,8 @@ impl Client {
         let _ = self.fs.close(&self.caller, open).await;
     }
 
-    /// As an unmount does: one after the other, hundreds would take a minute at 75 ms.
+    /// Returns all delegations at the same time, as an unmount does. Hundreds in sequence would take a minute
+    /// at 75 ms.
     pub(super) async fn give_all_back(&self) {
         let all = self.memory.lock().all_held();
         let give_back = async |handle: Handle| {

@@ -1,4 +1,4 @@
-//! What the client knows, and how long it believes it.
+//! The client's cache, and how long it trusts each entry.
 
 use std::collections::HashMap;
 use std::io;
@@ -19,14 +19,14 @@ pub(super) struct Client {
     pub(super) caller: Caller,
     pub(super) habits: Habits,
     pub(super) memory: Mutex<Memory>,
-    /// OPENs that have been sent and not answered: each may bring a lease that is recalled already.
+    /// OPENs in flight: the reply of each may grant a lease that the server has already recalled.
     pub(super) opening: AtomicU64,
     owners: AtomicU64,
     listener: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Client {
-    /// Finds the root, and begins to listen to what the server wants back.
+    /// Gets the root, and starts to listen for callbacks.
     pub(super) async fn start(
         fs: Arc<dyn FileSystem>,
         caller: Caller,
@@ -55,7 +55,7 @@ impl Client {
         Ok(client)
     }
 
-    /// Works below this directory from now on.
+    /// Makes a directory the root for all later paths.
     pub(super) async fn change_root(&self, base: &str) -> vfs::Result<()> {
         let mut at = self.memory.lock().root;
         for part in base.split('/').filter(|part| !part.is_empty()) {
@@ -65,50 +65,50 @@ impl Client {
         Ok(())
     }
 
-    /// Ends what runs in the background.
+    /// Ends the background task.
     pub(super) fn stop(&self) {
         if let Some(listener) = self.listener.lock().take() {
             listener.abort();
         }
     }
 
-    /// An owner that no other open has.
+    /// A lock and open owner that no other open has.
     pub(super) fn owner(&self) -> Owner {
         let number = self.owners.fetch_add(1, Ordering::Relaxed);
         Owner(number.to_be_bytes().to_vec().into())
     }
 }
 
-/// Everything that is remembered.
+/// All cached state.
 pub(super) struct Memory {
     pub(super) root: Handle,
     habits: Habits,
     nodes: HashMap<Handle, Node>,
-    /// Of each directory; `None` is a name that is not there.
+    /// Names by directory; `None` is a negative entry.
     names: HashMap<Handle, HashMap<Name, Option<Handle>>>,
-    /// Whole directories, at the change that they were read at.
+    /// Complete directory listings, each with the change attribute at which it was read.
     listings: HashMap<Handle, (u64, Vec<Listed>)>,
     pub(super) pages: Pages,
     pub(super) dirty: HashMap<Handle, Dirty>,
     pub(super) opens: HashMap<OpenId, OpenState>,
 }
 
-/// One object.
+/// A file or directory.
 struct Node {
     attributes: Attributes,
     asked: Instant,
     believed: Duration,
-    /// The server said that we may use it, at this ctime.
+    /// The server has granted access at the cached ctime.
     allowed: bool,
     held: Option<Held>,
 }
 
-/// Where a name leads.
+/// What a name refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Leads {
-    /// To this object.
+    /// This object.
     To(Handle),
-    /// It is known not to be there.
+    /// Nothing: a negative entry.
     Nowhere,
 }
 
@@ -126,7 +126,7 @@ impl Leads {
 pub(super) struct Held {
     pub(super) lease: LeaseId,
     pub(super) kind: LeaseKind,
-    /// The open that it came with, kept for those that need none of their own.
+    /// The open that the delegation came with. Local opens under the delegation use it.
     pub(super) open: OpenId,
     pub(super) access: Share,
 }
@@ -134,9 +134,9 @@ pub(super) struct Held {
 /// An open at the server.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct OpenState {
-    /// Open files that use it.
+    /// Number of open files that use it.
     pub(super) users: u32,
-    /// A delegation keeps it when nobody uses it.
+    /// True if a delegation keeps it even without users.
     pub(super) kept: bool,
 }
 
@@ -154,7 +154,8 @@ impl Memory {
         }
     }
 
-    /// The server's answer, whoever has changed the object: what does not fit it any more is forgotten.
+    /// Stores attributes from the server, whichever client changed the object. Drops everything that no
+    /// longer matches them.
     pub(super) fn learn(&mut self, handle: &Handle, attributes: Attributes) {
         let (low, high) = if attributes.is_dir() { self.habits.directories } else { self.habits.files };
         let mut node = Node { attributes, asked: Instant::now(), believed: low, allowed: false, held: None };
@@ -172,7 +173,8 @@ impl Memory {
         self.nodes.insert(*handle, node);
     }
 
-    /// The server's answer to a change of ours: where it follows on what was known, what is remembered stays.
+    /// Stores the result of this client's own change. If it follows directly on the known state, cached data
+    /// and names stay valid.
     pub(super) fn learn_own(&mut self, handle: &Handle, wcc: &Wcc) {
         let known = self.nodes.get(handle).map(|node| node.attributes.change);
         let Some(after) = wcc.after else {
@@ -180,7 +182,7 @@ impl Memory {
             return;
         };
         let follows = wcc.change_info().filter(|change| Some(change.before) == known);
-        // Linux takes a file that it writes for its own without proof.
+        // Linux assumes without proof that a change of a file that it writes is its own.
         let own = if after.is_dir() { follows.map(|change| change.after) } else { Some(after.change) };
         if let Some(own) = own {
             self.pages.adopt(handle, own);
@@ -193,21 +195,21 @@ impl Memory {
         self.learn(handle, after);
     }
 
-    /// The attributes are not to be believed any longer.
+    /// Ends the trust in the cached attributes.
     pub(super) fn expire(&mut self, handle: &Handle) {
         if let Some(node) = self.nodes.get_mut(handle) {
             node.believed = Duration::ZERO;
         }
     }
 
-    /// Attributes that can still be believed.
+    /// The attributes, if they are still trusted.
     pub(super) fn believed(&self, handle: &Handle) -> Option<Attributes> {
         let node = self.nodes.get(handle)?;
         let believed = node.held.is_some() || node.asked.elapsed() < node.believed;
         believed.then_some(node.attributes)
     }
 
-    /// The last attributes that there were.
+    /// The last known attributes.
     pub(super) fn last(&self, handle: &Handle) -> Option<Attributes> {
         self.nodes.get(handle).map(|node| node.attributes)
     }
@@ -222,7 +224,7 @@ impl Memory {
         }
     }
 
-    /// What a name leads to, if that is known.
+    /// What a name refers to, if that is cached.
     pub(super) fn name(&self, directory: &Handle, name: &Name) -> Option<Leads> {
         Some(self.names.get(directory)?.get(name)?.map_or(Leads::Nowhere, Leads::To))
     }
@@ -239,7 +241,7 @@ impl Memory {
         self.listings.insert(*directory, (change, listed));
     }
 
-    /// An object is gone.
+    /// Forgets a removed object.
     pub(super) fn gone(&mut self, handle: &Handle) {
         self.nodes.remove(handle);
         self.pages.drop_file(handle);
@@ -257,7 +259,7 @@ impl Memory {
         }
     }
 
-    /// Takes a delegation out, and ends the belief in what it vouched for.
+    /// Removes a delegation, and ends the trust in the attributes that it protected.
     pub(super) fn let_go(&mut self, handle: &Handle, lease: Option<LeaseId>) -> Option<Held> {
         let node = self.nodes.get_mut(handle)?;
         let held = node.held.take_if(|held| lease.is_none_or(|lease| lease == held.lease))?;
@@ -265,7 +267,7 @@ impl Memory {
         Some(held)
     }
 
-    /// Everything that is delegated.
+    /// Handles of all delegated files.
     pub(super) fn all_held(&self) -> Vec<Handle> {
         self.nodes.iter().filter(|(_, node)| node.held.is_some()).map(|(handle, _)| *handle).collect()
     }

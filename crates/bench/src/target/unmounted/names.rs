@@ -5,18 +5,18 @@ use vfs::{Attributes, Error, FileType, Handle, Name, Node, ReadDir, Result, SetA
 use super::Listed;
 use super::memory::{Client, Leads};
 
-/// Bytes of a READDIRPLUS.
+/// Bytes per READDIRPLUS.
 const LISTING_BYTES: u32 = 1 << 16;
 
-/// What a name led to.
+/// The result of a name lookup.
 pub(super) struct Found {
     pub(super) handle: Handle,
-    /// The server was asked for it just now.
+    /// True if the server has just returned its attributes.
     pub(super) fresh: bool,
 }
 
 impl Client {
-    /// The directory of a path, and the name in it; no name for the root.
+    /// Resolves the directory of a path. Returns it and the last name; `None` for the root.
     pub(super) async fn walk(&self, path: &str) -> Result<(Handle, Option<Name>)> {
         let mut at = self.memory.lock().root;
         let mut parts = path.split('/').filter(|part| !part.is_empty()).peekable();
@@ -30,13 +30,13 @@ impl Client {
         Ok((at, None))
     }
 
-    /// The directory of a path, and the name in it, which must be one.
+    /// As `walk`, but the path must end in a name.
     pub(super) async fn walk_to_name(&self, path: &str) -> Result<(Handle, Name)> {
         let (directory, name) = self.walk(path).await?;
         Ok((directory, name.ok_or(Status::IsDir)?))
     }
 
-    /// What a name leads to.
+    /// Resolves a name in a directory.
     pub(super) async fn find(&self, directory: &Handle, name: &Name) -> Result<Found> {
         self.believe(directory).await?;
         match self.memory.lock().name(directory, name) {
@@ -63,7 +63,7 @@ impl Client {
         }
     }
 
-    /// Attributes within their timeout, or else from the server.
+    /// The attributes: from the cache within their timeout, else from the server.
     pub(super) async fn believe(&self, handle: &Handle) -> Result<Attributes> {
         let believed = self.memory.lock().believed(handle);
         match believed {
@@ -72,7 +72,7 @@ impl Client {
         }
     }
 
-    /// Attributes from the server.
+    /// The attributes from the server.
     pub(super) async fn getattr(&self, handle: &Handle) -> Result<Attributes> {
         let attributes = self.fs.getattr(&self.caller, handle).await?;
         self.memory.lock().learn(handle, attributes);
@@ -86,14 +86,14 @@ impl Client {
             None => directory,
         };
         let mut attributes = self.believe(&handle).await?;
-        // What has not been sent counts for this client.
+        // Unsent writes count for this client.
         if let Some(dirty) = self.memory.lock().dirty.get(&handle) {
             attributes.size = attributes.size.max(dirty.end());
         }
         Ok(attributes)
     }
 
-    /// Opening a directory is an open: its attributes are asked for.
+    /// Lists a directory. Opening it counts as an open, so it fetches the attributes.
     pub(super) async fn list(&self, path: &str) -> Result<Vec<Listed>> {
         let (directory, name) = self.walk(path).await?;
         let handle = match name {
@@ -161,7 +161,7 @@ impl Client {
         let (directory, name) = self.walk_to_name(path).await?;
         let known = self.memory.lock().name(&directory, &name).and_then(Leads::handle);
         if let Some(handle) = known {
-            // Linux gives a delegation back before it removes the file.
+            // Linux returns a delegation before it removes the file.
             self.give_back(&handle, None).await;
         }
         let wcc = if is_dir {
@@ -196,7 +196,7 @@ impl Client {
         Ok(())
     }
 
-    /// Is it an error that says that there is nothing of the name?
+    /// True if the error means that the name does not exist.
     pub(super) fn is_absent(error: &Error) -> bool {
         error.status == Status::NoEnt
     }

@@ -1,7 +1,7 @@
-//! Pages of files in memory, and writes that have not been sent: plain state.
+//! Cached pages of files, and unsent writes: plain state without I/O.
 //!
-//! Pages are as good as the change attribute that they were fetched under. Beyond the bound the file that was used
-//! longest ago loses all of its pages; the only file loses its first ones.
+//! Pages are valid for the change attribute that they were fetched under. Over the bound, the least recently
+//! used file loses all of its pages. If there is only one file, it loses its first pages.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -11,7 +11,7 @@ use vfs::Handle;
 /// Bytes in a page.
 pub(super) const PAGE_BYTES: u64 = 4096;
 
-/// Pages of all files.
+/// The pages of all files.
 #[derive(Debug)]
 pub(super) struct Pages {
     files: HashMap<Handle, FilePages>,
@@ -23,7 +23,7 @@ pub(super) struct Pages {
 #[derive(Debug, Default)]
 struct FilePages {
     change: u64,
-    /// By number; only the last page of a file may be short.
+    /// By page number. Only the last page of a file may be short.
     pages: BTreeMap<u64, Bytes>,
     used: u64,
 }
@@ -33,14 +33,14 @@ impl Pages {
         Pages { files: HashMap::new(), bytes: 0, bytes_max, clock: 0 }
     }
 
-    /// Attributes say that the file is at this change: pages of another one are gone.
+    /// Notes the current change attribute of a file, and drops pages of any other one.
     pub(super) fn seen(&mut self, handle: &Handle, change: u64) {
         if self.files.get(handle).is_some_and(|file| file.change != change) {
             self.drop_file(handle);
         }
     }
 
-    /// The file came to this change by writes of ours: its pages are those of the new one.
+    /// Notes that this client's own writes have led to this change attribute: the cached pages stay valid.
     pub(super) fn adopt(&mut self, handle: &Handle, change: u64) {
         if let Some(file) = self.files.get_mut(handle) {
             file.change = change;
@@ -58,7 +58,8 @@ impl Pages {
         self.bytes = 0;
     }
 
-    /// Copies what is there from `offset` on, up to the first byte that is not; how many bytes.
+    /// Copies cached bytes from `offset` up to the first byte that is not cached. Returns the number of
+    /// bytes.
     pub(super) fn copy(&mut self, handle: &Handle, offset: u64, buffer: &mut [u8]) -> usize {
         self.clock += 1;
         let clock = self.clock;
@@ -77,7 +78,8 @@ impl Pages {
         copied
     }
 
-    /// Keeps what a READ brought from a page's first byte on; a short page at the end is kept if it is the file's last.
+    /// Caches the result of a READ. `offset` is the start of a page. A short page is kept only if it is the
+    /// last of the file.
     pub(super) fn keep(&mut self, handle: &Handle, change: u64, offset: u64, data: &Bytes, eof: bool) {
         self.clock += 1;
         if self.files.get(handle).is_some_and(|file| file.change != change) {
@@ -98,7 +100,8 @@ impl Pages {
         self.shrink(handle);
     }
 
-    /// A write of ours lies over pages: those that it covers are as written, others that it touches are gone.
+    /// Applies this client's own write: keeps the pages that it covers completely, and drops those that it
+    /// touches in part.
     pub(super) fn overwrite(&mut self, handle: &Handle, change: u64, offset: u64, data: &Bytes, size: u64) {
         let Some(first_complete) = offset.checked_next_multiple_of(PAGE_BYTES) else { return };
         let end = offset + data.len() as u64;
@@ -130,18 +133,18 @@ impl Pages {
     }
 }
 
-/// Writes to one file that have not been sent: pieces that do not touch, by offset.
+/// Unsent writes of one file: pieces by offset, which neither overlap nor touch.
 #[derive(Debug, Default)]
 pub(super) struct Dirty(BTreeMap<u64, Vec<u8>>);
 
 impl Dirty {
-    /// Adds a write; what it overlaps or touches becomes one piece with it.
+    /// Adds a write. It merges with the pieces that it overlaps or touches.
     pub(super) fn write(&mut self, offset: u64, data: &[u8]) {
         if data.is_empty() {
             return;
         }
         let end = offset + data.len() as u64;
-        // The usual case: the next piece of a file that is written from its beginning.
+        // The usual case: the next piece of a file that is written from the beginning.
         if let Some((start, last)) = self.0.range_mut(..=offset).next_back()
             && start + last.len() as u64 == offset
         {
@@ -174,7 +177,8 @@ impl Dirty {
         self.0.insert(start, joined);
     }
 
-    /// Joins the piece at `start` with those that it has come to touch or lie over; its bytes are the newer ones.
+    /// Merges the piece at `start` with later pieces that it touches or overlaps. Where they overlap, the
+    /// bytes of the piece at `start` are newer.
     fn join_behind(&mut self, start: u64) {
         let Some(end) = self.0.get(&start).map(|piece| start + piece.len() as u64) else { return };
         let behind: Vec<u64> = self.0.range(start + 1..=end).map(|(at, _)| *at).collect();
@@ -187,7 +191,7 @@ impl Dirty {
         }
     }
 
-    /// Lays the pieces over what was read at `offset`.
+    /// Copies unsent bytes over the data that was read at `offset`.
     pub(super) fn lay_over(&self, offset: u64, buffer: &mut [u8]) {
         let end = offset + buffer.len() as u64;
         for (&start, piece) in self.0.range(..end) {
@@ -201,7 +205,7 @@ impl Dirty {
         }
     }
 
-    /// Is every byte of the range here?
+    /// True if the unsent writes cover the entire range.
     pub(super) fn covers(&self, offset: u64, length: u64) -> bool {
         let before = self.0.range(..=offset).next_back();
         before.is_some_and(|(start, piece)| start + piece.len() as u64 >= offset + length)
@@ -211,12 +215,12 @@ impl Dirty {
         self.0.values().map(Vec::len).sum()
     }
 
-    /// The byte behind the last.
+    /// The offset after the last byte.
     pub(super) fn end(&self) -> u64 {
         self.0.last_key_value().map_or(0, |(start, piece)| start + piece.len() as u64)
     }
 
-    /// The pieces, in parts of at most `most` bytes.
+    /// The pieces, split into parts of at most `most` bytes.
     pub(super) fn into_parts(self, most: usize) -> Vec<(u64, Bytes)> {
         let mut parts = Vec::new();
         for (start, piece) in self.0 {
@@ -246,7 +250,7 @@ mod tests {
         let mut buffer = vec![0; 10_000];
         assert_eq!(pages.copy(&handle(1), 100, &mut buffer), data.len() - 100);
         pages.keep(&handle(2), 1, PAGE_BYTES, &data, false);
-        // Five pages are one too many, and the other file is the older one.
+        // Five pages are one too many; file 1 is the least recently used one.
         assert_eq!(pages.copy(&handle(1), 0, &mut buffer), 0);
         assert_eq!(pages.copy(&handle(2), PAGE_BYTES, &mut buffer), 2 * PAGE_BYTES as usize);
         pages.seen(&handle(2), 2);

@@ -1,4 +1,4 @@
-//! Writing: kept until it has to be sent.
+//! Writes: cached until they have to be sent.
 
 use bytes::Bytes;
 use tokio::task::JoinSet;
@@ -7,9 +7,9 @@ use vfs::{Handle, Result, Stability, Status, Wcc, Written};
 use super::files::Open;
 use super::memory::Client;
 
-/// More unsent bytes of a file are not kept.
+/// The most unsent bytes of a file.
 const DIRTY_MAX_BYTES: usize = 8 << 20;
-/// WRITEs in flight.
+/// The most WRITEs in flight.
 const AT_ONCE: usize = 8;
 
 impl Client {
@@ -23,7 +23,7 @@ impl Client {
         if self.habits.synchronous || unsent > DIRTY_MAX_BYTES { self.flush(open).await } else { Ok(()) }
     }
 
-    /// Sends what was written to a file, and makes it durable.
+    /// Sends all unsent writes of a file, and makes them durable.
     pub(super) async fn flush(&self, open: &Open) -> Result<()> {
         let Some(dirty) = self.memory.lock().dirty.remove(&open.handle) else { return Ok(()) };
         let parts = dirty.into_parts(self.habits.transfer_bytes as usize);
@@ -63,7 +63,8 @@ impl Client {
         }
         let commit = self.fs.commit(&self.caller, &open.handle, 0, 0).await?;
         if verifiers.iter().any(|verifier| *verifier != commit.verifier) {
-            // The server was started again in between and may have lost them: here, that ends the measurement.
+            // The server has restarted and may have lost the unstable writes. In a benchmark this is an
+            // error.
             return Err(Status::Io.into());
         }
         Ok(commit.wcc)
@@ -72,7 +73,7 @@ impl Client {
 
 type Joined = std::result::Result<Result<Written>, tokio::task::JoinError>;
 
-/// The verifier of a WRITE that was unstable.
+/// The verifier of a WRITE whose reply was UNSTABLE.
 fn finished(joined: Option<Joined>) -> Result<Option<vfs::Verifier>> {
     let Some(joined) = joined else { return Ok(None) };
     let written = joined.map_err(|_| Status::ServerFault)??;

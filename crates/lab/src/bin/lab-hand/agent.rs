@@ -1,7 +1,10 @@
-//! The agent: runs scripts and acts on files inside a guest for the test outside, one connection each.
+//! The agent: runs scripts and file operations inside a guest for a test outside.
 //!
-//! A connection either runs one script (`run`: output as it comes, then the exit code; closing the connection kills the script) or
-//! carries any number of acts, one reply to each. Connections are independent: a script that hangs on a dead server holds up nobody.
+//! A connection carries either one script or any number of acts. For a script (`run`), the agent sends the
+//! output as it comes and then the exit code; if the test closes the connection, the agent kills the script.
+//! Each act gets one reply.
+//!
+//! Connections are independent: a script that hangs on a dead server does not delay the others.
 
 use crate::files::Files;
 use crate::{act, wire};
@@ -16,10 +19,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::thread;
 use std::time::Duration;
 
-/// How long what a script leaves running may still write after it ended and was killed.
+/// How long the agent still reads output of leftover processes, after the script has ended and they were
+/// killed.
 const DRAIN: Duration = Duration::from_secs(1);
 
-/// Serves connections on `address` for ever.
+/// Serves connections on `address` forever.
 pub fn serve(address: &str) -> io::Result<()> {
     let listener = TcpListener::bind(address)?;
     println!("LAB-READY");
@@ -56,14 +60,15 @@ fn converse(mut connection: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs a script in a process group of its own; whatever of it is left when it ends, or when the test goes away, is killed.
+/// Runs a script in its own process group. Kills the processes of that group when the script ends or the test
+/// disconnects.
 fn run(connection: &TcpStream, script: &[u8]) -> io::Result<()> {
     let (output, input) = io::pipe()?;
     let mut command = Command::new("bash");
     command.arg("-c").arg(OsStr::from_bytes(script)).current_dir("/tmp").process_group(0);
     command.stdin(Stdio::null()).stdout(input.try_clone()?).stderr(input);
     let mut child = command.spawn()?;
-    drop(command); // closes our ends of the pipe, so that it ends with the script
+    drop(command); // closes the agent's copies of the write end, so that the pipe ends with the script
     let group = child.id();
 
     let replies = Arc::new(Mutex::new(connection.try_clone()?));
@@ -79,7 +84,7 @@ fn run(connection: &TcpStream, script: &[u8]) -> io::Result<()> {
     thread::spawn({
         let (mut connection, ended) = (connection.try_clone()?, Arc::clone(&ended));
         move || {
-            let _ = connection.read(&mut [0u8]); // the test says nothing more: this returns when it has gone
+            let _ = connection.read(&mut [0u8]); // returns once the test has disconnected
             if !ended.load(Ordering::SeqCst) {
                 kill_group(group);
             }
@@ -110,12 +115,12 @@ fn locked(stream: &Mutex<TcpStream>) -> MutexGuard<'_, TcpStream> {
     stream.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills a process group; one that has ended already is no error.
+/// Kills a process group; it is no error if the group has already ended.
 fn kill_group(group: u32) {
     let _ = Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).stderr(Stdio::null()).status();
 }
 
-/// What a shell would call the exit code: 128 and the number of the signal for a process that was killed.
+/// The exit code as a shell reports it: 128 plus the signal for a killed process.
 fn exit_code(status: ExitStatus) -> i32 {
     status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0))
 }

@@ -1,18 +1,20 @@
-//! Random work on one file against a model in memory: writes, reads, truncations, appends, reopening, and a kernel that forgets.
+//! Random operations on one file, compared with a model in memory: writes, reads, truncations, appends,
+//! reopens, dropped caches.
 //!
-//! What fsx does, with one thing more: caches are dropped now and then, so that a server's partial answers are asked for. A seed decides
-//! everything; a failure prints it with the last operations.
+//! This is what fsx does, with one addition: it sometimes drops the kernel's caches, so that reads really
+//! reach the server and may return part of the data. The seed determines all operations. A failure prints the
+//! seed and the last operations.
 
 use std::collections::VecDeque;
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Largest size the file grows to, in bytes.
+/// Largest size of the file, in bytes.
 const SIZE_MAX: u64 = 1 << 20;
-/// Largest stretch of one read or write, in bytes.
+/// Largest length of one read or write, in bytes.
 const STRETCH_MAX: u64 = 100_000;
-/// Operations that a failure shows.
+/// Number of operations that a failure prints.
 const HISTORY_MAX: usize = 20;
 
 struct Exercise<'a> {
@@ -23,9 +25,9 @@ struct Exercise<'a> {
     random: u64,
 }
 
-/// Does `operations` on `path`, which it creates.
+/// Does `operations` operations on `path`, which it creates.
 pub fn run(path: &str, operations: u64, seed: u64) -> io::Result<()> {
-    let _ = fs::remove_file(path); // it need not be there
+    let _ = fs::remove_file(path); // it need not exist
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(path)?;
     let mut exercise = Exercise { path, file, model: Vec::new(), history: VecDeque::new(), random: seed };
     for number in 0..operations {
@@ -92,7 +94,7 @@ impl Exercise<'_> {
         self.file.write_all_at(&bytes, offset)
     }
 
-    /// Reads up to `length` bytes at `offset`; they, and the size, are the model's.
+    /// Reads up to `length` bytes at `offset`. The bytes and the file's size must match the model.
     fn check(&mut self, offset: u64, length: u64) -> io::Result<()> {
         let size = self.model.len() as u64;
         let seen = self.file.metadata()?.len();
@@ -124,7 +126,7 @@ impl Exercise<'_> {
         }
     }
 
-    /// A number below `bound`, which is not 0 (xorshift64*, Vigna 2016).
+    /// A random number below `bound`, which must not be 0 (xorshift64*, Vigna 2016).
     fn below(&mut self, bound: u64) -> u64 {
         self.random ^= self.random >> 12;
         self.random ^= self.random << 25;

@@ -1,17 +1,18 @@
-//! The guard: undoes on the host what a test set up, even when the test was killed and could not.
+//! The guard: undoes on the host everything that a test set up, even if the test was killed.
 //!
-//! It reads what exists from standard input, one `+ KIND VALUE` or `- KIND VALUE` a line, and cleans up what is left when the other end
-//! closes, newest first. Kinds: `group` (a process group to kill), `link` (a network device), `address` (`CIDR DEVICE`), `directory`.
+//! It reads the existing things from standard input, one `+ KIND VALUE` or `- KIND VALUE` per line. When the
+//! other end closes, it removes the things that are left, newest first. Kinds: `group` (a process group to
+//! kill), `link` (a network device), `address` (`CIDR DEVICE`), `directory`.
 
 use std::io::{self, BufRead};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a killed process group may take to vanish.
+/// How long a killed process group may take to disappear.
 const KILL_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Keeps the list until standard input ends, then cleans up.
+/// Maintains the list until standard input ends, then cleans up.
 pub fn watch() -> io::Result<()> {
     let mut things: Vec<String> = Vec::new();
     for line in io::stdin().lock().lines() {
@@ -44,7 +45,8 @@ fn remove(thing: &str) {
     }
 }
 
-/// Kills a process group and waits until the kernel has let go of it: its tap device and files are free only then.
+/// Kills a process group and waits until the kernel has released it. Only then are its tap device and files
+/// free.
 fn end_group(group: &str) {
     let target = format!("-{group}");
     let started = Instant::now();
@@ -54,12 +56,13 @@ fn end_group(group: &str) {
     }
 }
 
-/// Does a process of the group still hold anything? One that is dead and waits for its parent does not.
+/// True if a process of the group may still hold resources. A zombie holds none.
 fn any_alive(group: &str) -> bool {
     let Ok(processes) = std::fs::read_dir("/proc") else { return false };
     processes.flatten().any(|process| {
         let stat = std::fs::read_to_string(process.path().join("stat")).unwrap_or_default();
-        // After the name, which may hold anything, come state, parent and process group: proc_pid_stat(5).
+        // The name may contain any character. After it come state, parent and process group:
+        // proc_pid_stat(5).
         let mut words = stat.rsplit(')').next().unwrap_or_default().split_whitespace();
         let state = words.next();
         words.nth(1) == Some(group) && state != Some("Z")

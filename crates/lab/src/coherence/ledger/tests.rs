@@ -1,9 +1,9 @@
-//! The ledger finds what it is there to find, and forgives what is allowed.
+//! Tests that the ledger detects violations, and accepts everything that is permitted.
 
 use super::{BLOCKS, Ledger};
 use crate::coherence::stamp::BLOCK_BYTES;
 
-/// A name that leads to an empty file of inode 7, closed by player 0.
+/// A name of an empty file with inode 7, closed by player 0.
 fn ledger() -> (Ledger, usize, usize) {
     let mut ledger = Ledger::default();
     let file = ledger.create(0, 7);

@@ -1,4 +1,4 @@
-//! Values of attributes: how long each is on the wire, which must be known before it is written.
+//! Attribute values and their encoded lengths, which must be known before encoding.
 
 use xdr::{Decode, Decoder, Encode, Encoder, Error, List};
 
@@ -81,7 +81,7 @@ impl Value for List<u32, 64> {
     }
 }
 
-/// A large or rare value, kept out of the way of the others.
+/// A large or rare value; boxed to keep `Fattr` small.
 macro_rules! boxed {
     ($($value:ty),*) => {
         $(

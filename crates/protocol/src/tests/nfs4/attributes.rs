@@ -1,4 +1,4 @@
-//! Attributes in bytes, one by one and all together.
+//! Attributes byte by byte, alone and all together.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -104,7 +104,7 @@ pub fn full() -> Fattr {
     }
 }
 
-/// The values of [`full`], each behind its number.
+/// The values of [`full`], each after its number.
 const FULL: [(u32, &str); 81] = [
     (0, "2 2 2"),
     (1, "2"),
@@ -186,11 +186,11 @@ const FULL: [(u32, &str); 81] = [
     (84, "=fffffffffffffffe 7"),
     (85, "=fffffffffffffffe 7"),
     (86, "1 2 0 0 1 16 0"),
-    // Not an attribute: the end of the table.
+    // Not an attribute: end of the table.
     (87, ""),
 ];
 
-/// The bytes of those of [`FULL`] that are wanted.
+/// The bytes of the wanted entries of [`FULL`].
 fn bytes(wanted: impl Fn(u32) -> bool) -> Vec<u8> {
     let (mut words, mut values) = ([0; 3], Vec::new());
     for (number, text) in FULL.iter().filter(|(number, _)| *number < 87 && wanted(*number)) {

@@ -1,4 +1,4 @@
-//! Compounds: decoded one operation at a time by a server, taken apart one result at a time by a client.
+//! Compounds: a server decodes one operation at a time, and a client takes one result at a time.
 
 use xdr::{Decode, Decoder, Encode, Encoder};
 
@@ -6,7 +6,7 @@ use super::*;
 use crate::Call;
 use crate::nfs4::callback::{CbArgOp, CbCompoundHeader, CbOperation, CbRecallSlotArgs};
 
-/// Compounds as Linux sends them.
+/// Compounds that Linux sends.
 pub fn seeds() -> Vec<Seed> {
     let session = format!("{I} 1 0 0 1");
     let mount = format!("\"mount\" 2 4 53 {session} 24 10 9 2 1048858 11575866");
@@ -89,7 +89,7 @@ fn callbacks_are_decoded_one_by_one() {
     assert_eq!(ops("' 0 77 2 10 7"), [Ok(CbArgOp::Illegal(10))]);
 }
 
-/// Encodes as a server does: the results first, the header once their status is known.
+/// Encodes as a server does: first the results, then the header with their status.
 fn reply(results: &[ResOp]) -> bytes::Bytes {
     let mut body = Encoder::new();
     results.iter().for_each(|result| result.encode(&mut body));
@@ -196,7 +196,7 @@ fn statuses_have_the_names_and_numbers_of_the_rfc() {
     assert_eq!(Status::from(4711).to_string(), "NFS4 status 4711");
     let numbers: Vec<u32> = Status::ALL.iter().map(|status| u32::from(*status)).collect();
     assert!(numbers.is_sorted() && numbers.first() == Some(&1) && numbers.last() == Some(&10096));
-    // All of 10001 to 10096 but 10002 (NOT_SYNC of version 3) and 10073 (not used).
+    // All of 10001 to 10096 except 10002 (NOT_SYNC of version 3) and 10073 (unused).
     assert_eq!(numbers.iter().filter(|number| **number > 10000).count(), 94);
 }
 

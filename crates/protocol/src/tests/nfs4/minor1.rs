@@ -1,4 +1,4 @@
-//! What RFC 8881 adds.
+//! The additions of RFC 8881.
 
 use super::*;
 

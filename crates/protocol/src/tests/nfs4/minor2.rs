@@ -1,4 +1,4 @@
-//! What RFC 7862 and RFC 8276 add.
+//! The additions of RFC 7862 and RFC 8276.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! Any value of any operation comes back from the wire; any bytes decode or fail cleanly. See
+//! Any value of any operation survives a round trip, and arbitrary bytes decode or fail cleanly. See
 //! [`super::super::properties`].
 
 use bytes::{BufMut, Bytes, BytesMut};
@@ -19,8 +19,8 @@ fn words() -> impl Strategy<Value = Bytes> {
     })
 }
 
-/// Decodes an operation of this number off the front of `bytes`, and expects it back from its own encoding, which may
-/// be shorter: a bitmap has but one shortest form.
+/// Decodes an operation of this number from the front of `bytes`, and checks that it survives a round trip.
+/// Its encoding may be shorter, because a bitmap has only one shortest form.
 fn comes_back<T: Encode + Decode + PartialEq + std::fmt::Debug>(number: u32, bytes: &Bytes) -> bool {
     let mut message = BytesMut::new();
     message.put_u32(number);
@@ -34,7 +34,7 @@ fn comes_back<T: Encode + Decode + PartialEq + std::fmt::Debug>(number: u32, byt
     true
 }
 
-/// For the arguments and results of each operation and callback, whether the bytes began with them.
+/// For the arguments and results of each operation and callback: whether the bytes began with them.
 fn everything(bytes: &Bytes) -> Vec<bool> {
     let ops = Operation::ALL.iter().map(|it| *it as u32);
     let callbacks = CbOperation::ALL.iter().map(|it| *it as u32);
