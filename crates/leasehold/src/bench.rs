@@ -1,4 +1,5 @@
-//! `leasehold bench`: this program as what is measured, and a bar for whoever waits.
+//! `leasehold bench`: runs the benchmarks with this program as the server under test, and shows a progress
+//! bar.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,7 +8,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Failure;
 
-/// Measures and reports. Servers are processes of this program.
+/// Measures and reports. The servers under test are further processes of this program.
 pub async fn run(arguments: ::bench::Arguments) -> Result<(), Failure> {
     let program = std::env::current_exe()
         .map_err(|error| Failure(format!("cannot find this program to start servers with: {error}")))?;

@@ -1,4 +1,4 @@
-//! `leasehold serve`: directories of this machine over NFS.
+//! `leasehold serve`: serves directories of this machine over NFS.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Served {
     crossmnt: bool,
 }
 
-/// Serves until told to end.
+/// Serves until the process is told to stop.
 pub async fn run(arguments: Serve) -> Result<(), Failure> {
     let mut end = End::listen()?;
     let directories = directories(&arguments)?;
@@ -129,7 +129,7 @@ fn open(
     Ok((stack::export(&name, path.unwrap_or_else(|| name.clone()), arbiter.clone(), options), arbiter))
 }
 
-/// A directory as a file system.
+/// Opens a directory as a file system.
 pub fn open_local(
     directory: &Path,
     state: &Path,

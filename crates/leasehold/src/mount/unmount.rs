@@ -1,4 +1,4 @@
-//! `leasehold umount`: out of sight at once, and back when all that was written is stored.
+//! `leasehold umount`: detaches the mount at once, and returns when all dirty data is stored.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::{KIND, guardian, places};
 use crate::departure::{Stage, Waiting};
 use crate::{Failure, cli, output};
 
-/// A process takes no longer to notice that its mount is gone everywhere.
+/// How long a process may take to notice that its mount is gone from every namespace.
 const NOTICED: Duration = Duration::from_secs(5);
 
-/// Unmounts, and waits for the mount's process unless told otherwise.
+/// Unmounts. Unless told otherwise, waits for the mount's process.
 pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     let directory = std::path::absolute(&arguments.directory)
         .map_err(|error| Failure(format!("cannot unmount {}: {error}", arguments.directory.display())))?;
@@ -24,7 +24,7 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     };
     if !matches!(mount::mounted_at(&directory), Some((kind, _)) if kind == KIND) {
         return match waiting.filter(|waiting| waiting.last.stage != Stage::Running) {
-            // Somebody else has unmounted it, or has not waited.
+            // It is unmounted already: by another program, or by an earlier `umount` that did not wait.
             Some(waiting) if !arguments.lazy => waiting.ended(&at.to_string()).await,
             _ => Err(Failure(format!(
                 "nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"
@@ -35,7 +35,7 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     let connection = mount::mounted_at(&directory).map(|(_, connection)| connection);
     unmount(&directory, arguments)?;
     let Some(mut waiting) = waiting else {
-        // A bind mount of one of ours has no process of its own, and leaves nothing to store.
+        // A bind mount of one of our mounts has no process of its own and leaves nothing to store.
         if silent && !connection.is_some_and(mount::has_mounts) {
             output::tell(format_args!(
                 "{at} is unmounted; its process does not say what is left to store: wait until it has ended"
