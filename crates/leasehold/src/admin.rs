@@ -164,13 +164,13 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
         (Ok(Request::Cache(_)), None) => {
             return send(
                 &mut writer,
-                &json!({ "error": "there is no cache here; name that of a proxy or a mount" }),
+                &json!({ "error": "there is no cache here; name the cache of a proxy or a mount" }),
             )
             .await;
         }
         (Err(error), _) => {
             let error = format!(
-                "this Leasehold ({}) does not know what was asked: {error}",
+                "this Leasehold ({}) does not know the request: {error}; use the same version",
                 env!("CARGO_PKG_VERSION")
             );
             return send(&mut writer, &json!({ "error": error })).await;
@@ -261,7 +261,7 @@ impl Asked {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 let (path, whose) = (path.display(), directory.display());
                 return Err(Failure(format!(
-                    "cannot ask at {path}: {error}; ask as root or as the owner of {whose}"
+                    "cannot ask at {path}: {error}; run this as root or as the owner of {whose}"
                 )));
             }
             Err(_) => return Ok(None),
@@ -278,13 +278,13 @@ impl Asked {
     pub async fn line(&mut self) -> Result<Option<Value>, Failure> {
         let mut line = String::new();
         let read = (&mut self.reader).take(LINE_MAX_BYTES).read_line(&mut line).await;
-        let length = read.map_err(|error| Failure(format!("the answer broke off: {error}; ask again")))?;
+        let length = read.map_err(|error| Failure(format!("the answer ended early: {error}; ask again")))?;
         if length == 0 {
             return Ok(None);
         }
         serde_json::from_str(&line)
             .map(Some)
-            .map_err(|error| Failure(format!("the answer is not JSON: {error}")))
+            .map_err(|error| Failure(format!("the answer is not JSON: {error}; use the same version")))
     }
 }
 
@@ -296,5 +296,8 @@ pub async fn ask(directory: &Path) -> Result<Value, Failure> {
         let path = path.display();
         Failure(format!("nothing answers at {path}; name the cache directory of a running proxy or mount, or the state directory of a serve"))
     })?;
-    asked.line().await?.ok_or_else(|| Failure(format!("nothing came from {}; ask again", path.display())))
+    asked
+        .line()
+        .await?
+        .ok_or_else(|| Failure(format!("the answer from {} is empty; ask again", path.display())))
 }

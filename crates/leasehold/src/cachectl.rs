@@ -194,7 +194,7 @@ fn listed(file: &Path) -> Result<Vec<String>, Failure> {
         std::fs::read(file)
     };
     let bytes = read.map_err(|error| {
-        Failure(format!("cannot read paths from {}: {error}; give a file, or `-`", file.display()))
+        Failure(format!("cannot read paths from {}: {error}; name a file, or `-`", file.display()))
     })?;
     Ok(bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(path::show).collect())
 }
@@ -206,17 +206,22 @@ async fn listen(mut asked: Asked, show: &mut Show) -> Result<Value, Failure> {
             return Ok(done.clone());
         }
         if let Some(error) = line.get("error") {
-            return Err(Failure(error.as_str().unwrap_or("it failed and does not say why").to_owned()));
+            return Err(Failure(
+                error
+                    .as_str()
+                    .unwrap_or("the request failed without a cause; look at the log of the proxy or mount")
+                    .to_owned(),
+            ));
         }
         if line.get("role").is_some() {
             return Err(Failure(
-                "the Leasehold that runs is of an earlier version, which cannot be asked this: restart it"
+                "the running Leasehold is an earlier version that does not know this request: restart it"
                     .into(),
             ));
         }
         show.line(&line);
     }
-    Err(Failure("the answer broke off: has the proxy or mount ended? ask again".into()))
+    Err(Failure("the answer ended early: check that the proxy or mount runs, and ask again".into()))
 }
 
 /// Carries a request out in this process, on a cache that no Leasehold runs on.

@@ -68,8 +68,9 @@ fn nobody() -> u32 {
 impl Config {
     /// Reads a file.
     pub fn load(path: &Path) -> Result<Config, Failure> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure(format!("cannot read {}: {error}", path.display())))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure(format!("cannot read {}: {error}; name a file that this user may read", path.display()))
+        })?;
         Config::parse(&text).map_err(|error| Failure(format!("{}: {error}", path.display())))
     }
 
@@ -99,7 +100,7 @@ impl ExportConfig {
         if self.refer.is_some() && self.replicas.is_some() {
             let directory = self.directory.display();
             return Err(Failure(format!(
-                "{directory} has both refer and replicas: leave refer out if it is here, and replicas if it is not"
+                "{directory} has both refer and replicas: leave refer out if this server has the files, and replicas if it has not"
             )));
         }
         Ok(ExportOptions {

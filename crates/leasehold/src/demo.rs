@@ -50,7 +50,7 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     let export = directory.0.join("sample");
     sample::make(&export).map_err(|error| {
         Failure(format!(
-            "cannot write below {}: {error}; the demo wants 30 MB where TMPDIR says, or /tmp",
+            "cannot write below {}: {error}; the demo needs 30 MB in TMPDIR, or in /tmp",
             export.display()
         ))
     })?;
@@ -185,7 +185,7 @@ async fn read_three_times(setting: &Setting, progress: &ProgressBar) -> Result<V
         });
     }
     if rows.iter().any(|row| row.checksum != rows[0].checksum) {
-        return Err(Failure("the three readings differ: that must never happen; please report it".into()));
+        return Err(Failure("the three readings of the sample tree differ; please report this bug".into()));
     }
     Ok(rows)
 }

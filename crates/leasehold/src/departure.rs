@@ -63,12 +63,12 @@ impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.files, self.bytes, self.leases) {
             (0, 0, 0) => f.write_str("nothing is left to store"),
-            (0, 0, leases) => write!(f, "{leases} leases are to be given back"),
+            (0, 0, leases) => write!(f, "{leases} leases are still to be returned"),
             (files, bytes, _) => {
                 let noun = if files == 1 { "file" } else { "files" };
                 write!(
                     f,
-                    "{files} {noun}, {}.{} MB are to be stored",
+                    "{files} {noun}, {}.{} MB are still to be stored",
                     bytes / 1_000_000,
                     bytes / 100_000 % 10
                 )
@@ -119,7 +119,7 @@ pub async fn told<T>(what: &str, cache: &Cache, ending: impl Future<Output = T>)
             return ended;
         }
         // If the log cannot be written, the shutdown goes on.
-        let _ = writeln!(Log, "leasehold: {what} is being ended: {}", Left::of(cache));
+        let _ = writeln!(Log, "leasehold: {what} is shutting down: {}", Left::of(cache));
         pause = TELL_EVERY;
     }
 }
@@ -173,7 +173,7 @@ impl Waiting {
             Stage::Ended(None) => Ok(()),
             Stage::Ended(Some(loss)) => Err(Failure(loss)),
             Stage::Running | Stage::Ending => Err(Failure(format!(
-                "the process of {what} ended before it said that all is stored; when it last spoke, {}",
+                "the process of {what} ended before it had stored everything (last report: {}); check the files written last",
                 self.last.left
             ))),
         }
@@ -205,7 +205,7 @@ impl Waiting {
             }
             if patience.is_some_and(|patience| moved.elapsed() > patience) {
                 return Err(Stuck(Failure(format!(
-                    "{what}: {}, and nothing has moved for {} s; look at its server, or end that process",
+                    "{what}: {}, without progress for {} s; check its server, or kill that process",
                     self.last.left,
                     moved.elapsed().as_secs()
                 ))));
@@ -239,7 +239,7 @@ mod tests {
     fn what_is_left_is_told_for_people() {
         let left = |files, bytes, leases| Left { files, bytes, leases }.to_string();
         assert_eq!(left(0, 0, 0), "nothing is left to store");
-        assert_eq!(left(0, 0, 7), "7 leases are to be given back");
-        assert_eq!(left(1, 1_550_000, 7), "1 file, 1.5 MB are to be stored");
+        assert_eq!(left(0, 0, 7), "7 leases are still to be returned");
+        assert_eq!(left(1, 1_550_000, 7), "1 file, 1.5 MB are still to be stored");
     }
 }

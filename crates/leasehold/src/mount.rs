@@ -125,8 +125,9 @@ fn check_directory(directory: &Path) -> Result<(), Failure> {
 /// the mount.
 fn end_with_parent(ready: bool) -> Result<(), Failure> {
     let signal = ready.then_some(rustix::process::Signal::TERM);
-    rustix::process::set_parent_process_death_signal(signal)
-        .map_err(|error| Failure(format!("cannot tell the kernel whom to end with: {error}")))
+    rustix::process::set_parent_process_death_signal(signal).map_err(|error| {
+        Failure(format!("cannot set the parent-death signal: {error}; mount with --foreground"))
+    })
 }
 
 /// Mounts, and serves until the mount is unmounted or the process is told to stop.
@@ -135,7 +136,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     end_with_parent(arguments.ready)?;
     let (url, words) = read(&arguments)?;
     check_directory(&arguments.directory)?;
-    let nothing = || Failure(format!("told to end before {url} was mounted: nothing is mounted"));
+    let nothing = || Failure(format!("stopped by a signal before {url} was mounted; nothing is mounted"));
     let log = words.log.as_deref().map(log::open).transpose()?;
     let directory = match &words.cache {
         Some(directory) => directory.clone(),
@@ -239,10 +240,10 @@ fn all_taken(url: &Url, lost: &[Lost]) -> Result<(), Failure> {
     let (path, status) = (&first.path, first.status);
     let others = match lost.len() - 1 {
         0 => String::new(),
-        1 => " and of another file, which the log names,".to_owned(),
-        others => format!(" and of {others} other files, which the log names,"),
+        1 => " and to another file, which the log names,".to_owned(),
+        others => format!(" and to {others} other files, which the log names,"),
     };
-    Err(Failure(format!("{path} of {url}: {status}; what was written of it{others} is lost; write it again")))
+    Err(Failure(format!("{path} of {url}: {status}; data written to it{others} is lost; write it again")))
 }
 
 /// Waits for the last reference. The task of the admin socket drops its reference when it ends.
@@ -286,7 +287,7 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
     let at = mounted.directory().display();
     if !mounted.has_locks() {
         crate::output::tell(format_args!(
-            "locks on {at} are kept on this machine alone: other clients of the server do not see them"
+            "locks on {at} are local to this machine: other clients of the server do not see them"
         ));
     }
     if !arguments.ready {
@@ -351,7 +352,7 @@ fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &Origin) -> Value {
         "origin_version": origin.version(),
         "mounted_on": mounted.directory().to_string_lossy(),
         "locks": if stats.locks { "at the origin" } else { "on this machine alone" },
-        "read_path": if stats.passthrough { "cache files by the kernel, where whole" } else { "through this process" },
+        "read_path": if stats.passthrough { "cache files by the kernel, if complete" } else { "through this process" },
         "kernel": {
             "requests": stats.requests,
             "waiting": stats.waiting,

@@ -43,7 +43,7 @@ pub fn line(text: impl fmt::Display) {
         Ok(()) => {}
         Err(error) if error.kind() == ErrorKind::BrokenPipe => std::process::exit(ENDED_BY_SIGPIPE),
         Err(error) => {
-            tell(format_args!("cannot write to standard output: {error}; give it another place"));
+            tell(format_args!("cannot write to standard output: {error}; redirect it elsewhere"));
             std::process::exit(1);
         }
     }

@@ -74,7 +74,7 @@ impl Incarnation {
                 // The next incarnation must not resume from a record that is out of date.
                 let _ = std::fs::remove_file(record(state));
                 crate::output::tell(format_args!(
-                    "cannot write {}: its disk is full; if this process is killed, the next one takes nothing over: make space and start it again",
+                    "cannot write {}: its disk is full, so after a crash the next start resumes nothing; free some space and start again",
                     path.display()
                 ));
             }

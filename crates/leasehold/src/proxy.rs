@@ -133,7 +133,7 @@ pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) ->
         && free < wanted >> 20
     {
         crate::output::tell(format_args!(
-            "no data is cached in {}: its disk has {free} MiB free, and {} MiB are left to others; make room, or lower --min-free (of a mount: minfree=)",
+            "no data is cached in {}: its disk has {free} MiB free, and {} MiB must stay free; free some space, or lower --min-free (for a mount: minfree=)",
             directory.display(),
             wanted >> 20
         ));

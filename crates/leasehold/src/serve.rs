@@ -51,7 +51,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
         crate::output::tell(format_args!(
-            "not root, so only clients that act as user {uid} are served; run as root, or let all act as it: --all-squash --anonuid {uid}"
+            "not root, so only clients that act as user {uid} are served; run as root, or map all clients to it: --all-squash --anonuid {uid}"
         ));
     }
     let (front, load) = (stack.front().clone(), stack.load());
@@ -70,7 +70,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
 fn greeting(export: &Export, stack: &Stack) -> String {
     let (path, address) = (&export.path, stack.address());
     if export.is_absent() {
-        return format!("referring {path} on {address}; its clients are sent to {}", export.options.refer);
+        return format!("referring {path} on {address}; clients are sent to {}", export.options.refer);
     }
     format!("serving {path} on {address}; a client mounts it with: {}", stack.mount_line(path))
 }

@@ -107,10 +107,10 @@ impl Stack {
         };
         let key = HandleKey::load_or_create(keep.handle_key).map_err(|error| {
             let way_out = match error.kind() {
-                std::io::ErrorKind::StorageFull => "; make room there",
+                std::io::ErrorKind::StorageFull => "; free some space there",
                 // This error names its own way out.
                 _ if error.get_ref().is_some() => "",
-                _ => "; it must be a file of 16 secret bytes that we may read",
+                _ => "; it must be a file of 16 secret bytes that this user may read",
             };
             Failure(format!("cannot use the handle key {}: {error}{way_out}", keep.handle_key.display()))
         })?;
@@ -187,13 +187,13 @@ async fn register(server: &Server, listen: &Network) -> Option<Registration> {
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let way_out = match error.kind() {
         std::io::ErrorKind::AddrInUse if address.port() == 2049 => {
-            "another server has the port (the kernel's nfsd?): stop it, or give --listen ADDR:PORT"
+            "another server uses the port (the kernel's nfsd?): stop it, or pass --listen ADDR:PORT"
         }
-        std::io::ErrorKind::AddrInUse => "another server has the port: stop it, or give --listen ADDR:PORT",
+        std::io::ErrorKind::AddrInUse => "another server uses the port: stop it, or pass --listen ADDR:PORT",
         std::io::ErrorKind::PermissionDenied => {
-            "ports below 1024 are for root: give --listen ADDR:PORT with a higher one"
+            "only root may listen on ports below 1024: pass --listen ADDR:PORT with a higher port"
         }
-        _ => "give --listen an address of this machine",
+        _ => "pass --listen an address of this machine",
     };
     Failure(format!("cannot listen on {address}: {error}; {way_out}"))
 }

@@ -35,7 +35,9 @@ pub fn default_directory(kind: Kind, name: &str) -> Result<PathBuf, Failure> {
         PathBuf::from(base)
     } else {
         let home_directory = std::env::var_os("HOME").ok_or_else(|| {
-            Failure(format!("no place for data: HOME and {variable} are not set; name a directory"))
+            Failure(format!(
+                "no directory for data: HOME and {variable} are not set; set one, or name a directory"
+            ))
         })?;
         Path::new(&home_directory).join(home)
     };
@@ -57,7 +59,7 @@ pub fn is_full(error: &io::Error) -> bool {
 pub fn make(directory: &Path) -> Result<(), Failure> {
     try_make(directory)?.map_err(|_| {
         Failure(format!(
-            "cannot make {}: its disk is full; make space there, or name another directory",
+            "cannot make {}: its disk is full; free some space, or name another directory",
             directory.display()
         ))
     })

@@ -141,7 +141,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     assert!(stat["age_s"].as_u64().unwrap() < 60 && stat["used"].is_i64(), "{stat}");
     let text = String::from_utf8(cache(&tree, "stat", &["/d0/below/f2"]).stdout).unwrap();
     assert!(text.contains("pinned     by /d0") && text.contains("whole"), "{text}");
-    fails_in_lines(&cache(&tree, "stat", &["/none"]), &["1 of what was asked for failed"], 2);
+    fails_in_lines(&cache(&tree, "stat", &["/none"]), &["1 path failed"], 2);
     assert_eq!(done(&asked(&tree, "verify", &["--origin"]))["damaged"], 0);
     // Killed: the directory says the same.
     drop(proxy);
@@ -185,7 +185,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     newer.write_all(b"{\"cache\":{\"command\":\"levitate\"}}\n").unwrap();
     answer.clear();
     std::io::Read::read_to_string(&mut newer, &mut answer).unwrap();
-    assert!(answer.contains("does not know what was asked"), "{answer}");
+    assert!(answer.contains("does not know the request"), "{answer}");
     fails_with(&run(&["cache", "ls", &tree.path("state")]), &["there is no cache here"]);
     proxy.terminate();
 }

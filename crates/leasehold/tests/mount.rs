@@ -155,7 +155,7 @@ fn a_mount_is_made_read_only_and_writable_again() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && error.contains(said), "{error}");
     };
-    failed(setting.mount("remount,ro"), "none of ours is mounted there");
+    failed(setting.mount("remount,ro"), "nothing of Leasehold is mounted there");
     assert!(setting.mount("vers=4.2,dev").status.success());
     let flags = || {
         let table = fs::read_to_string("/proc/self/mounts").unwrap();

@@ -44,7 +44,7 @@ impl Sink {
     }
 
     async fn send(&self, reply: Reply) -> Result<(), Stop> {
-        self.replies.send(reply).await.map_err(|_| "nobody listens any more".to_owned())
+        self.replies.send(reply).await.map_err(|_| "the client has closed the connection".to_owned())
     }
 }
 
@@ -79,7 +79,7 @@ pub async fn execute(
 
 fn needs_origin(what: &str) -> Stop {
     format!(
-        "`{what}` needs the origin, and nothing runs on this cache: start the proxy or mount, and ask again"
+        "`{what}` needs the origin, and nothing runs on this cache: start the proxy or mount, and run this again"
     )
 }
 
@@ -228,7 +228,7 @@ async fn pin(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop
     for (path, handle) in found(cache, paths, sink).await? {
         match cache.pin(&handle, path::show(&path)).await {
             Ok(()) => pinned += 1,
-            Err(error) => sink.failed(&path, format!("cannot write the pin down: {error}")).await?,
+            Err(error) => sink.failed(&path, format!("cannot store the pin: {error}")).await?,
         }
     }
     if paths.is_empty() {
@@ -261,7 +261,7 @@ async fn unpin(cache: &Cache, paths: &[String], all: bool, sink: &Sink) -> Resul
         // Look the pin up under the path at which it was set, too: the pinned object may be gone.
         let pin = pins.iter().find(|pin| now_at(cache, pin) == given || pin.path == given);
         let Some(pin) = pin else {
-            let why = "it has no pin of its own; `leasehold cache pin CACHE-DIR` lists them";
+            let why = "it has no pin of its own; `leasehold cache pin CACHE-DIR` lists the pins";
             sink.failed(&path::read(text), why).await?;
             continue;
         };
@@ -270,7 +270,7 @@ async fn unpin(cache: &Cache, paths: &[String], all: bool, sink: &Sink) -> Resul
     for (path, handle) in chosen {
         match cache.unpin(&handle).await {
             Ok(was) => unpinned += u64::from(was),
-            Err(error) => sink.failed(path.as_bytes(), format!("cannot write that down: {error}")).await?,
+            Err(error) => sink.failed(path.as_bytes(), format!("cannot store the change: {error}")).await?,
         }
     }
     Ok(json!({ "unpinned": unpinned }))
@@ -376,7 +376,7 @@ async fn verify_one(
     if origin && found.damaged.is_empty() {
         match cache.verify_origin(handle, repair).await {
             Ok(compared) => found = compared,
-            Err(status) => return sink.failed(path, format!("the origin says: {status}")).await,
+            Err(status) => return sink.failed(path, format!("the origin answered: {status}")).await,
         }
     }
     tally.files += 1;
@@ -394,11 +394,11 @@ fn damage(found: &Verified) -> String {
     let bytes: u64 = found.damaged.iter().map(|range| range.end - range.start).sum();
     let at = found.damaged.first().map_or(0, |range| range.start);
     let what = if found.dropped {
-        "it was dropped, and is fetched again when it is read"
+        "the data was dropped, and the next read fetches it again"
     } else {
-        "it was left; drop it"
+        "the data was kept; drop it with `leasehold cache drop`"
     };
-    format!("damaged: {bytes} bytes are in ranges that are not what was stored, the first at {at}; {what}")
+    format!("damaged: ranges of {bytes} bytes differ from what was stored, the first at offset {at}; {what}")
 }
 
 /// An object as JSON.

@@ -74,7 +74,7 @@ impl Show {
         if self.kind == Kind::Warm {
             bar.set_length(number("files"));
             bar.set_position(number("done"));
-            bar.set_message(format!("files{more}, {} fetched, {} were whole", human(bytes), number("whole")));
+            bar.set_message(format!("files{more}, {} fetched, {} complete", human(bytes), number("whole")));
         } else {
             bar.set_position(number("files"));
             bar.set_message(format!("files, {}", human(bytes)));
@@ -113,7 +113,9 @@ impl Show {
                 "{} damaged: check the disk",
                 counted(damaged, "file was", "files were")
             ))),
-            (_, failures) => Err(Failure(format!("{failures} of what was asked for failed, as told above"))),
+            (_, failures) => {
+                Err(Failure(format!("{} failed, as reported above", counted(failures, "path", "paths"))))
+            }
         }
     }
 
@@ -134,7 +136,7 @@ impl Show {
                     ));
                 }
                 crate::output::line(format_args!(
-                    "files: {}, {} of them whole; pins: {}",
+                    "files: {}, {} of them complete; pins: {}",
                     number("files"),
                     number("whole"),
                     number("pins")
@@ -142,16 +144,13 @@ impl Show {
                 crate::output::line(format_args!("known: {} files and directories", number("objects")));
             }
             Kind::Unpin => {
-                crate::output::line(format_args!(
-                    "{} taken away",
-                    counted(number("unpinned"), "pin", "pins")
-                ));
+                crate::output::line(format_args!("{} removed", counted(number("unpinned"), "pin", "pins")));
             }
             Kind::Pin if number("pinned") > 0 => {
                 crate::output::line(format_args!("{} pinned", number("pinned")));
             }
             Kind::Warm => crate::output::line(format_args!(
-                "{}: {} fetched ({}), {} whole already, {} not to be cached, {} failed",
+                "{}: {} fetched ({}), {} complete already, {} excluded by options, {} failed",
                 counted(number("files"), "file", "files"),
                 number("fetched"),
                 human(number("bytes")),
@@ -187,7 +186,7 @@ impl Show {
                 format!("{:>8}{of}  file system {}", human(number("disk_bytes")), text("file_system"))
             }
             Kind::Du => format!(
-                "{:>8}  {}, {} whole, {} pinned  {}",
+                "{:>8}  {}, {} complete, {} pinned  {}",
                 human(number("disk_bytes")),
                 counted(number("files"), "file", "files"),
                 number("whole"),
@@ -237,7 +236,7 @@ fn stat(entry: &Value) -> String {
             human(number("disk_bytes"))
         ),
         format!("  validity   {}", text("validity")),
-        format!("  age        {age} (the origin was asked {})", moment("confirmed")),
+        format!("  age        {age} (last asked the origin: {})", moment("confirmed")),
         format!("  pinned     {pinned}"),
         format!("  last use   {}", moment("used")),
     ]

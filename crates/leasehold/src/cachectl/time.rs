@@ -18,7 +18,7 @@ impl FromStr for Moment {
 
     fn from_str(text: &str) -> Result<Moment, String> {
         parse(text, now()).map(Moment).ok_or_else(|| {
-            format!("`{text}` is no time: write 2026-01-31, 2026-01-31T12:00:00 (UTC), @SECONDS, or how long ago, as 90m, 36h or 7d")
+            format!("`{text}` is not a time: write 2026-01-31, 2026-01-31T12:00:00 (UTC), @SECONDS, or an age such as 90m, 36h or 7d")
         })
     }
 }

@@ -184,7 +184,7 @@ impl Warming<'_> {
         self.tally.sizes += attributes.size;
         if self.tally.sizes > self.capacity {
             return Err(format!(
-                "what is to be fetched does not fit: the cleaner starts at {} bytes, and would take away what was fetched first; raise --cache-size, or name less",
+                "what is to be fetched does not fit: the cleaner starts at {} bytes and would evict the files fetched first; raise --cache-size, or name fewer files",
                 self.capacity
             ));
         }
@@ -213,15 +213,13 @@ impl Warming<'_> {
             Ok(Completed::NoFile | Completed::NotWanted) => self.tally.skipped += 1,
             Ok(Completed::Full) => {
                 return Err(format!(
-                    "there is no room for {}: the cache is at its limit, and what is in it is pinned or in use, or the disk is full; unpin something, raise --cache-size, or make room",
+                    "no space for {}: the cache is at its limit and its files are pinned or in use, or the disk is full; unpin files, raise --cache-size, or free some space",
                     path::show(&path)
                 ));
             }
             Ok(Completed::Stuck) => {
                 self.tally.failed += 1;
-                self.sink
-                    .failed(&path, "it changes all the time, or cannot be kept; try again later")
-                    .await?;
+                self.sink.failed(&path, "the file keeps changing or cannot be kept; try again later").await?;
             }
             Err(error) => {
                 self.tally.failed += 1;

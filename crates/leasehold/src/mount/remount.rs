@@ -27,9 +27,9 @@ pub fn run(arguments: &cli::Mount) -> Result<(), Failure> {
     let words = words_at(&directory, arguments)?;
     mount::remount(&words.target(directory, String::new())).map_err(|error| match error.kind() {
         std::io::ErrorKind::ResourceBusy => Failure(format!(
-            "cannot make {at} read-only: files are open for writing; end what writes there (fuser -vm {at})"
+            "cannot make {at} read-only: files are open for writing; close them (fuser -vm {at} lists them)"
         )),
-        _ => Failure(format!("cannot remount {at}: {error}; it takes root")),
+        _ => Failure(format!("cannot remount {at}: {error}; run it as root")),
     })
 }
 
@@ -37,7 +37,9 @@ pub fn run(arguments: &cli::Mount) -> Result<(), Failure> {
 fn words_at(directory: &Path, arguments: &cli::Mount) -> Result<Words, Failure> {
     let Some(now) = mount::options_at(directory, KIND) else {
         let at = directory.display();
-        return Err(Failure(format!("cannot remount {at}: none of ours is mounted there; mount it first")));
+        return Err(Failure(format!(
+            "cannot remount {at}: nothing of Leasehold is mounted there; mount it first"
+        )));
     };
     let (mut words, mut url) = (Words::new(), words::source(&arguments.source)?);
     (words.nosuid, words.nodev) = (false, false);

@@ -27,7 +27,7 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
             // It is unmounted already: by another program, or by an earlier `umount` that did not wait.
             Some(waiting) if !arguments.lazy => waiting.ended(&at.to_string()).await,
             _ => Err(Failure(format!(
-                "nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"
+                "nothing of Leasehold is mounted on {at}; `findmnt -t fuse.leasehold` lists its mounts"
             ))),
         };
     }
@@ -38,7 +38,7 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
         // A bind mount of one of our mounts has no process of its own and leaves nothing to store.
         if silent && !connection.is_some_and(mount::has_mounts) {
             output::tell(format_args!(
-                "{at} is unmounted; its process does not say what is left to store: wait until it has ended"
+                "{at} is unmounted; its process does not report what is left to store: wait until it has exited"
             ));
         }
         return Ok(());
@@ -47,14 +47,14 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
         let left = waiting.last.left;
         if left.files > 0 {
             output::tell(format_args!(
-                "{at} is out of sight; {left}, and its process goes on until they are; `leasehold umount {at}` waits for it"
+                "{at} is detached; {left}, and its process runs until then; `leasehold umount {at}` waits for it"
             ));
         }
         return Ok(());
     }
     if !waiting.begun(NOTICED).await {
         output::tell(format_args!(
-            "{at} is unmounted here, and mounted elsewhere still, as in another mount namespace: its process goes on"
+            "{at} is unmounted here, and mounted elsewhere still (perhaps in another mount namespace), so its process goes on"
         ));
         return Ok(());
     }
@@ -69,6 +69,8 @@ fn unmount(directory: &Path, arguments: &cli::Umount) -> Result<(), Failure> {
     };
     mount::unmount(directory, how).map_err(|error| {
         let at = directory.display();
-        Failure(format!("cannot unmount {at}: {error}; end what uses it (fuser -m {at}), or give --lazy"))
+        Failure(format!(
+            "cannot unmount {at}: {error}; stop the programs that use it (fuser -m {at}), or pass --lazy"
+        ))
     })
 }

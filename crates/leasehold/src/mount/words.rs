@@ -48,7 +48,7 @@ pub struct Words {
 /// The options besides those of nfs(5).
 const OURS: &str = "ro, rw, remount, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, sync, async, allow_other, \
      noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, log, retry, and those that \
-     only fstab reads";
+     only fstab uses";
 
 impl Words {
     /// The defaults.
@@ -102,20 +102,21 @@ impl Words {
         let wants = |wanted: &str| Failure(format!("option `{word}`: {wanted}"));
         let text = |wanted: &str| value.filter(|value| !value.is_empty()).ok_or_else(|| wants(wanted));
         match name {
-            "cache" => self.cache = Some(text("name a directory, as cache=/var/cache/x")?.into()),
-            "cachesize" => self.keeping.cache_size = parse_size(text("a size, as 10G")?).map_err(Failure)?,
-            "minfree" => self.keeping.min_free = parse_size(text("a size, as 1G")?).map_err(Failure)?,
+            "cache" => self.cache = Some(text("name a directory, such as cache=/var/cache/x")?.into()),
+            "cachesize" => self.keeping.cache_size = parse_size(text("write e.g. 10G")?).map_err(Failure)?,
+            "minfree" => self.keeping.min_free = parse_size(text("write e.g. 1G")?).map_err(Failure)?,
             "offline" => {
                 self.keeping.offline = match value {
                     Some("wait") => OfflineAnswer::Wait,
                     Some("read") => OfflineAnswer::Read,
-                    _ => return Err(wants("`wait`, or `read`: whole files as they were last known")),
+                    _ => return Err(wants("write `wait`, or `read` to read complete files as last known")),
                 }
             }
-            "log" => self.log = Some(text("name a file, as log=/var/log/x")?.into()),
+            "log" => self.log = Some(text("name a file, such as log=/var/log/x")?.into()),
             "retry" => {
-                let minutes: u64 =
-                    text("minutes")?.parse().map_err(|_| wants("a number of minutes, as retry=2"))?;
+                let minutes: u64 = text("write a number of minutes, such as retry=2")?
+                    .parse()
+                    .map_err(|_| wants("write a number of minutes, such as retry=2"))?;
                 self.retry = Duration::from_secs(minutes.min(1_000_000) * 60);
             }
             "local_lock" => {
@@ -124,7 +125,7 @@ impl Words {
                     Some("all") => true,
                     _ => {
                         return Err(wants(
-                            "`all` or `none`: flock and posix cannot be told apart at the server",
+                            "write `all` or `none`: flock and POSIX locks are the same at the server",
                         ));
                     }
                 }
@@ -208,7 +209,7 @@ pub fn source(text: &str) -> Result<Url, Failure> {
     if text.contains("://") {
         return Url::parse(text).map_err(|error| Failure(error.to_string()));
     }
-    let bad = || Failure(format!("`{text}` is no server: write nfs://SERVER/EXPORT or SERVER:/EXPORT"));
+    let bad = || Failure(format!("`{text}` is not a server: write nfs://SERVER/EXPORT or SERVER:/EXPORT"));
     let colon = if text.starts_with('[') { text.find("]:").map(|at| at + 1) } else { text.find(":/") };
     let (host, path) = text.split_at(colon.ok_or_else(bad)?);
     let path = path[1..].replace('%', "%25").replace('?', "%3f");

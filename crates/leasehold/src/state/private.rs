@@ -80,7 +80,7 @@ fn judge(path: &Path, found: &Metadata) -> Result<(), Failure> {
     }
     if found.mode() & FOREIGN_WRITE != 0 {
         return Err(Failure(format!(
-            "other users may write to {path} (mode {:04o}), and what is in it may be theirs; name a new directory",
+            "other users may write to {path} (mode {:04o}), so its contents cannot be trusted; name a new directory",
             found.mode() & 0o7777
         )));
     }

@@ -221,7 +221,7 @@ fn umount_tells_what_is_left_while_it_waits_and_lazily_does_not_wait() {
         let mut umount = Command::new(PROGRAM);
         let (mut child, mut words) = start(umount.arg("umount").arg(&at).args(lazy.then_some("--lazy")));
         let said = line(&mut words);
-        assert!(said.contains("10 files, 1.0 MB are to be stored"), "{said}");
+        assert!(said.contains("10 files, 1.0 MB are still to be stored"), "{said}");
         assert!(mount::mounted_at(&at).is_none());
         if lazy {
             assert!(child.wait().unwrap().success());
@@ -229,13 +229,13 @@ fn umount_tells_what_is_left_while_it_waits_and_lazily_does_not_wait() {
             let mut again = Command::new(PROGRAM);
             (child, words) = start(again.arg("umount").arg(&at));
             let said = line(&mut words);
-            assert!(said.contains("10 files, 1.0 MB are to be stored"), "{said}");
+            assert!(said.contains("10 files, 1.0 MB are still to be stored"), "{said}");
         }
         assert!(child.try_wait().unwrap().is_none());
         // The mount logs it as well, by a clock of its own.
         let logged = || {
             let log = fs::read_to_string(setting.log("a")).unwrap();
-            log.contains("is being ended: 10 files, 1.0 MB are to be stored").then_some(())
+            log.contains("is shutting down: 10 files, 1.0 MB are still to be stored").then_some(())
         };
         lab::wait_for("the log of the mount to say what is left", LOG_PATIENCE, logged);
         // Told to end as often as anybody likes, the mount stores what it has.
@@ -274,7 +274,7 @@ fn the_next_mount_waits_for_the_one_before_and_can_be_interrupted() {
     let mut first = setting.leave("a");
     let (mut interrupted, mut words) = start(&mut setting.mounting(&setting.address(), "a", "vers=4.2"));
     let said = line(&mut words);
-    assert!(said.contains("still at its end: 10 files, 1.0 MB are to be stored"), "{said}");
+    assert!(said.contains("still at its end: 10 files, 1.0 MB are still to be stored"), "{said}");
     kill_process(rustix::process::Pid::from_child(&interrupted), Signal::TERM).unwrap();
     assert_eq!(interrupted.wait().unwrap().code(), Some(1));
     let (next, mut words) = start(&mut setting.mounting(&setting.address(), "a", "vers=4.2"));
