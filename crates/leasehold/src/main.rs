@@ -31,8 +31,8 @@ use tracing_subscriber::EnvFilter;
 
 use cli::{Arguments, Command};
 
-/// The log filter if LEASEHOLD_LOG is not set. The libraries of the index are silent; the cache reports its
-/// failures.
+/// The log filter if LEASEHOLD_LOG is not set. It turns off the index's libraries; the cache reports the
+/// failures of the index.
 const QUIET: &str = "warn,fjall=off,lsm_tree=off";
 /// How long the program waits at exit for threads that are inside a system call.
 const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(2);
@@ -60,8 +60,8 @@ fn main() -> ExitCode {
         return tell(wrong, codes.wrong);
     }
     if !matches!(arguments.command, Command::Man(_)) {
-        // Set it before there are threads. Files that clients make in a served directory get the modes that the
-        // clients ask for: see `local`.
+        // Set it before there are threads. Files that clients make in a served directory get the modes that
+        // the clients ask for: see `local`.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
     let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));

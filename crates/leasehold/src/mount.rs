@@ -163,8 +163,8 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let state = state::try_make(&state)?.is_ok().then_some(state);
     let lock = state.as_ref().map(|state| incarnation.keep(state, &origin)).transpose()?;
     let mounting = async {
-        // The programs of the previous incarnation lost their open files with it. Nothing is reclaimed, so the
-        // cache may return the rest at once.
+        // The programs of the previous incarnation lost their open files with it. Nothing is reclaimed, so
+        // the cache may return the rest at once.
         cache.end_reclaim().await;
         mount_cache(&arguments, &url, &words, &cache, state).await
     };

@@ -38,7 +38,8 @@ impl Helper {
                     to.push("-o".into());
                     to.extend(arguments.next());
                 }
-                // The type is always ours. The mount goes into the namespace in which this helper was started.
+                // The type is always ours. The mount goes into the namespace in which this helper was
+                // started.
                 "-t" | "-N" => drop(arguments.next()),
                 flags if flags.starts_with('-') && flags.len() > 1 && !flags.starts_with("--") => {
                     for flag in flags.chars() {

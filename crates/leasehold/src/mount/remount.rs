@@ -1,9 +1,10 @@
 //! `-o remount`: changes the mount(8) flags of a mount, above all `ro`.
 //!
 //! The kernel enforces these flags, so the process that serves the mount need not know about them. All other
-//! options (version, cache, timeouts) keep their values. mount(8) passes the options of its tables together
-//! with those of the command line, and some of them are the kernel's own. Therefore unknown options are
-//! ignored here.
+//! options (version, cache, timeouts) keep their values.
+//!
+//! mount(8) passes the options of its tables together with those of the command line. Some of these options
+//! are the kernel's own. Therefore unknown options are ignored here.
 
 use std::path::Path;
 

@@ -190,8 +190,8 @@ fn what_the_server_has_promised_to_one_mount_another_does_not_take() {
     let mut setting = Setting::of_size(64 * MIB);
     setting.mount("a", "vers=4.2");
     setting.mount("b", "vers=4.2");
-    // The server's promise of space (`space_limit`) covers a part of the free space: two blocks here. The client
-    // may keep a larger file unsent without a promise.
+    // The server's promise of space (`space_limit`) covers a part of the free space: two blocks here. The
+    // client may keep a larger file unsent without a promise.
     let data = vec![1; 8000];
     fs::write(setting.at("a", "promised"), &data).unwrap();
     assert_eq!(fs::metadata(setting.there("promised")).unwrap().len(), 0, "it is not sent yet");

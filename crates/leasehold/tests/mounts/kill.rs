@@ -375,8 +375,8 @@ fn work(
     })
 }
 
-/// Compares the files with what they may hold. With `all`, nothing may be lost: the files must be as the programs
-/// last saw them.
+/// Compares the files with what they may hold. With `all`, nothing may be lost: the files must be as the
+/// programs last saw them.
 #[track_caller]
 fn check(left: &[Left], from: &Path, to: &Path, all: bool) {
     let moved = |path: &Path| to.join(path.strip_prefix(from).unwrap());
