@@ -1,7 +1,10 @@
-//! `cargo xtask bench`: the program `bench`, and the servers that it measures if none are named; `mount`,
-//! which holds `leasehold mount` against the native file system; `papers`, which is
-//! `leasehold bench` as it is released; `lab`, which measures the kernel's clients in guests; and `quick`, which holds
-//! counts to the committed baseline.
+//! `cargo xtask bench`: runs the program `bench`, and starts the servers to measure if none are named.
+//! Further benchmarks:
+//!
+//! - `papers`: `leasehold bench`, built in release mode
+//! - `lab`: the kernel's clients and caches in guests
+//! - `mount`: `leasehold mount` beside the native file system
+//! - `quick`: compares counts with the committed baseline
 
 use crate::programs::Programs;
 use crate::steps;
@@ -12,13 +15,13 @@ use std::time::Duration;
 
 /// How long a server may take to start.
 const START_PATIENCE: Duration = Duration::from_secs(30);
-/// The directory of the export that holds the files.
+/// The directory in the export that holds the files.
 const FILES_IN: &str = "leasehold-bench";
 
 /// The committed baseline of `quick`.
 const BASELINE: &str = "crates/bench/baseline.json";
 
-/// Builds and runs; true when the program succeeded.
+/// Builds and runs a benchmark; true if it succeeds.
 pub fn run(arguments: &[String]) -> bool {
     match arguments.split_first() {
         Some((name, rest)) if name == "quick" => return quick(rest),
@@ -39,7 +42,7 @@ pub fn run(arguments: &[String]) -> bool {
     steps::run("cargo", fixed.into_iter().chain(arguments.iter().map(String::as_str)), &[])
 }
 
-/// The kernel's clients and caches, in the lab, with the programs as they are released.
+/// The kernel's clients and caches in the lab, with the programs in release mode.
 fn kernels(options: &[String]) -> bool {
     let build = ["build", "--release", "--package", "bench", "--package", "leasehold"];
     let fixed = ["bench", "--package", "bench", "--bench", "lab", "--"];
@@ -47,22 +50,22 @@ fn kernels(options: &[String]) -> bool {
         && steps::run("cargo", fixed.into_iter().chain(options.iter().map(String::as_str)), &[])
 }
 
-/// `leasehold mount` beside the native file system, both programs released.
+/// `leasehold mount` beside the native file system, with both programs in release mode.
 fn mount(arguments: &[String]) -> bool {
     let build = ["build", "--release", "--package", "bench", "--package", "leasehold"];
     steps::run("cargo", build, &[])
         && steps::run(&path(&release("bench")), arguments.iter().map(String::as_str), &[])
 }
 
-/// Counts and ratios against the baseline, with the programs that the tests have built already: what is compared does not
-/// depend on how fast they are.
+/// Compares counts and ratios with the baseline. Their values do not depend on speed, so the test build is
+/// good enough.
 pub fn quick(options: &[String]) -> bool {
     let Some(leasehold) = Programs::build().and_then(|programs| programs.leasehold) else { return false };
     let fixed = ["bench", "--quick", BASELINE];
     steps::run(&path(&leasehold), fixed.into_iter().chain(options.iter().map(String::as_str)), &[])
 }
 
-/// nfs-ganesha, `serve`, and `proxy` in front of that `serve`, over one directory, one beside the other.
+/// Compares nfs-ganesha, `serve`, and a `proxy` in front of that `serve`, over one directory.
 fn compare(options: &[String]) -> bool {
     let build = ["build", "--release", "--package", "bench", "--package", "leasehold"];
     if !steps::run("cargo", build, &[]) {
@@ -96,7 +99,7 @@ struct Leasehold {
 }
 
 impl Leasehold {
-    /// Starts a command whose last argument is a new directory of its own.
+    /// Starts a command, and appends a new directory as its last argument.
     fn start(lab: &Lab, host: IpAddr, command: &str, arguments: &[&str]) -> Leasehold {
         let address = SocketAddr::new(host, free_port(host));
         let program = Program::new(release("leasehold")).arg(command).args(arguments);
@@ -111,7 +114,7 @@ impl Leasehold {
     }
 }
 
-/// A program of the release build, in the target directory that this one is from.
+/// A program of the release build, in the target directory of this program.
 fn release(name: &str) -> PathBuf {
     let ours = std::env::current_exe().unwrap_or_default();
     let target =
@@ -119,7 +122,7 @@ fn release(name: &str) -> PathBuf {
     target.join("release").join(name)
 }
 
-/// Paths of the lab are ASCII.
+/// Paths of the lab are ASCII, so nothing is lost.
 fn path(path: &Path) -> String {
     path.to_string_lossy().into_owned()
 }

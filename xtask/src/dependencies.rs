@@ -1,7 +1,8 @@
-//! What others wrote and we build in: where it comes from, under which licence, and what is known against it.
+//! Checks the crates that we build in but have not written: their source, their licence, and known
+//! advisories.
 //!
-//! All but the last needs no network once the crates are here. Advisories are `cargo audit`'s business; where that program
-//! is, it is run on the database that it has fetched last.
+//! All checks but the last need no network once the crates are downloaded. `cargo audit` checks for
+//! advisories. Where that program is installed, it runs on the database that it fetched last.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,9 +12,9 @@ use serde_json::Value;
 
 use crate::steps::{self, root, succeeds};
 
-/// The one place that crates come from, as Cargo writes it.
+/// The only permitted source of crates, as Cargo writes it.
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
-/// Licences that let their code be part of a program under ours.
+/// Licences whose code may be part of a program under ours.
 const LICENCES: [&str; 11] = [
     "0BSD",
     "Apache-2.0",
@@ -28,7 +29,7 @@ const LICENCES: [&str; 11] = [
     "Zlib",
 ];
 
-/// Checks all crates of the lock file, and says what is wrong; with a word for the summary.
+/// Checks all crates of the lock file and prints what is wrong. Also returns a note for the summary.
 pub fn run() -> (bool, String) {
     let (faults, crates) = match metadata().and_then(|metadata| Ok((metadata, lock()?))) {
         Ok((metadata, lock)) => (faults_of(&metadata, &lock), packages(&metadata).count()),
@@ -46,7 +47,7 @@ pub fn run() -> (bool, String) {
     (faults.is_empty() && audited.is_some(), note)
 }
 
-/// The crates of this platform: of others not even the sources need to be here.
+/// Crates for this platform only: the sources of others need not be downloaded.
 fn metadata() -> Result<Value, String> {
     let platform = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let mut command = Command::new("cargo");
@@ -70,7 +71,7 @@ fn faults_of(metadata: &Value, lock: &str) -> Vec<String> {
     for package in packages(metadata) {
         let text = |field: &str| package[field].as_str().unwrap_or_default();
         let name = format!("{} {}", text("name"), text("version"));
-        // Those of this workspace have no source.
+        // Crates of this workspace have no source.
         if package["source"].is_null() {
             continue;
         }
@@ -87,7 +88,7 @@ fn faults_of(metadata: &Value, lock: &str) -> Vec<String> {
     faults
 }
 
-/// Crates of a lock file, and whether each has a checksum.
+/// The crates of a lock file, and whether each has a checksum.
 fn sums(lock: &str) -> BTreeMap<String, bool> {
     let field = |block: &str, name: &str| {
         let line = block.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(" = \""));
@@ -100,8 +101,8 @@ fn sums(lock: &str) -> BTreeMap<String, bool> {
     crates.collect()
 }
 
-/// Is there a way through an SPDX expression with our licences alone? Parentheses stand around alternatives in what crates
-/// say; a slash is an old OR.
+/// Do our licences alone satisfy an SPDX expression? In the expressions of crates, parentheses only enclose
+/// alternatives; a slash is the old form of OR.
 fn allows(expression: &str) -> bool {
     let plain = expression.replace(['(', ')'], "").replace('/', " OR ");
     let one_of = |part: &str| part.split(" OR ").any(|licence| LICENCES.contains(&licence.trim()));

@@ -1,6 +1,6 @@
-//! `cargo xtask fuzz`: the targets of `fuzz/`, each for a while.
+//! `cargo xtask fuzz`: runs each target of `fuzz/` for a while.
 //!
-//! cargo-fuzz wants a nightly compiler; the deterministic runs of the same bodies, in the test run, do not.
+//! cargo-fuzz needs a nightly compiler. The deterministic runs of the same targets in the test run do not.
 
 use crate::steps::{self, Steps, root, succeeds};
 use std::fs;
@@ -8,14 +8,14 @@ use std::fs;
 /// Options of `cargo xtask fuzz`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Which target; all when none is named
+    /// The target to run [default: all]
     target: Option<String>,
-    /// How long each target runs
+    /// How many seconds each target runs
     #[arg(long, default_value_t = 60)]
     seconds: u32,
 }
 
-/// Fuzzes; true when nothing was found.
+/// Fuzzes; true if nothing was found.
 pub fn run(options: &Options) -> bool {
     if !succeeds("cargo", &["+nightly", "fuzz", "--version"]) {
         eprintln!("cargo-fuzz is needed: rustup toolchain install nightly && cargo install cargo-fuzz");

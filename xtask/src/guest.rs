@@ -1,4 +1,4 @@
-//! `cargo xtask lab`: a guest to try things in, and the lab's tests with other kernels.
+//! `cargo xtask lab`: a guest for experiments, and the lab's tests with other kernels.
 
 use crate::kernels::{self, Kernel};
 use clap::ValueEnum;
@@ -19,32 +19,32 @@ pub struct Options {
     /// Mount options, as in nfs(5)
     #[arg(long = "options", default_value = V3)]
     mount_with: String,
-    /// Run the lab's tests with guests of newer kernels, which are fetched from Debian; a nightly run
+    /// Run the lab's tests with guests of newer kernels, fetched from Debian (a nightly run)
     #[arg(long, conflicts_with_all = ["origin", "mount_with", "command", "file"])]
     kernels: bool,
-    /// The guest has this kernel, and not the host's package; with --kernels, all guests have
+    /// Boot this kernel instead of the host's package; with --kernels, in all guests
     #[arg(long)]
     kernel: Option<Kernel>,
-    /// Run this
+    /// Run this command
     #[arg(short, conflicts_with = "file")]
     command: Option<String>,
     /// Run this script
     file: Option<PathBuf>,
-    /// With --kernels: the tests whose names contain one of these words
+    /// With --kernels: run only tests whose names contain one of these words
     #[arg(last = true, requires = "kernels")]
     only: Vec<String>,
 }
 
-/// A foreign server.
+/// A foreign NFS server.
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum Server {
     /// nfs-ganesha, on the host
     Ganesha,
-    /// The kernel's, in a guest of its own
+    /// The kernel's server, in a guest of its own
     Knfsd,
 }
 
-/// What must live as long as the mount.
+/// The server, which must run as long as the mount.
 enum Running {
     Ganesha(Ganesha),
     Knfsd(Knfsd),
@@ -66,7 +66,7 @@ impl Running {
     }
 }
 
-/// Boots, mounts, runs; true when the script succeeded.
+/// Boots the guest, mounts, and runs the script; true if it succeeds.
 pub fn run(options: &Options) -> bool {
     if options.kernels {
         return kernels::run(options.kernel, &options.only);
@@ -108,7 +108,7 @@ fn run_script(guest: &Guest, script: &str) -> bool {
     output.ok()
 }
 
-/// Runs standard input line by line, each in a shell of its own.
+/// Runs each line of standard input in a shell of its own.
 fn converse(guest: &Guest) -> bool {
     eprintln!("each line runs in a shell of its own in the guest; end with ^D");
     let prompt = || {

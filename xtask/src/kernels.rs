@@ -1,8 +1,10 @@
-//! `cargo xtask lab --kernels`: the lab's tests with guests of newer kernels than the host's release has. A nightly run.
+//! `cargo xtask lab --kernels`: the lab's tests with guests of newer kernels than the host's release has. A
+//! nightly run.
 //!
-//! Debian packages user-mode Linux for each release. apt fetches the package of another release and the C library that it
-//! needs, with lists, cache and configuration of its own below `target/lab`: the system's apt knows nothing of it. The mirror
-//! is the one that the machine is configured for, and apt checks the signatures against the keys that the machine has.
+//! Debian packages user-mode Linux for each release. apt fetches the package of another release and the C
+//! library that the package needs. Its lists, cache and configuration are below `target/lab`, so the
+//! system's apt is not affected. The mirror is the one that the machine is configured for. apt checks
+//! signatures against the machine's keys.
 
 use crate::programs::{Programs, TestProgram};
 use crate::steps::{Steps, root};
@@ -14,24 +16,24 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// What is fetched: the kernel and the library.
+/// The packages to fetch: the kernel and the library.
 const PACKAGES: [&str; 2] = ["user-mode-linux", "libc6"];
 /// The keys of Debian's releases.
 const KEYRING: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
-/// Where a program names its loader, in the package.
+/// The path of the loader in the packaged program.
 const LOADER: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
-/// The same, in the directory of the C library.
+/// The path that replaces it: the loader in the directory of the C library.
 const OUR_LOADER: &[u8] = b"ld-linux-x86-64.so.2\0";
-/// The variable by which the lab learns of a kernel.
+/// The variable that tells the lab which kernel to boot.
 const VARIABLE: &str = "LEASEHOLD_LAB_KERNEL";
 
 /// A kernel for guests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Kernel {
-    /// Debian 13's
+    /// The kernel of Debian 13
     #[value(name = "6.12")]
     Linux6_12,
-    /// Debian unstable's, a client that asks for directory delegations
+    /// The kernel of Debian unstable, a client that asks for directory delegations
     #[value(name = "7.2")]
     Linux7_2,
 }
@@ -39,7 +41,7 @@ pub enum Kernel {
 impl Kernel {
     const ALL: [Kernel; 2] = [Kernel::Linux6_12, Kernel::Linux7_2];
 
-    /// Its version, and the release of Debian that packages it.
+    /// The version, and the Debian release that packages it.
     fn names(self) -> (&'static str, &'static str) {
         match self {
             Kernel::Linux6_12 => ("6.12", "trixie"),
@@ -47,7 +49,8 @@ impl Kernel {
         }
     }
 
-    /// The directory that has it. Fetches it when it is not there yet; says in one line what is missing for that.
+    /// Returns the directory with the kernel, and fetches the kernel if it is missing. The error is one line
+    /// that says why it cannot be fetched.
     pub fn provide(self) -> Result<PathBuf, String> {
         let (version, release) = self.names();
         let directory = root().join("target/lab/kernels").join(version);
@@ -66,7 +69,7 @@ impl Kernel {
         let debs = apt.directory.join("debs");
         let unpacked = root().join("target/lab/kernels").join(format!("{version}.part"));
         let fresh = [&debs, &unpacked].into_iter().try_for_each(|directory| {
-            let _ = fs::remove_dir_all(directory); // of a run that was broken off, if there was one
+            let _ = fs::remove_dir_all(directory); // an interrupted run may have left it
             fs::create_dir_all(directory)
         });
         fresh.map_err(|error| wanted(error.to_string()))?;
@@ -77,18 +80,18 @@ impl Kernel {
         fs::rename(program, unpacked.join("linux"))
             .and_then(|()| fs::rename(&unpacked, &directory))
             .map_err(|error| wanted(error.to_string()))?;
-        let _ = fs::remove_dir_all(&apt.directory); // lists and packages, which are of no more use
+        let _ = fs::remove_dir_all(&apt.directory); // lists and packages are not needed again
         Ok(directory)
     }
 }
 
-/// An apt of our own.
+/// An apt with a configuration of its own.
 struct Apt {
     directory: PathBuf,
 }
 
 impl Apt {
-    /// One source, and nothing of the system's but the keys.
+    /// Configures one source. Only the keys are the system's.
     fn configure(&self, mirror: &str, release: &str) -> io::Result<()> {
         for place in ["lists/partial", "cache/archives/partial", "sources", "none"] {
             fs::create_dir_all(self.directory.join(place))?;
@@ -100,7 +103,7 @@ impl Apt {
         fs::write(self.directory.join("status"), "")
     }
 
-    /// Runs apt-get in a directory. If it fails, says its first complaint.
+    /// Runs apt-get in a directory. The error contains the first error message of apt-get.
     fn run(&self, arguments: &[&str], at: &Path) -> Result<(), String> {
         let mut command = Command::new("apt-get");
         let places = [
@@ -116,7 +119,7 @@ impl Apt {
         for (option, place) in places {
             command.arg("-o").arg(format!("{option}={}", self.directory.join(place).display()));
         }
-        // The files are below a home, where apt's own user cannot go.
+        // The files may be below a home directory that apt's own user cannot enter.
         command.args(["-q", "-o", "APT::Sandbox::User=root"]).args(arguments).current_dir(at);
         let output = command.stdin(Stdio::null()).output().map_err(|error| format!("apt-get: {error}"))?;
         if output.status.success() {
@@ -128,7 +131,7 @@ impl Apt {
     }
 }
 
-/// The mirror of Debian that the machine is configured for.
+/// The Debian mirror in the machine's configuration.
 fn mirror() -> Result<String, String> {
     let codename = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let codename = codename.lines().find_map(|line| line.strip_prefix("VERSION_CODENAME=")).unwrap_or("");
@@ -140,7 +143,7 @@ fn mirror() -> Result<String, String> {
     })
 }
 
-/// The address of the source that has a release, in lines of address and release.
+/// The address of the first source for a release. `sources` has lines of address and release.
 fn of_release(sources: &str, release: &str) -> Option<String> {
     let mut sources = sources.lines().filter_map(|line| line.split_once(' '));
     sources.find(|(_, of)| *of == release || *of == "stable").map(|(address, _)| address.to_owned())
@@ -159,9 +162,11 @@ fn unpack(debs: &Path, to: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Makes a program of the packaged one that finds its loader in the directory it is started in; returns its path.
+/// Makes a copy of the packaged program that finds its loader in its working directory; returns the path of
+/// the copy.
 ///
-/// To run the program by the loader instead would not do: user-mode Linux measures where its heap begins.
+/// The loader cannot run the program as an argument, because user-mode Linux measures where its own heap
+/// begins.
 fn program(unpacked: &Path) -> io::Result<PathBuf> {
     let mut image = fs::read(unpacked.join("usr/bin/linux.uml"))?;
     set_loader(&mut image).ok_or_else(|| io::Error::other("linux.uml names another loader than expected"))?;
@@ -179,7 +184,8 @@ fn set_loader(image: &mut [u8]) -> Option<()> {
     Some(())
 }
 
-/// Runs the lab's tests with one kernel or all, and those alone whose names contain a word of `only`; true when all passed.
+/// Runs the lab's tests with one kernel, or with all. If `only` is not empty, runs the tests whose names
+/// contain one of its words. True if all pass.
 pub fn run(kernel: Option<Kernel>, only: &[String]) -> bool {
     let kernels = kernel.map_or(Kernel::ALL.to_vec(), |kernel| vec![kernel]);
     let mut steps = Steps::default();

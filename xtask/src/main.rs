@@ -1,7 +1,7 @@
-//! What contributors run: `cargo xtask test`, `lint`, `tidy`, `lab`, `bench`, `fuzz`.
+//! Tasks for contributors: `cargo xtask test`, `lint`, `tidy`, `lab`, `bench`, `fuzz`.
 //!
-//! Every task is made of steps; a step is a program whose output is shown as it comes, or a check of our own. Steps that fail do not
-//! keep later ones from running: one run tells all that is wrong.
+//! A task consists of steps. A step is a program whose output is shown as it comes, or a check of our own. A
+//! failed step does not keep later steps from running, so one run reports everything that is wrong.
 
 mod bench;
 mod dependencies;
@@ -29,21 +29,19 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Install what is missing (as root, from Debian), check format and lints, run every test, lab included
+    /// Install missing packages (as root, from Debian), check format and lints, and run all tests
     Test(test::Options),
-    /// Check format, lints, documentation, style and what is depended on
+    /// Check format, lints, documentation, style and dependencies
     Lint,
-    /// Check the house rules that no compiler knows
+    /// Check the rules for source files that neither the compiler nor clippy checks
     Tidy,
-    /// Write the table of promises and their tests into docs/semantics.md
-    Promises,
-    /// Boot a guest, with a foreign origin mounted if asked, and run a script or lines from standard input in it.
-    /// `--kernels` runs the lab's tests with guests of Linux 6.12 and 7.2
+    /// Boot a guest, optionally with a foreign origin mounted, and run a script or standard input in it. With
+    /// `--kernels`, run the lab's tests with guests of Linux 6.12 and 7.2
     Lab(guest::Options),
-    /// Run a benchmark. `papers` is `leasehold bench` in release mode; `lab` measures the kernel's clients
-    /// and caches in guests; `quick` holds counts to the committed baseline
-    /// (`--accept` makes a new one); `wire` without servers compares nfs-ganesha, `leasehold serve` and a warm `leasehold
-    /// proxy` over one directory; `mount` compares `leasehold mount` with the native file system
+    /// Run a benchmark. `papers` is `leasehold bench` in release mode. `lab` measures the kernel's clients
+    /// and caches in guests. `quick` compares counts with the committed baseline (`--accept` makes a new
+    /// one). `wire` without servers compares nfs-ganesha, `leasehold serve` and a warm `leasehold proxy` over
+    /// one directory. `mount` compares `leasehold mount` with the native file system
     Bench {
         /// Which benchmark, and its options
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]

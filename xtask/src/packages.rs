@@ -1,4 +1,4 @@
-//! What the tests need from Debian: found out, installed when root, named when not.
+//! The Debian packages that the tests need: installs them as root, and otherwise names them.
 
 use crate::steps;
 use std::fs;
@@ -6,11 +6,11 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Where old programs look for what is mounted.
+/// The file in which old programs look for mounts.
 const MTAB: &str = "/etc/mtab";
-/// invoke-rc.d asks this program whether it may start a service.
+/// The program that invoke-rc.d asks whether it may start a service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
-/// Services that come with the packages and that no test wants: they would take ports, today and after the next boot.
+/// Services in the packages that no test needs. They would take ports, now and after each boot.
 const SERVICES: [&str; 5] = [
     "nfs-ganesha.service",
     "nfs-ganesha-lock.service",
@@ -19,7 +19,7 @@ const SERVICES: [&str; 5] = [
     "rpcbind.socket",
 ];
 
-/// Sees to the packages; says what is in the way of the lab, if anything still is.
+/// Installs missing packages if asked. The error names what the lab still lacks.
 pub fn provide(install: bool) -> Result<(), String> {
     let missing = lab::missing();
     if install && lab::is_root() && !missing.packages.is_empty() {
@@ -27,14 +27,15 @@ pub fn provide(install: bool) -> Result<(), String> {
         apt_install(&missing.packages);
     }
     if install && lab::is_root() && !Path::new(MTAB).exists() {
-        // Debian's installer makes this link; a bare tree does not have it. Where it cannot be made, the lab says what to do.
+        // Debian's installer makes this link, but a minimal tree lacks it. If it cannot be made,
+        // `lab::missing` reports it.
         let _ = std::os::unix::fs::symlink("../proc/self/mounts", MTAB);
     }
     let missing = lab::missing();
     if missing.is_none() { Ok(()) } else { Err(missing.to_string()) }
 }
 
-/// Installs without questions; the package lists are fetched only when they turn out to be stale or not there.
+/// Installs without questions. Fetches the package lists only if the first attempt fails.
 fn apt_install(packages: &[&str]) {
     if !steps::succeeds("apt-get", &["--version"]) {
         eprintln!("this machine has no apt-get; what to install is named by Debian's packages");
@@ -56,7 +57,8 @@ fn apt_get(arguments: &[&str]) -> bool {
     command.status().is_ok_and(|status| status.success())
 }
 
-/// While it lives, packages that are installed start no services; when it ends, the new ones are kept from the next boot too.
+/// Keeps packages from starting services during their installation. Dropping the value also disables the new
+/// services for the next boot.
 struct NoServices {
     enabled_before: Vec<&'static str>,
     policy_is_ours: bool,

@@ -1,7 +1,9 @@
-//! The workspace's test programs, and `leasehold` as they run it: built all at once and run by themselves.
+//! The test programs of the workspace, and the `leasehold` that they run: built together, then run one by
+//! one.
 //!
-//! `cargo test -p …` or `cargo run -p …` for one part after the other would build the dependencies again with that part's features; and
-//! a list of parts kept by hand forgets one. So cargo is asked once for everything, and says which programs it made.
+//! `cargo test -p …` or `cargo run -p …` for each part would build the dependencies again with the features
+//! of that part. A list of parts kept by hand would miss one. So one cargo command builds everything, and
+//! its messages name the programs.
 
 use crate::steps::root;
 use serde_json::Value;
@@ -10,17 +12,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// What was built.
+/// The programs that cargo has built.
 #[derive(Debug, Default)]
 pub struct Programs {
     /// In the order of their names.
     pub tests: Vec<TestProgram>,
-    /// The program for users, where cargo made it.
+    /// The `leasehold` binary, if cargo has built it.
     pub leasehold: Option<PathBuf>,
 }
 
 impl Programs {
-    /// Builds the tests of the whole workspace, and what they need. `None` if that fails; cargo has said why.
+    /// Builds the tests of the whole workspace and the programs that they need. `None` if that fails; cargo
+    /// has printed the cause.
     pub fn build() -> Option<Programs> {
         let build = ["test", "--workspace", "--no-run", "--message-format=json-render-diagnostics"];
         let mut command = Command::new("cargo");
@@ -34,7 +37,7 @@ impl Programs {
         cargo.wait().is_ok_and(|status| status.success()).then_some(programs)
     }
 
-    /// Takes the program that a message of cargo's tells of, if it tells of one.
+    /// Takes the program that a message of cargo names, if it names one.
     fn told(&mut self, message: &str) -> Option<()> {
         let message: Value = serde_json::from_str(message).ok()?;
         if message["reason"] != "compiler-artifact" {
@@ -58,19 +61,20 @@ impl Programs {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestProgram {
     executable: PathBuf,
-    /// Its package's directory, where it runs.
+    /// The directory of its package, in which it runs.
     directory: PathBuf,
-    /// The name of its target: a crate's, or that of a file in `tests`.
+    /// The name of its target: of a crate, or of a file in `tests`.
     target: String,
 }
 
 impl TestProgram {
-    /// Does it boot kernels, in all that it does?
+    /// Do all its tests boot kernels?
     pub fn is_in_lab(&self) -> bool {
         self.package() == "lab" || self.target == "lab"
     }
 
-    /// Words in the names of those of its tests that boot kernels; no words for all tests, nothing for none.
+    /// Words in the names of its tests that boot kernels. An empty list means all tests, `None` means no
+    /// test.
     pub fn tests_in_lab(&self) -> Option<&'static [&'static str]> {
         match &*self.target {
             _ if self.is_in_lab() => Some(&[]),
@@ -79,7 +83,7 @@ impl TestProgram {
         }
     }
 
-    /// Package and target.
+    /// The package and the target.
     pub fn name(&self) -> String {
         format!("{} {}", self.package(), self.target)
     }
@@ -88,8 +92,8 @@ impl TestProgram {
         self.directory.file_name().unwrap_or_default().to_string_lossy().into_owned()
     }
 
-    /// Runs those of its tests whose names contain one of these words, or all if there are none. Each line that it prints is
-    /// shown, and goes to `line`. True if it succeeded.
+    /// Runs the tests whose names contain one of the words in `only`, or all if there are none. Prints each
+    /// output line and passes it to `line`. True if the program succeeds.
     pub fn run(&self, environment: &[(&str, &str)], only: &[&str], line: impl FnMut(&str)) -> bool {
         let started = Instant::now();
         eprintln!("--- {}", self.name());
@@ -100,7 +104,7 @@ impl TestProgram {
         passed
     }
 
-    /// Runs it beside others: what it prints is shown in one piece when it has ended. True if it succeeded.
+    /// Runs the program beside others, and prints its output in one piece at its end. True if it succeeds.
     pub fn run_beside(&self, environment: &[(&str, &str)], line: impl FnMut(&str)) -> bool {
         let started = Instant::now();
         let output = self.command(environment).stdin(Stdio::null()).stderr(Stdio::inherit()).output();
@@ -121,7 +125,8 @@ impl TestProgram {
     }
 }
 
-/// Runs a command to its end with each line of its standard output shown and given to `line`; true if it succeeded.
+/// Runs a command to its end. Prints each line of its standard output and passes it to `line`. True if it
+/// succeeds.
 pub fn run_through(mut command: Command, mut line: impl FnMut(&str)) -> bool {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = match command.spawn() {

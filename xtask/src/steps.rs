@@ -1,10 +1,10 @@
-//! Steps of a task: announced, timed, summed up at the end.
+//! The steps of a task: announces them, times them, and prints a summary at the end.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What became of a step.
+/// The result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     Passed,
@@ -12,19 +12,19 @@ enum Outcome {
     Skipped,
 }
 
-/// The steps of a task so far.
+/// The steps that a task has run so far.
 #[derive(Debug, Default)]
 pub struct Steps {
     done: Vec<(String, Outcome, Duration, String)>,
 }
 
 impl Steps {
-    /// Takes one step; `work` says whether it passed.
+    /// Runs a step; `work` returns whether it passed.
     pub fn step(&mut self, name: &str, work: impl FnOnce() -> bool) {
         self.step_with_note(name, || (work(), String::new()));
     }
 
-    /// Takes one step; `work` says whether it passed, and a word about it for the summary.
+    /// Runs a step; `work` returns whether it passed, and a note for the summary.
     pub fn step_with_note(&mut self, name: &str, work: impl FnOnce() -> (bool, String)) {
         eprintln!("\n=== {name}");
         let started = Instant::now();
@@ -33,18 +33,18 @@ impl Steps {
         self.done.push((name.to_owned(), outcome, started.elapsed(), note));
     }
 
-    /// Notes that a step was left out, and why.
+    /// Records a skipped step and the reason.
     pub fn skip(&mut self, name: &str, why: &str) {
         eprintln!("\n=== {name}: SKIPPED: {why}");
         self.done.push((name.to_owned(), Outcome::Skipped, Duration::ZERO, why.to_owned()));
     }
 
-    /// Did all steps pass that were taken?
+    /// Did no step fail?
     pub fn passed(&self) -> bool {
         self.done.iter().all(|(_, outcome, ..)| *outcome != Outcome::Failed)
     }
 
-    /// Prints one line per step and one for the whole.
+    /// Prints one line per step and one for the task.
     pub fn summarize(&self, task: &str) {
         eprintln!("\n=== summary");
         for (name, outcome, took, note) in &self.done {
@@ -61,7 +61,8 @@ impl Steps {
     }
 }
 
-/// Runs a program at the workspace's root, its output shown, with more environment; false when it failed or is not there.
+/// Runs a program in the root of the workspace with additional environment, and shows its output. False if
+/// it fails or does not exist.
 pub fn run<'a>(
     program: &str,
     arguments: impl IntoIterator<Item = &'a str>,
@@ -78,14 +79,14 @@ pub fn run<'a>(
     }
 }
 
-/// Does a program run and succeed, its output unseen?
+/// Runs a program without output. True if it exists and succeeds.
 pub fn succeeds(program: &str, arguments: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     command.status().is_ok_and(|status| status.success())
 }
 
-/// The workspace's root.
+/// The root of the workspace.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_owned()

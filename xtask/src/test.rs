@@ -1,4 +1,4 @@
-//! `cargo xtask test`: everything that must hold, from a clean clone.
+//! `cargo xtask test`: runs all checks, from a clean clone.
 
 use crate::programs::{Programs, TestProgram, run_through};
 use crate::steps::{self, Steps, root, succeeds};
@@ -9,18 +9,19 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
 pub struct Options {
-    /// Leave the lab's tests out (they take minutes, and root)
+    /// Leave out the lab's tests (they take minutes and need root)
     #[arg(long)]
     no_lab: bool,
     /// Install nothing
     #[arg(long)]
     no_install: bool,
-    /// Arguments for cargo test instead of --workspace
+    /// Arguments for `cargo test` instead of --workspace
     #[arg(last = true)]
     cargo_test: Vec<String>,
 }
 
-/// Installs, lints, tests, sums up; true when all passed. Without root the lab is left out, loudly; in CI that is a failure.
+/// Installs, lints, tests and prints a summary; true if everything passed. Without root the lab is skipped
+/// and the summary says so; in CI that is a failure.
 pub fn run(options: &Options) -> bool {
     let mut steps = Steps::default();
     let mut lab = !options.no_lab;
@@ -74,22 +75,24 @@ fn lint_into(steps: &mut Steps) {
     });
 }
 
-/// Runs the tests; counts what their programs say. The lab's come last, by themselves: they take most of the time.
+/// Runs the tests and counts their results. The lab's tests come last and alone, because they take most of
+/// the time.
 fn cargo_test(arguments: &[String], lab: bool) -> (bool, String) {
     let (passed, counts) = if arguments.is_empty() { all_tests(lab) } else { some_tests(arguments, lab) };
     let left_out = if lab { "" } else { ", THE LAB LEFT OUT" };
-    // An ignored test is a skipped one, and in CI nothing is skipped.
+    // An ignored test counts as skipped, and CI allows no skipped test.
     let complete = counts.ignored == 0 || !is_ci();
     (passed && complete, format!("{counts}{left_out}"))
 }
 
-/// Where the lab cannot be, what would boot a kernel passes and says so.
+/// Tests that need the lab pass with a note when the variable says `skip`.
 const WITHOUT_LAB: &[(&str, &str)] = &[("LEASEHOLD_LAB", "skip")];
 
 fn all_tests(lab: bool) -> (bool, Counts) {
     let mut counts = Counts::default();
     let Some(programs) = Programs::build() else { return (false, counts) };
-    // Where one boots kernels in some of its tests, these are left out beside the others, and run in the lab's turn.
+    // Some programs boot kernels in only some of their tests. Those tests are skipped here and run with the
+    // lab.
     let in_lab: Vec<TestProgram> =
         programs.tests.iter().filter(|program| program.tests_in_lab().is_some()).cloned().collect();
     let others: Vec<TestProgram> =
@@ -107,10 +110,10 @@ fn all_tests(lab: bool) -> (bool, Counts) {
     (passed, counts)
 }
 
-/// Many of them wait more than they work.
+/// Two, because many programs wait more than they compute.
 const AT_A_TIME: usize = 2;
 
-/// Runs programs, a few at a time.
+/// Runs programs, [`AT_A_TIME`] of them at once.
 fn some_at_a_time(programs: &[TestProgram]) -> (bool, Counts) {
     let next = AtomicUsize::new(0);
     let run_on = || {
@@ -123,7 +126,7 @@ fn some_at_a_time(programs: &[TestProgram]) -> (bool, Counts) {
     at_once((0..AT_A_TIME).map(|_| run_on))
 }
 
-/// Runs the lab's programs at the same time: each test waits for a lane, and none stays empty.
+/// Runs the lab's programs at the same time: each test waits for a lane, so no lane stays idle.
 fn together(programs: &[TestProgram]) -> (bool, Counts) {
     at_once(programs.iter().map(|program| {
         || {
@@ -134,7 +137,7 @@ fn together(programs: &[TestProgram]) -> (bool, Counts) {
     }))
 }
 
-/// Does all of it at once: did all of it pass, and the counts together.
+/// Does all works at once. Returns whether all passed, and the sum of the counts.
 fn at_once<T: FnOnce() -> (bool, Counts) + Send>(works: impl Iterator<Item = T>) -> (bool, Counts) {
     let outcomes: Vec<(bool, Counts)> = std::thread::scope(|scope| {
         let running: Vec<_> = works.map(|work| scope.spawn(work)).collect();
@@ -145,7 +148,7 @@ fn at_once<T: FnOnce() -> (bool, Counts) + Send>(works: impl Iterator<Item = T>)
     (outcomes.iter().all(|(passed, _)| *passed), all)
 }
 
-/// One run of `cargo test`.
+/// Runs `cargo test` once.
 fn some_tests(arguments: &[String], lab: bool) -> (bool, Counts) {
     let mut command = Command::new("cargo");
     command.arg("test").arg("--no-fail-fast").args(arguments).current_dir(root());
@@ -155,7 +158,7 @@ fn some_tests(arguments: &[String], lab: bool) -> (bool, Counts) {
     (passed, counts)
 }
 
-/// Tests counted.
+/// The number of tests, by result.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     passed: u64,
@@ -170,7 +173,7 @@ impl Counts {
         self.ignored += other.ignored;
     }
 
-    /// Adds what `test result: ok. 3 passed; 0 failed; 1 ignored; …` says.
+    /// Adds the numbers of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
     pub fn add(&mut self, line: &str) {
         let Some(result) = line.strip_prefix("test result: ") else { return };
         let words: Vec<&str> = result.split([' ', ';']).filter(|word| !word.is_empty()).collect();

@@ -1,17 +1,20 @@
-//! The admin socket: whoever may enter the directory may ask a running Leasehold what it does, and tell its cache what to
-//! keep.
+//! The admin socket of a running Leasehold. A user who may enter its directory may ask for its status and
+//! may tell its cache which files to keep.
 //!
-//! One connection, one request: a line of JSON. What comes back are lines of JSON, the last of which ends it:
+//! A connection carries one request, a line of JSON. The answer consists of lines of JSON; the last line
+//! ends it:
 //!
 //! | request | answer |
 //! |---|---|
 //! | `"status"` | the state, one line |
-//! | `"depart"` | `{"departure": {"stage": …, "left": …}}` now and then until the process ends; see `departure` |
-//! | `{"cache": {"command": …}}` | any number of `{"entry": …}`, `{"progress": …}`, `{"failed": …}`, then `{"done": …}` or `{"error": "…"}` |
+//! | `"depart"` | `{"departure": {"stage": …, "left": …}}` on every change; see `departure` |
+//! | `{"cache": {"command": …}}` | any number of `{"entry": …}`, `{"progress": …}`, `{"failed": …}`, |
+//! | | then `{"done": …}` or `{"error": "…"}` |
 //!
-//! **Versions** may differ on both sides. One that says nothing within a second is of the time when there was nothing to
-//! say, and gets the state. What is not known of a request is an error that says so; what is not known of an answer is
-//! passed over. Whoever goes away in the middle ends what was asked for.
+//! **Versions** may differ between the two sides. The earliest clients send no request: a client that sends
+//! nothing within a second gets the state. If this side does not know a request, it answers with an error
+//! that says so. A client skips fields and lines that it does not know. If the client closes the connection
+//! early, its request ends.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,30 +32,30 @@ use crate::Failure;
 use crate::cachectl::{self, CacheRequest, Reply};
 use crate::departure::{Departure, Left, Progress, Stage};
 
-/// An answer's line is at most so long.
+/// Longest line of an answer, in bytes.
 const LINE_MAX_BYTES: u64 = 16 << 20;
-/// A request is at most so long.
+/// Longest request, in bytes.
 const REQUEST_MAX_BYTES: u64 = 4 << 20;
-/// How long a request is waited for.
+/// How long the socket waits for a request before it answers with the state.
 const REQUEST_WAIT: Duration = Duration::from_secs(1);
-/// Requests under way at a time; the next waits.
+/// Requests in progress at one time; further connections wait to be accepted.
 const REQUESTS_MAX: usize = 16;
-/// Lines of an answer that wait to be sent.
+/// Lines of an answer that may wait to be sent; then the request waits.
 const LINES_MAX: usize = 64;
 
-/// What can be asked.
+/// A request.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Request {
     /// The state.
     Status,
-    /// How far the end of the process is, until it has ended.
+    /// How far the shutdown of the process is, in lines of progress until it has ended.
     Depart,
-    /// Something of the cache.
+    /// A request to the cache.
     Cache(CacheRequest),
 }
 
-/// How often a waiter is told what is left.
+/// Shortest time between two lines of progress that only differ in what is left.
 const PROGRESS_EVERY: Duration = Duration::from_millis(250);
 
 /// Answers on the socket until it is dropped.
@@ -70,7 +73,7 @@ impl Drop for Admin {
     }
 }
 
-/// What answers.
+/// The sources of the answers.
 struct Answering {
     status: Box<dyn Fn() -> Value + Send + Sync>,
     cache: Option<Arc<Cache>>,
@@ -78,7 +81,7 @@ struct Answering {
 }
 
 impl Admin {
-    /// Listens in `directory`, of which we hold the lock.
+    /// Listens in `directory`, which this process must have locked.
     pub fn start(
         directory: &Path,
         status: impl Fn() -> Value + Send + Sync + 'static,
@@ -86,7 +89,7 @@ impl Admin {
         Admin::listen(directory, Box::new(status), None)
     }
 
-    /// The same, with a cache to be asked about.
+    /// The same, for a process with a cache: it also answers requests to the cache.
     pub fn with_cache(
         directory: &Path,
         status: impl Fn() -> Value + Send + Sync + 'static,
@@ -95,17 +98,18 @@ impl Admin {
         Admin::listen(directory, Box::new(status), Some(cache))
     }
 
-    /// The end has begun: from now on those who ask are told what is left.
+    /// The shutdown has begun: from now on a waiter reads [`Stage::Ending`] and what is left.
     pub fn begin_end(&self) {
         self.departure.begin();
     }
 
-    /// The process is about to end, with this loss. The socket goes, and the waiters are told; their connections stay until
-    /// the process is gone.
+    /// The process is about to exit. `loss` says which data is lost, if any. Removes the socket and notifies
+    /// the waiters. Their connections stay open until the process exits.
     pub async fn end(self, loss: Option<String>) {
         let _ = std::fs::remove_file(&self.path);
         self.departure.end(loss).await;
-        // Its connections end with the process, and another process may have a socket at the path by then.
+        // The connections end with the process. By then another process may have a socket at this path, so do
+        // not drop `self`.
         std::mem::forget(self);
     }
 
@@ -117,7 +121,7 @@ impl Admin {
         let departure = Departure::default();
         let answering = Answering { status, cache, departure: departure.clone() };
         let path = socket(directory);
-        // Left by a process that was killed.
+        // A process that was killed leaves its socket behind.
         let _ = std::fs::remove_file(&path);
         let listener = UnixListener::bind(&path).map_err(|error| {
             let path = path.display();
@@ -132,13 +136,13 @@ impl Admin {
 
 async fn accept(listener: UnixListener, answering: Arc<Answering>) {
     let capacity = Arc::new(Semaphore::new(REQUESTS_MAX));
-    // Requests end with the socket.
+    // Dropping the set aborts the requests, so they end with the socket.
     let mut tasks = tokio::task::JoinSet::new();
     while let Ok(permit) = capacity.clone().acquire_owned().await {
         let Ok((stream, _)) = listener.accept().await else { return };
         let answering = answering.clone();
         tasks.spawn(async move {
-            // Whoever asks and does not listen loses the answer.
+            // A client that closes the connection early loses its answer.
             let _ = answer(stream, &answering).await;
             drop(permit);
         });
@@ -160,13 +164,13 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
         (Ok(Request::Cache(_)), None) => {
             return send(
                 &mut writer,
-                &json!({ "error": "there is no cache here; name that of a proxy or a mount" }),
+                &json!({ "error": "there is no cache here; name the cache of a proxy or a mount" }),
             )
             .await;
         }
         (Err(error), _) => {
             let error = format!(
-                "this Leasehold ({}) does not know what was asked: {error}",
+                "this Leasehold ({}) does not know the request: {error}; use the same version",
                 env!("CARGO_PKG_VERSION")
             );
             return send(&mut writer, &json!({ "error": error })).await;
@@ -194,7 +198,7 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
     }
 }
 
-/// Tells how far the end of this process is, and stays until it has come.
+/// Sends how far the shutdown of this process is, and keeps the connection open until the client closes it.
 async fn see_off(
     reader: impl AsyncReadExt + Unpin,
     mut writer: impl AsyncWriteExt + Unpin,
@@ -219,13 +223,13 @@ async fn see_off(
             () = tokio::time::sleep(PROGRESS_EVERY) => {}
         }
     }
-    // The process ends when every such receiver is gone.
+    // `Departure::end` returns when every such receiver is dropped, and then the process exits.
     drop(stage);
     gone.await;
     Ok(())
 }
 
-/// Waits until the other side has gone.
+/// Waits until the client closes the connection.
 async fn drained(mut reader: impl AsyncReadExt + Unpin) {
     let mut rest = [0; 64];
     while !matches!(reader.read(&mut rest).await, Ok(0) | Err(_)) {}
@@ -241,15 +245,15 @@ fn socket(directory: &Path) -> PathBuf {
     directory.join("admin.sock")
 }
 
-/// A request to a Leasehold that runs, and its answer line by line.
+/// A request to a running Leasehold, and its answer line by line.
 pub struct Asked {
     reader: BufReader<tokio::net::unix::OwnedReadHalf>,
-    /// Held open: to close it is to say that nobody waits any more.
+    /// Kept open, because the other side ends the request when the connection closes.
     _writer: tokio::net::unix::OwnedWriteHalf,
 }
 
 impl Asked {
-    /// Asks the Leasehold that runs on `directory`. `None` if none does.
+    /// Sends a request to the Leasehold that runs on `directory`. `None` if none runs there.
     pub async fn of(directory: &Path, request: &Request) -> Result<Option<Asked>, Failure> {
         let path = socket(directory);
         let stream = match UnixStream::connect(&path).await {
@@ -257,7 +261,7 @@ impl Asked {
             Err(error) if error.kind() == std::io::ErrorKind::PermissionDenied => {
                 let (path, whose) = (path.display(), directory.display());
                 return Err(Failure(format!(
-                    "cannot ask at {path}: {error}; ask as root or as the owner of {whose}"
+                    "cannot ask at {path}: {error}; run this as root or as the owner of {whose}"
                 )));
             }
             Err(_) => return Ok(None),
@@ -265,26 +269,26 @@ impl Asked {
         let (reader, mut writer) = stream.into_split();
         let request =
             serde_json::to_value(request).map_err(|error| Failure(format!("cannot ask: {error}")))?;
-        // One of an earlier version may answer, and be gone, before it is asked.
+        // An earlier version answers without reading a request and may have closed the connection already.
         let _ = send(&mut writer, &request).await;
         Ok(Some(Asked { reader: BufReader::new(reader), _writer: writer }))
     }
 
-    /// The next line; `None` behind the last one.
+    /// The next line; `None` after the last.
     pub async fn line(&mut self) -> Result<Option<Value>, Failure> {
         let mut line = String::new();
         let read = (&mut self.reader).take(LINE_MAX_BYTES).read_line(&mut line).await;
-        let length = read.map_err(|error| Failure(format!("the answer broke off: {error}; ask again")))?;
+        let length = read.map_err(|error| Failure(format!("the answer ended early: {error}; ask again")))?;
         if length == 0 {
             return Ok(None);
         }
         serde_json::from_str(&line)
             .map(Some)
-            .map_err(|error| Failure(format!("the answer is not JSON: {error}")))
+            .map_err(|error| Failure(format!("the answer is not JSON: {error}; use the same version")))
     }
 }
 
-/// What the Leasehold that runs on `directory` says of itself.
+/// The status of the Leasehold that runs on `directory`.
 pub async fn ask(directory: &Path) -> Result<Value, Failure> {
     let path = socket(directory);
     let asked = Asked::of(directory, &Request::Status).await?;
@@ -292,5 +296,8 @@ pub async fn ask(directory: &Path) -> Result<Value, Failure> {
         let path = path.display();
         Failure(format!("nothing answers at {path}; name the cache directory of a running proxy or mount, or the state directory of a serve"))
     })?;
-    asked.line().await?.ok_or_else(|| Failure(format!("nothing came from {}; ask again", path.display())))
+    asked
+        .line()
+        .await?
+        .ok_or_else(|| Failure(format!("the answer from {} is empty; ask again", path.display())))
 }

@@ -1,4 +1,5 @@
-//! `leasehold bench`: this program as what is measured, and a bar for whoever waits.
+//! `leasehold bench`: runs the benchmarks with this program as the server under test, and shows a progress
+//! bar.
 
 use std::io::Write;
 use std::time::Duration;
@@ -7,10 +8,11 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::Failure;
 
-/// Measures and reports. Servers are processes of this program.
+/// Measures and reports. The servers under test are further processes of this program.
 pub async fn run(arguments: ::bench::Arguments) -> Result<(), Failure> {
-    let program = std::env::current_exe()
-        .map_err(|error| Failure(format!("cannot find this program to start servers with: {error}")))?;
+    let program = std::env::current_exe().map_err(|error| {
+        Failure(format!("cannot find this program in order to start servers: {error}; is /proc mounted?"))
+    })?;
     let bar = ProgressBar::new(0);
     if let Ok(style) = ProgressStyle::with_template("{bar:30} {pos}/{len} {elapsed_precise} {msg}") {
         bar.set_style(style);
@@ -33,6 +35,9 @@ pub async fn run(arguments: ::bench::Arguments) -> Result<(), Failure> {
     if ran.map_err(Failure)? {
         Ok(())
     } else {
-        Err(Failure("counts are above the baseline: mend what asks more often, or accept it".to_owned()))
+        Err(Failure(
+            "counts are above the baseline; fix the code that sends more calls, or accept them with --accept"
+                .to_owned(),
+        ))
     }
 }

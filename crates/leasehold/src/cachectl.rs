@@ -1,8 +1,9 @@
-//! `leasehold cache`: what is cached, what is to stay, and whether it is sound.
+//! `leasehold cache`: shows what a cache holds, keeps files in it, fetches and drops files, and checks their
+//! data.
 //!
-//! The same requests are carried out by a running Leasehold, which is asked over its admin socket, and by this command on
-//! the directory itself when none runs ([`Cache::open_offline`] takes its lock). What needs the origin needs a running
-//! one, and says so.
+//! If a Leasehold runs on the directory, the command sends the request over its admin socket. Otherwise the
+//! command carries the request out itself ([`Cache::open_offline`] takes the lock of the directory). A
+//! request that needs the origin fails unless a Leasehold runs, and the message says so.
 
 mod execute;
 pub mod path;
@@ -25,97 +26,97 @@ use crate::cli::cache::{CacheArguments, CacheCommand};
 pub use execute::execute;
 use show::Show;
 
-/// Paths in one request; more go in several.
+/// Paths in one request; a longer list becomes several requests.
 const PATHS_MAX: usize = 1000;
 
-/// What can be asked of a cache. Paths are as [`path::show`] writes them.
+/// A request to a cache. Paths are written as [`path::show`] writes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "lowercase")]
 pub enum CacheRequest {
-    /// What is known below paths.
+    /// List the known entries of paths.
     Ls {
-        /// Which.
+        /// The paths.
         paths: Vec<String>,
-        /// Also what is below directories.
+        /// Descend into directories.
         #[serde(default)]
         recursive: bool,
     },
-    /// All that is known of files.
+    /// Show everything known about files.
     Stat {
-        /// Which.
+        /// The paths.
         paths: Vec<String>,
     },
-    /// How much of the disk is used.
+    /// Show disk usage.
     Du {
-        /// Below which; of all, if there are none.
+        /// The paths; the whole cache, if there are none.
         paths: Vec<String>,
     },
-    /// Keep these; without any, what is kept.
+    /// Pin paths; if there are none, list the pins.
     Pin {
-        /// Which.
+        /// The paths.
         paths: Vec<String>,
     },
-    /// Keep these no more.
+    /// Remove pins.
     Unpin {
-        /// Which.
+        /// The paths.
         paths: Vec<String>,
-        /// All.
+        /// Remove every pin.
         #[serde(default)]
         all: bool,
     },
-    /// Fetch.
+    /// Fetch files.
     Warm {
-        /// Which.
+        /// The paths.
         paths: Vec<String>,
-        /// Only what has changed since, in seconds since 1970.
+        /// Only files that have changed since then, in seconds since 1970.
         #[serde(default)]
         newer: Option<i64>,
-        /// Pin them first.
+        /// Pin the paths first.
         #[serde(default)]
         pin: bool,
-        /// As which user and group.
+        /// User and group id to read as.
         #[serde(default)]
         user: Option<(u32, u32)>,
     },
-    /// Take off the disk.
+    /// Delete cached data from the disk.
     Drop {
-        /// Which.
+        /// The paths.
         paths: Vec<String>,
-        /// All.
+        /// Delete all of it.
         #[serde(default)]
         all: bool,
     },
-    /// Check.
+    /// Check cached data against its checksums.
     Verify {
-        /// Which; all, if there are none.
+        /// The paths; everything, if there are none.
         paths: Vec<String>,
-        /// Against the origin, too.
+        /// Compare with the origin, too.
         #[serde(default)]
         origin: bool,
-        /// Only tell.
+        /// Report damaged data, and do not drop it.
         #[serde(default)]
         keep: bool,
     },
 }
 
-/// A line of an answer, before the last.
+/// A line of an answer, except the last.
 #[derive(Clone, Debug)]
 pub enum Reply {
-    /// Something that was asked for.
+    /// A result.
     Entry(Value),
-    /// How far it is.
+    /// How far the request is.
     Progress(Value),
-    /// This went wrong; the rest goes on.
+    /// A path for which the request failed; the request goes on with the other paths.
     Failed {
-        /// With what.
+        /// The path.
         path: String,
-        /// Why, and the way out.
+        /// The cause, and the way out.
         why: String,
     },
 }
 
 impl Reply {
-    /// As it is sent.
+    /// The line, as the admin socket sends it.
     pub fn to_json(&self) -> Value {
         match self {
             Reply::Entry(entry) => json!({ "entry": entry }),
@@ -125,10 +126,10 @@ impl Reply {
     }
 }
 
-/// Asks, and shows what comes.
+/// Sends the requests of a command, and prints the answers.
 pub async fn run(arguments: CacheArguments) -> Result<(), Failure> {
     let given = arguments.command.directory();
-    // Of a mount, the directory that is mounted on will do, as for `status`.
+    // For a mount the mount point may be given, as for `status`.
     let directory = crate::mount::cache_of(given).unwrap_or_else(|| given.to_owned());
     let progress = std::io::stderr().is_terminal() && !arguments.json;
     let mut show = Show::new(arguments.json, progress, &arguments.command);
@@ -142,10 +143,10 @@ pub async fn run(arguments: CacheArguments) -> Result<(), Failure> {
     show.finish()
 }
 
-/// What a command asks for, in pieces that are not too long.
+/// The requests of a command: several, if there are more than [`PATHS_MAX`] paths.
 fn requests(command: CacheCommand) -> Result<Vec<CacheRequest>, Failure> {
     let texts = |paths: Vec<std::ffi::OsString>| -> Vec<String> {
-        // As `ls` shows them, so that what is shown can be given.
+        // Escaped as `ls` prints them, so that a printed path can be given back.
         paths.iter().map(|given| path::show(&path::read(given.as_bytes()))).collect()
     };
     Ok(match command {
@@ -183,7 +184,8 @@ fn requests(command: CacheCommand) -> Result<Vec<CacheRequest>, Failure> {
     })
 }
 
-/// The paths that a file lists, or standard input, one a line, as they are: a program has made them.
+/// The paths that a file or standard input lists, one per line. A program has written them, so nothing is
+/// unescaped.
 fn listed(file: &Path) -> Result<Vec<String>, Failure> {
     let read = if file == Path::new("-") {
         let mut bytes = Vec::new();
@@ -192,32 +194,37 @@ fn listed(file: &Path) -> Result<Vec<String>, Failure> {
         std::fs::read(file)
     };
     let bytes = read.map_err(|error| {
-        Failure(format!("cannot read paths from {}: {error}; give a file, or `-`", file.display()))
+        Failure(format!("cannot read paths from {}: {error}; name a file, or `-`", file.display()))
     })?;
     Ok(bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(path::show).collect())
 }
 
-/// Shows what a running Leasehold answers. The last line.
+/// Prints the answer of a running Leasehold, and returns its last line.
 async fn listen(mut asked: Asked, show: &mut Show) -> Result<Value, Failure> {
     while let Some(line) = asked.line().await? {
         if let Some(done) = line.get("done") {
             return Ok(done.clone());
         }
         if let Some(error) = line.get("error") {
-            return Err(Failure(error.as_str().unwrap_or("it failed and does not say why").to_owned()));
+            return Err(Failure(
+                error
+                    .as_str()
+                    .unwrap_or("the request failed without a cause; look at the log of the proxy or mount")
+                    .to_owned(),
+            ));
         }
         if line.get("role").is_some() {
             return Err(Failure(
-                "the Leasehold that runs is of an earlier version, which cannot be asked this: restart it"
+                "the running Leasehold is an earlier version that does not know this request: restart it"
                     .into(),
             ));
         }
         show.line(&line);
     }
-    Err(Failure("the answer broke off: has the proxy or mount ended? ask again".into()))
+    Err(Failure("the answer ended early: check that the proxy or mount runs, and ask again".into()))
 }
 
-/// Does it here.
+/// Carries a request out in this process, on a cache that no Leasehold runs on.
 async fn offline(directory: &Path, request: CacheRequest, show: &mut Show) -> Result<Value, Failure> {
     if directory.join("format").is_file() {
         crate::state::private::secure(directory)?;

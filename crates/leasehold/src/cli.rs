@@ -1,4 +1,4 @@
-//! Commands and options. `--help` and the man pages are made from what stands here.
+//! Commands and options. clap makes `--help` and the man pages from the doc comments in this module.
 
 pub mod cache;
 
@@ -13,7 +13,7 @@ use server::{ClientList, Locations};
 #[command(name = "leasehold", version, propagate_version = true, max_term_width = 110)]
 #[command(after_help = "Set LEASEHOLD_LOG=info or debug to see more on standard error.")]
 pub struct Arguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -21,15 +21,16 @@ pub struct Arguments {
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// Show what Leasehold does: a sample tree read directly, through a cold cache and through a warm one
+    /// Show the effect of the cache: read a sample tree directly, through a cold cache and through a warm one
     Demo(Demo),
-    /// Measure: the papers' workloads on a direct connection, through a proxy and a mount, and on the peers, as one report
+    /// Run the papers' workloads on a direct connection, a proxy, a mount and other caches, and write one
+    /// report
     #[command(after_help = BENCH_HELP)]
     Bench(Box<bench::Arguments>),
     /// Mount a remote NFS export on a directory of this machine, with a cache on its disk
     #[command(after_help = MOUNT_HELP)]
     Mount(Box<Mount>),
-    /// Unmount what `mount` has mounted, and wait until all that was written is stored
+    /// Unmount what `mount` has mounted, and wait until all its data is stored at the server
     Umount(Umount),
     /// Serve a remote NFS export to local clients, out of a cache on this machine's disk
     #[command(after_help = PROXY_HELP)]
@@ -37,14 +38,14 @@ pub enum Command {
     /// Serve a directory of this machine over NFS
     #[command(after_help = SERVE_HELP)]
     Serve(Box<Serve>),
-    /// See, keep, fetch, drop and check what is cached
+    /// List, pin, fetch, drop and check cached files
     #[command(after_help = cache::CACHE_HELP)]
     Cache(cache::CacheArguments),
-    /// Show what a running `serve`, `proxy` or `mount` has done: calls, hits, what is cached
+    /// Show the state and counters of a running `serve`, `proxy` or `mount`
     Status(Status),
     /// Write the man pages
     Man(Man),
-    /// End the connection of a mount whose process is killed
+    /// Abort the connection of a mount whose process was killed
     #[command(hide = true)]
     Guard(Guard),
 }
@@ -55,7 +56,7 @@ Examples:
   mount -t nfs -o vers=4.2 THIS-HOST:/export /mnt
   mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,mountproto=tcp,nolock THIS-HOST:/export /mnt
 
-Options of the URL, with the names of nfs(5), joined by `&` behind a `?` (quote it from the shell):
+Options of the URL have the names of nfs(5). They follow a `?` and are joined by `&` (quote the URL in a shell):
   vers=auto|4.2|4.1|4|3 port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
 
 const BENCH_HELP: &str = "\
@@ -75,18 +76,18 @@ From /etc/fstab, once `leasehold` is linked as /sbin/mount.leasehold and /sbin/u
 
 Options, with the names of nfs(5):
   vers=3|4.1|4.2|4|auto port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
-Of mount(8): ro rw suid dev noexec noatime sync (nosuid and nodev are the default), remount with these; what only fstab reads (_netdev, noauto, nofail, x-…) is accepted.
-Of our own:
-  cache=DIR          where to keep the cache: a directory for this export alone
-  cachesize=SIZE     keep at most so much file data [10G]
-  minfree=SIZE       leave so much of the disk to others [1G]
-  nofill             do not fetch the rest of files of which a part was read
-  offline=read       while the server is away, read whole files as they were last known [wait]
-  allow_other        let every user use it, as root's mounts do (noallow_other: not)
-  nopassthrough      do not let the kernel read whole cache files by itself
-  log=FILE           where messages go [the system's log; with --foreground, standard error]
+Options of mount(8): ro rw suid dev noexec noatime sync, and remount with these. The defaults are nosuid and nodev. Options that only fstab uses (_netdev, noauto, nofail, x-…) are accepted.
+Options of Leasehold:
+  cache=DIR          cache directory, for this export alone
+  cachesize=SIZE     keep at most this much file data [10G]
+  minfree=SIZE       leave this much space free on the disk [1G]
+  nofill             do not fetch the rest of files that were read in part
+  offline=read       while the server is away, read complete files as last known [wait]
+  allow_other        let all users use the mount; the default for root (noallow_other: do not)
+  nopassthrough      do not let the kernel read complete cache files by itself
+  log=FILE           write messages to this file [the system log; with --foreground, standard error]
 
-As an ordinary user it takes fusermount3 (package fuse3).";
+Mounting as an ordinary user needs fusermount3 (package fuse3).";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -97,10 +98,10 @@ Examples:
 A configuration file:
   [[export]]
   directory = \"/srv/projects\"
-  path = \"/projects\"              # what clients mount; the directory if left out
+  path = \"/projects\"              # what clients mount; default: the directory
   ro = false
   root_squash = true              # also all_squash, anonuid, anongid, secure, sync, crossmnt
-  # refer = \"/projects@b.example.com\"   # it is there, and v4 clients follow; replicas: there too
+  # refer = \"/projects@b.example.com\"   # send v4 clients there; replicas: further servers
   clients = [\"10.1.0.0/16\"]";
 
 /// `leasehold serve`
@@ -109,34 +110,37 @@ pub struct Serve {
     /// The directory to serve
     #[arg(required_unless_present = "config", conflicts_with = "config")]
     pub directory: Option<PathBuf>,
-    /// Serve what this TOML file lists, instead of one directory
+    /// Serve the exports that this TOML file lists, instead of one directory
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// The path that clients mount [default: that of the directory]
+    /// The path that clients mount [default: the path of the directory]
     #[arg(long, value_name = "PATH")]
     pub export: Option<String>,
-    /// Where to keep the handle key and the reply log [default: /var/lib/leasehold/…, or ~/.local/state/leasehold/…]
+    /// Where to keep the handle key and the reply log [default: /var/lib/leasehold/…, or
+    /// ~/.local/state/leasehold/…]
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
-    /// Answer before metadata is on disk, as exports(5) `async`: faster, and a power cut loses the last seconds
+    /// Reply before metadata is on disk, as exports(5) `async`: faster, but a power cut loses the last
+    /// seconds
     #[arg(long = "async")]
     pub asynchronous: bool,
     /// Do not serve file systems mounted below the directory
     #[arg(long)]
     pub no_crossmnt: bool,
-    /// Send v4 clients there instead, and serve nothing: `PATH@HOST[+HOST…][:PATH@HOST…]`. The directory is not looked at
+    /// Refer v4 clients to these servers: `PATH@HOST[+HOST…][:PATH@HOST…]`. The contents of the directory are
+    /// not served
     #[arg(long, value_name = "PLACES", conflicts_with = "replicas")]
     pub refer: Option<Locations>,
-    /// Tell v4 clients that ask where else it is: `PATH@HOST[+HOST…][:PATH@HOST…]`
+    /// Further servers of the export, for v4 clients that ask: `PATH@HOST[+HOST…][:PATH@HOST…]`
     #[arg(long, value_name = "PLACES")]
     pub replicas: Option<Locations>,
-    /// Who may do what.
+    /// The access rules.
     #[command(flatten)]
     pub access: ExportOptions,
-    /// Where to listen.
+    /// The network options.
     #[command(flatten)]
     pub network: Network,
-    /// What NFSv4 clients get.
+    /// The NFSv4 options.
     #[command(flatten)]
     pub version4: Version4,
 }
@@ -147,26 +151,27 @@ pub struct Proxy {
     /// The origin: `nfs://HOST[:PORT]/EXPORT[?OPTION&…]`
     #[arg(value_name = "URL")]
     pub origin: client::Url,
-    /// Where to keep the cache: a directory for this origin alone [default: /var/cache/leasehold/…, or ~/.cache/leasehold/…]
+    /// Where to keep the cache: a directory for this origin alone [default: /var/cache/leasehold/…, or
+    /// ~/.cache/leasehold/…]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,
     /// The path that clients mount [default: the origin's export path]
     #[arg(long, value_name = "PATH")]
     pub export: Option<String>,
-    /// The key that handles are checked with; give several proxies of one origin the same file, and clients can move
-    /// between them [default: one of its own, in the cache directory]
+    /// File with the key that protects handles. With the same file, clients can move between several proxies
+    /// of one origin [default: a key of its own, in the cache directory]
     #[arg(long, value_name = "FILE")]
     pub handle_key: Option<PathBuf>,
-    /// What is cached.
+    /// The cache options.
     #[command(flatten)]
     pub keeping: cache::Keeping,
-    /// Who may do what.
+    /// The access rules.
     #[command(flatten)]
     pub access: ExportOptions,
-    /// Where to listen.
+    /// The network options.
     #[command(flatten)]
     pub network: Network,
-    /// What NFSv4 clients get.
+    /// The NFSv4 options.
     #[command(flatten)]
     pub version4: Version4,
 }
@@ -180,16 +185,16 @@ pub struct Mount {
     /// The directory to mount on
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// How, separated by commas
+    /// Mount options, separated by commas
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
-    /// Stay in the foreground, and end with Ctrl-C
+    /// Stay in the foreground; Ctrl-C unmounts
     #[arg(short, long)]
     pub foreground: bool,
-    /// Pass over options that are not known
+    /// Ignore unknown options
     #[arg(long)]
     pub sloppy: bool,
-    /// We are the process in the background
+    /// Internal: this is the process in the background
     #[arg(long, hide = true)]
     pub ready: bool,
 }
@@ -197,13 +202,13 @@ pub struct Mount {
 /// `leasehold umount`
 #[derive(Debug, Args)]
 pub struct Umount {
-    /// The directory that is mounted on
+    /// The mount point
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Out of sight at once, also while it is used; do not wait, and say what is left to store
+    /// Detach the mount at once, even if it is in use. Do not wait, but report what is left to store
     #[arg(short, long)]
     pub lazy: bool,
-    /// Break off what waits for the server, and do not wait; say what is left to store
+    /// Abort requests that wait for the server. Do not wait, but report what is left to store
     #[arg(short, long)]
     pub force: bool,
 }
@@ -212,13 +217,13 @@ pub struct Umount {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Export options, as in exports(5)")]
 pub struct ExportOptions {
-    /// Allow no changes
+    /// Reject all changes
     #[arg(long)]
     pub ro: bool,
-    /// Let root of a client be root here
+    /// Let root of a client act as root here
     #[arg(long)]
     pub no_root_squash: bool,
-    /// Treat every user as the anonymous one
+    /// Map every user to the anonymous user
     #[arg(long, conflicts_with = "no_root_squash")]
     pub all_squash: bool,
     /// User id of the anonymous user
@@ -227,15 +232,15 @@ pub struct ExportOptions {
     /// Group id of the anonymous user
     #[arg(long, value_name = "GID", default_value_t = 65534)]
     pub anongid: u32,
-    /// Admit clients that call from a port above 1023, as any user of a client machine can
+    /// Admit clients that call from a port above 1023. Any user of a client machine can use such a port
     #[arg(long)]
     pub insecure: bool,
-    /// Admit only these: addresses and networks, separated by commas
+    /// Admit only these clients: addresses and networks, separated by commas
     #[arg(long, value_name = "LIST", default_value = "*")]
     pub clients: ClientList,
 }
 
-/// Where to listen.
+/// The network options.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Network")]
 pub struct Network {
@@ -243,30 +248,30 @@ pub struct Network {
     #[arg(long, value_name = "ADDR:PORT", value_parser = parse_address,
           default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, 2049)))]
     pub listen: SocketAddr,
-    /// Do not answer over UDP
+    /// Do not serve over UDP
     #[arg(long)]
     pub no_udp: bool,
     /// Do not register with rpcbind, even if one runs
     #[arg(long)]
     pub no_rpcbind: bool,
-    /// Memory for requests and replies of all clients together; who holds his share is not read from until something of it
-    /// is done [default: a sixteenth of the memory, up to 2G]
+    /// Memory for requests and replies of all clients. The server stops reading from a client that holds its
+    /// share [default: a sixteenth of the memory, up to 2G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_in_flight: Option<u64>,
 }
 
-/// What NFSv4 clients get.
+/// The NFSv4 options.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "NFSv4")]
 pub struct Version4 {
-    /// When clients get delegations
+    /// When to grant delegations
     #[arg(long, value_enum, default_value_t)]
     pub delegations: Delegate,
-    /// Delegations out at one time, at most
+    /// Most delegations granted at one time
     #[arg(long, value_name = "N", default_value_t = Version4::DELEGATIONS_MAX)]
     pub delegations_max: usize,
-    /// How long a silent client is sure to keep what it holds, how long it may reclaim that after a restart, and how long
-    /// it may take to return a delegation, in seconds
+    /// Lease time in seconds: how long a client's state is safe after its last request. Clients have the same
+    /// time to reclaim state after a restart, and to return a delegation
     #[arg(long, value_name = "SECONDS", default_value_t = Version4::LEASE_TIME,
           value_parser = clap::value_parser!(u32).range(5..=3600))]
     pub lease_time: u32,
@@ -274,7 +279,7 @@ pub struct Version4 {
 
 impl Version4 {
     const DELEGATIONS_MAX: usize = 100_000;
-    /// As Linux.
+    /// The default of the Linux server.
     const LEASE_TIME: u32 = 90;
 }
 
@@ -291,12 +296,12 @@ impl Default for Version4 {
 /// `--delegations`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Delegate {
-    /// Where they are likely to last: not on files that changed hands recently
+    /// Where they are likely to last: not on files that clients have just used in conflict
     #[default]
     Auto,
-    /// Wherever they are allowed
+    /// Wherever the protocol allows them
     Always,
-    /// To nobody
+    /// To no client
     Never,
 }
 
@@ -306,7 +311,7 @@ pub struct Demo {
     /// Round-trip time to the origin, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 40)]
     pub rtt_ms: u64,
-    /// Leave proxy and origin running, and print how to mount
+    /// Leave the proxy and the origin running, and print how to mount
     #[arg(long)]
     pub keep: bool,
     /// Print the table as JSON
@@ -317,7 +322,7 @@ pub struct Demo {
 /// `leasehold status`
 #[derive(Debug, Args)]
 pub struct Status {
-    /// The cache directory of a proxy or mount, the directory that is mounted on, or the state directory of a serve
+    /// The cache directory of a proxy or mount, the mount point, or the state directory of a serve
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
     /// Print JSON
@@ -328,10 +333,10 @@ pub struct Status {
 /// `leasehold guard`, which `mount` starts: see `mount::guardian`
 #[derive(Debug, Args)]
 pub struct Guard {
-    /// The mount's process
+    /// Process id of the mount
     #[arg(long)]
     pub process: i32,
-    /// The number of its connection
+    /// Number of its FUSE connection
     #[arg(long)]
     pub connection: u32,
 }
@@ -339,12 +344,12 @@ pub struct Guard {
 /// `leasehold man`
 #[derive(Debug, Args)]
 pub struct Man {
-    /// Where to
+    /// The directory to write them to
     pub directory: PathBuf,
 }
 
 impl ExportOptions {
-    /// As the server takes them.
+    /// The options in the form that the server takes.
     pub fn to_server(&self) -> server::ExportOptions {
         server::ExportOptions {
             read_only: self.ro,
@@ -362,14 +367,16 @@ impl ExportOptions {
     }
 }
 
-/// An address and a port.
+/// Parses an address with a port.
 fn parse_address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| "write an address and a port, as 0.0.0.0:2049 or [::]:2049".to_owned())
+    text.parse().map_err(|_| "write an address and a port, such as 0.0.0.0:2049 or [::]:2049".to_owned())
 }
 
-/// Bytes, or with K, M, G, T.
+/// Parses a number of bytes; K, M, G and T stand for powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let bad = || format!("`{text}` is no size: write a number of bytes, or one with K, M, G or T behind it");
+    let bad = || {
+        format!("`{text}` is not a size: write a number of bytes, or a number with K, M, G or T, such as 10G")
+    };
     let (digits, shift) = match text.trim_end_matches(['i', 'B']).char_indices().next_back() {
         Some((at, 'K' | 'k')) => (&text[..at], 10),
         Some((at, 'M' | 'm')) => (&text[..at], 20),
@@ -380,7 +387,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(bad)
 }
 
-/// One page for the program and one for each command.
+/// Writes a man page for the program and one for each command.
 pub fn write_man_pages(directory: &Path) -> std::io::Result<()> {
     std::fs::create_dir_all(directory)?;
     clap_mangen::generate_to(Arguments::command(), directory)

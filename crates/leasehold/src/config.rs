@@ -22,38 +22,38 @@ pub struct Config {
 pub struct ExportConfig {
     /// The directory to serve.
     pub directory: PathBuf,
-    /// What clients mount; the directory if left out.
+    /// The path that clients mount; the directory, if absent.
     pub path: Option<String>,
     /// Allow no changes.
     #[serde(default)]
     pub ro: bool,
-    /// Root becomes the anonymous user.
+    /// Map root to the anonymous user.
     #[serde(default = "yes")]
     pub root_squash: bool,
-    /// Everybody does.
+    /// Map every user to the anonymous user.
     #[serde(default)]
     pub all_squash: bool,
-    /// The anonymous user.
+    /// User id of the anonymous user.
     #[serde(default = "nobody")]
     pub anonuid: u32,
-    /// Its group.
+    /// Group id of the anonymous user.
     #[serde(default = "nobody")]
     pub anongid: u32,
-    /// Only clients that call from ports below 1024.
+    /// Admit only clients that call from a port below 1024.
     #[serde(default = "yes")]
     pub secure: bool,
-    /// Answer when metadata is on disk.
+    /// Reply only after metadata is on disk.
     #[serde(default = "yes")]
     pub sync: bool,
-    /// Serve file systems mounted below.
+    /// Serve file systems mounted below the directory.
     #[serde(default = "yes")]
     pub crossmnt: bool,
-    /// Addresses and networks; everybody, if empty.
+    /// Client addresses and networks; all clients, if empty.
     #[serde(default)]
     pub clients: Vec<String>,
-    /// Where it is instead of here.
+    /// The servers that have the export instead of this one.
     pub refer: Option<String>,
-    /// Where it is besides.
+    /// Further servers that have the export.
     pub replicas: Option<String>,
 }
 
@@ -68,8 +68,9 @@ fn nobody() -> u32 {
 impl Config {
     /// Reads a file.
     pub fn load(path: &Path) -> Result<Config, Failure> {
-        let text = std::fs::read_to_string(path)
-            .map_err(|error| Failure(format!("cannot read {}: {error}", path.display())))?;
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            Failure(format!("cannot read {}: {error}; name a file that this user may read", path.display()))
+        })?;
         Config::parse(&text).map_err(|error| Failure(format!("{}: {error}", path.display())))
     }
 
@@ -86,7 +87,7 @@ impl Config {
 }
 
 impl ExportConfig {
-    /// As the server takes them.
+    /// The options in the form that the server takes.
     pub fn options(&self) -> Result<ExportOptions, Failure> {
         let clients = match &self.clients[..] {
             [] => ClientList::default(),
@@ -99,7 +100,7 @@ impl ExportConfig {
         if self.refer.is_some() && self.replicas.is_some() {
             let directory = self.directory.display();
             return Err(Failure(format!(
-                "{directory} has both refer and replicas: leave refer out if it is here, and replicas if it is not"
+                "{directory} has both refer and replicas: leave refer out if this server has the files, and replicas if it has not"
             )));
         }
         Ok(ExportOptions {

@@ -1,7 +1,8 @@
-//! `leasehold demo`: what the cache is for, in half a minute, on one machine.
+//! `leasehold demo`: shows the effect of the cache, in half a minute, on one machine.
 //!
-//! A sample tree, a server on it, a relay that adds the round-trip time of a distant origin, a proxy with a cache, and
-//! one reader: first straight to the origin, then through the proxy with its cache cold, then again with it warm.
+//! The demo serves a sample tree. A relay adds the round-trip time of a distant origin, and a proxy caches
+//! behind it. One reader reads the tree three times: from the origin, through the proxy with a cold cache,
+//! and again with a warm cache.
 
 mod reader;
 mod sample;
@@ -22,7 +23,7 @@ use crate::{Failure, proxy, serve, state};
 use reader::Reading;
 use table::Row;
 
-/// What the demo set up, in the order in which it is taken down.
+/// The parts of the demo, in the order in which they are stopped.
 struct Setting {
     proxy: Stack,
     upstream: Origin,
@@ -31,7 +32,7 @@ struct Setting {
     directory: Directory,
 }
 
-/// A temporary directory that goes with the demo.
+/// A temporary directory; dropping the value removes it.
 struct Directory(std::path::PathBuf);
 
 impl Drop for Directory {
@@ -49,7 +50,7 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     let export = directory.0.join("sample");
     sample::make(&export).map_err(|error| {
         Failure(format!(
-            "cannot write below {}: {error}; the demo wants 30 MB where TMPDIR says, or /tmp",
+            "cannot write below {}: {error}; the demo needs 30 MB in TMPDIR, or in /tmp",
             export.display()
         ))
     })?;
@@ -97,7 +98,8 @@ async fn set_up(
         .map_err(|error| Failure(format!("cannot start the relay: {error}; is loopback up?")))?;
     let upstream = connect(relay.local_addr(), "auto").await?;
     let cache = directory.0.join("cache");
-    // One machine has one clock: files of a second ago are old enough to be trusted.
+    // Client and origin share one clock, so there is no skew: a file changed a second ago is old enough to be
+    // nonracy.
     let clock_skew = Duration::ZERO;
     let options = cache::Options {
         min_free_bytes: 0,
@@ -130,8 +132,8 @@ async fn start_origin(directory: &Path, export: &Path) -> Result<Stack, Failure>
     Stack::start(vec![served], keep, nqnfs, &loopback(), &version4).await
 }
 
-/// Loopback alone can reach the demo, so whoever runs it may read what it made; everybody acts as that user, who need
-/// not be root.
+/// Only this machine can reach the demo. All callers act as the user who runs it, so that user can read the
+/// sample tree and need not be root.
 fn open_to_all() -> ExportOptions {
     let anonuid = rustix::process::geteuid().as_raw();
     let anongid = rustix::process::getegid().as_raw();
@@ -154,7 +156,8 @@ async fn connect(server: SocketAddr, vers: &str) -> Result<Origin, Failure> {
     client::connect(&url).await.map_err(|error| failed(error.to_string()))
 }
 
-/// The reader speaks version 3, in which it asks for each thing by itself; the proxy what the origin speaks best.
+/// The reader uses version 3, which needs one call for each step. The proxy uses the best version that the
+/// origin speaks.
 async fn read_three_times(setting: &Setting, progress: &ProgressBar) -> Result<Vec<Row>, Failure> {
     let direct = connect(setting.relay.local_addr(), "3").await?;
     let client = connect(setting.proxy.address(), "3").await?;
@@ -182,14 +185,14 @@ async fn read_three_times(setting: &Setting, progress: &ProgressBar) -> Result<V
         });
     }
     if rows.iter().any(|row| row.checksum != rows[0].checksum) {
-        return Err(Failure("the three readings differ: that must never happen; please report it".into()));
+        return Err(Failure("the three readings of the sample tree differ; please report this bug".into()));
     }
     Ok(rows)
 }
 
 type Counted = Vec<(&'static str, ProcedureCounts)>;
 
-/// Calls and bytes by procedure, of what was called in between.
+/// Calls and bytes by procedure between two counts.
 fn since(before: &Counted, after: Counted) -> Vec<(&'static str, u64, u64)> {
     let bytes = |counts: &ProcedureCounts| counts.bytes_sent + counts.bytes_received;
     let grown = after.into_iter().map(|(name, now)| {

@@ -1,9 +1,9 @@
-//! The end of a proxy or mount, as others see it: who unmounts waits for it, and so does the next one on the same
-//! directory.
+//! The shutdown of a proxy or mount, as other processes follow it. `leasehold umount` waits for the
+//! shutdown, and so does the next process on the same directory.
 //!
-//! The process says in what [`Stage`] it is. A waiter asks at the admin socket (`"depart"`), gets lines of progress, and
-//! the last one when nothing is left. The connection stays open until the process ends: its end is the moment at which the
-//! directory is free.
+//! The process publishes its [`Stage`]. A waiter asks for it at the admin socket (`"depart"`) and gets lines
+//! of progress. The last line comes when nothing is left or the rest is lost. The connection stays open
+//! until the process exits: when it closes, the directory is free.
 
 use std::fmt;
 use std::io::Write;
@@ -19,39 +19,39 @@ use crate::Failure;
 use crate::admin::{Asked, Request};
 use crate::mount::log::Log;
 
-/// An end that takes longer than this is told about.
+/// A shutdown is reported when it takes longer than this.
 const QUIET: Duration = Duration::from_secs(1);
-/// How often it is told what is left.
+/// Time between two reports of what is left.
 const TELL_EVERY: Duration = Duration::from_secs(5);
-/// How long a waiter may take to hear the last word.
+/// How long the process waits for the waiters to read the last line.
 const LAST_WORD_MAX: Duration = Duration::from_secs(1);
 
 /// How far the process is.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Stage {
-    /// At work.
+    /// Serving.
     #[default]
     Running,
-    /// Unmounted or told to end: what is in memory alone is being stored, and what is held is given back.
+    /// Unmounted or told to stop: it stores what is in memory alone, and returns what it holds at the origin.
     Ending,
-    /// Nothing is left, or it is lost: then this says what.
+    /// Finished. The text says which data is lost, if any.
     Ended(Option<String>),
 }
 
-/// What has not reached the origin.
+/// Data that has not reached the origin yet, and state to return.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Left {
-    /// Files of which something is not stored.
+    /// Files with bytes that are not stored.
     pub files: u64,
-    /// Bytes of them.
+    /// Those bytes.
     pub bytes: u64,
-    /// Leases that are held.
+    /// Leases held at the origin.
     pub leases: u64,
 }
 
 impl Left {
-    /// Of a cache.
+    /// The present values of a cache.
     pub fn of(cache: &Cache) -> Left {
         let stats = cache.stats();
         let leases = stats.leases_read + stats.leases_write;
@@ -63,12 +63,12 @@ impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.files, self.bytes, self.leases) {
             (0, 0, 0) => f.write_str("nothing is left to store"),
-            (0, 0, leases) => write!(f, "{leases} leases are to be given back"),
+            (0, 0, leases) => write!(f, "{leases} leases are still to be returned"),
             (files, bytes, _) => {
                 let noun = if files == 1 { "file" } else { "files" };
                 write!(
                     f,
-                    "{files} {noun}, {}.{} MB are to be stored",
+                    "{files} {noun}, {}.{} MB are still to be stored",
                     bytes / 1_000_000,
                     bytes / 100_000 % 10
                 )
@@ -80,37 +80,37 @@ impl fmt::Display for Left {
 /// A line of the answer to `"depart"`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Progress {
-    /// How far it is.
+    /// How far the process is.
     pub stage: Stage,
-    /// What is left.
+    /// The work that remains.
     pub left: Left,
 }
 
-/// What a process says of its end.
+/// Publishes the stage of this process to its waiters.
 #[derive(Clone, Debug, Default)]
 pub struct Departure {
     stage: std::sync::Arc<watch::Sender<Stage>>,
 }
 
 impl Departure {
-    /// The end has begun.
+    /// The shutdown begins.
     pub fn begin(&self) {
         self.stage.send_replace(Stage::Ending);
     }
 
-    /// It is over. Returns when every waiter has been told, or does not listen.
+    /// The shutdown is over. Returns when every waiter has read that, at the latest after [`LAST_WORD_MAX`].
     pub async fn end(&self, loss: Option<String>) {
         self.stage.send_replace(Stage::Ended(loss));
         let _ = tokio::time::timeout(LAST_WORD_MAX, self.stage.closed()).await;
     }
 
-    /// The stage, and what comes after it.
+    /// The stage and its changes.
     pub fn watch(&self) -> watch::Receiver<Stage> {
         self.stage.subscribe()
     }
 }
 
-/// Runs the end of a process, and logs now and then what is left if it takes long.
+/// Runs the shutdown of a process. If it takes long, logs now and then what is left.
 pub async fn told<T>(what: &str, cache: &Cache, ending: impl Future<Output = T>) -> T {
     let mut ending = std::pin::pin!(ending);
     let mut pause = QUIET;
@@ -118,28 +118,29 @@ pub async fn told<T>(what: &str, cache: &Cache, ending: impl Future<Output = T>)
         if let Ok(ended) = tokio::time::timeout(pause, &mut ending).await {
             return ended;
         }
-        // A log that is gone is no reason to stop.
-        let _ = writeln!(Log, "leasehold: {what} is being ended: {}", Left::of(cache));
+        // If the log cannot be written, the shutdown goes on.
+        let _ = writeln!(Log, "leasehold: {what} is shutting down: {}", Left::of(cache));
         pause = TELL_EVERY;
     }
 }
 
-/// A process does not come to its end.
+/// The process to wait for makes no progress.
 #[derive(Debug)]
 pub struct Stuck(pub Failure);
 
 /// How long a process may take to answer at all.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
 
-/// Waits for the end of another process.
+/// Waits for another process to exit.
 pub struct Waiting {
     asked: Asked,
-    /// What it said last.
+    /// The last progress that it sent.
     pub last: Progress,
 }
 
 impl Waiting {
-    /// Asks the process that uses `directory`. None if there is none, or one that cannot say.
+    /// Asks the process that uses `directory`. None if there is no such process, or if its version cannot
+    /// answer this.
     pub async fn on(directory: &Path) -> Result<Option<Waiting>, Failure> {
         let Some(mut asked) = Asked::of(directory, &Request::Depart).await? else { return Ok(None) };
         let line = tokio::time::timeout(ANSWER_MAX, asked.line()).await;
@@ -147,13 +148,13 @@ impl Waiting {
         Ok(last.map(|last| Waiting { asked, last }))
     }
 
-    /// Waits until the process goes on to its end; false if it does not within this time.
+    /// Waits until the process has begun its shutdown; false if it does not within this time.
     pub async fn begun(&mut self, patience: Duration) -> bool {
         let limit = Instant::now() + patience;
         while self.last.stage == Stage::Running {
             match tokio::time::timeout_at(limit, self.next()).await {
                 Ok(true) => {}
-                // A process that is gone has ended.
+                // The connection has closed, so the process has exited.
                 Ok(false) => return true,
                 Err(_) => return false,
             }
@@ -161,26 +162,28 @@ impl Waiting {
         true
     }
 
-    /// Waits until the process has ended and all is stored, and tells what is left once that takes longer than a second.
+    /// Waits until the process has exited and everything is stored. Reports what is left if that takes longer
+    /// than a second.
     ///
     /// # Errors
-    /// If something is lost.
+    /// If data is lost.
     pub async fn ended(mut self, what: &str) -> Result<(), Failure> {
         let _ = self.watched(what, None).await;
         match self.last.stage {
             Stage::Ended(None) => Ok(()),
             Stage::Ended(Some(loss)) => Err(Failure(loss)),
             Stage::Running | Stage::Ending => Err(Failure(format!(
-                "the process of {what} ended before it said that all is stored; when it last spoke, {}",
+                "the process of {what} ended before it had stored everything (last report: {}); check the files written last",
                 self.last.left
             ))),
         }
     }
 
-    /// The same, whatever becomes of what is left. `patience` is how long the same may be left.
+    /// Waits until the process has exited; a loss is no error here. `patience` bounds the time without
+    /// progress.
     ///
     /// # Errors
-    /// If nothing moves for too long.
+    /// If there is no progress for longer than that.
     pub async fn gone(mut self, what: &str, patience: Duration) -> Result<(), Stuck> {
         self.watched(what, Some(patience)).await
     }
@@ -202,7 +205,7 @@ impl Waiting {
             }
             if patience.is_some_and(|patience| moved.elapsed() > patience) {
                 return Err(Stuck(Failure(format!(
-                    "{what}: {}, and nothing has moved for {} s; look at its server, or end that process",
+                    "{what}: {}, without progress for {} s; check its server, or kill that process",
                     self.last.left,
                     moved.elapsed().as_secs()
                 ))));
@@ -210,7 +213,7 @@ impl Waiting {
         }
     }
 
-    /// The next line. False if the process has ended.
+    /// Reads the next line. False if the process has exited.
     async fn next(&mut self) -> bool {
         match self.asked.line().await {
             Ok(Some(line)) => {
@@ -236,7 +239,7 @@ mod tests {
     fn what_is_left_is_told_for_people() {
         let left = |files, bytes, leases| Left { files, bytes, leases }.to_string();
         assert_eq!(left(0, 0, 0), "nothing is left to store");
-        assert_eq!(left(0, 0, 7), "7 leases are to be given back");
-        assert_eq!(left(1, 1_550_000, 7), "1 file, 1.5 MB are to be stored");
+        assert_eq!(left(0, 0, 7), "7 leases are still to be returned");
+        assert_eq!(left(1, 1_550_000, 7), "1 file, 1.5 MB are still to be stored");
     }
 }

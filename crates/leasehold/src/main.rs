@@ -1,9 +1,9 @@
 //! The command line of Leasehold.
 //!
-//! Exit codes: 0 done; 1 something failed, and one line on standard error says what, why and the way out; 2 the command
-//! line itself was wrong.
+//! Exit codes: 0 success; 1 failure, with one line on standard error that names thing, cause and way out; 2
+//! a wrong command line.
 
-// `println!` panics when nobody reads it: see `output`.
+// `println!` panics when its reader has closed the pipe: see `output`.
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod admin;
@@ -31,12 +31,13 @@ use tracing_subscriber::EnvFilter;
 
 use cli::{Arguments, Command};
 
-/// What is logged unless LEASEHOLD_LOG says otherwise. What becomes of the index is told by the cache.
+/// The log filter if LEASEHOLD_LOG is not set. It turns off the index's libraries; the cache reports the
+/// failures of the index.
 const QUIET: &str = "warn,fjall=off,lsm_tree=off";
-/// How long threads that are in a system call are waited for at the end.
+/// How long the program waits at exit for threads that are inside a system call.
 const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(2);
 
-/// What the user is told when a command fails: thing, cause and way out, on one line.
+/// The message of a failed command: thing, cause and way out, on one line.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Failure(pub String);
@@ -59,7 +60,8 @@ fn main() -> ExitCode {
         return tell(wrong, codes.wrong);
     }
     if !matches!(arguments.command, Command::Man(_)) {
-        // Before there are threads. What clients make in a served directory has the mode that they say: see `local`.
+        // Set it before there are threads. Files that clients make in a served directory get the modes that
+        // the clients ask for: see `local`.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
     let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
@@ -82,15 +84,15 @@ fn main() -> ExitCode {
     done.unwrap_or_else(|failure| tell(failure, codes.failed))
 }
 
-/// Exit codes: of the command, or as mount(8) wants them of its helpers.
+/// Exit codes: those of `leasehold`, or those that mount(8) expects of its helpers.
 #[derive(Clone, Copy)]
 struct Codes {
     failed: ExitCode,
-    /// What no parser of the command line has found.
+    /// For mistakes in the source and options of a mount, which clap does not parse.
     wrong: ExitCode,
 }
 
-/// What to do, and the exit codes if it fails. None if there is nothing to do.
+/// The parsed command line, and the exit codes of a failure. None if there is nothing to do.
 fn arguments() -> Option<(Arguments, Codes)> {
     let mut given = std::env::args_os();
     if let Some(helper) = given.next().and_then(|name| mount::helper::Helper::of(&name)) {
@@ -130,7 +132,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             Command::Man(_) | Command::Guard(_) => Ok(()),
         }
     });
-    // What still waits for a server that is away does not keep the process.
+    // A request that waits for an absent server must not keep the process.
     runtime.shutdown_timeout(SHUTDOWN);
     result
 }

@@ -1,8 +1,9 @@
-//! `leasehold mount`: a remote export as a directory of this machine, out of a cache on its disk.
+//! `leasehold mount`: mounts a remote export on a directory of this machine, through a cache on its disk.
 //!
-//! In the background it is a process of its own, which the command waits for: the command returns when the export is
-//! mounted, or with what was in the way. The process is started by running the program once more, before there is any
-//! thread, and says on its standard output when it is ready.
+//! Without `--foreground` the mount is served by a process of its own. The command waits for that process,
+//! and returns when the export is mounted or reports why it is not. It starts the process before it has any
+//! thread, by executing the program once more. The process writes a line to its standard output when it is
+//! ready.
 
 pub mod guardian;
 pub mod helper;
@@ -38,16 +39,17 @@ use crate::{Failure, proxy, status};
 use guardian::Guardian;
 use words::Words;
 
-/// What the process in the background says when it is ready.
+/// The line that the process in the background writes when it is ready.
 const READY: &str = "ready";
-/// The longest that one attempt to reach a server may take.
+/// The longest single attempt to reach a server when `retry` is 0.
 const ATTEMPT_MAX: Duration = Duration::from_secs(60);
-/// The type of our mounts, as the kernel's table has it.
+/// The file system type of our mounts in the kernel's mount table.
 const KIND: &str = "fuse.leasehold";
-/// How long the end may wait for a server that has nothing to store.
+/// How long the shutdown waits for a server when there is nothing to store.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Starts the process in the background, and waits until it has mounted. False if it has not, and has said why.
+/// Starts the process in the background and waits until it has mounted. False if it failed; it has reported
+/// the cause itself.
 pub fn start_in_background() -> Result<bool, Failure> {
     let failed = |error: std::io::Error| {
         Failure(format!("cannot start a process in the background: {error}; mount with --foreground"))
@@ -72,10 +74,10 @@ pub fn start_in_background() -> Result<bool, Failure> {
     Ok(false)
 }
 
-/// What the command line says.
+/// Parses the source and the mount options.
 ///
 /// # Errors
-/// If it is wrong.
+/// If one of them is wrong.
 fn read(arguments: &cli::Mount) -> Result<(Url, Words), Failure> {
     let mut url = words::source(&arguments.source)?;
     let mut words = Words::new();
@@ -85,20 +87,20 @@ fn read(arguments: &cli::Mount) -> Result<(Url, Words), Failure> {
     Ok((url, words))
 }
 
-/// Is the command line right?
+/// Checks the source and the mount options.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The first mistake.
 pub fn check(arguments: &cli::Mount) -> Result<(), Failure> {
     read(arguments).map(drop)
 }
 
-/// Is the directory one that can be mounted on? Asked before the server is, which may take long.
+/// Can the directory be mounted on? Checked before the server is contacted, which may take long.
 fn check_directory(directory: &Path) -> Result<(), Failure> {
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
     guardian::stand_in(&absolute);
     if mount::is_dead(&absolute) {
-        // It is detached when the new one is there.
+        // `Mount::start` detaches a dead mount.
         return Ok(());
     }
     let unusable = |source: std::io::Error| {
@@ -119,20 +121,22 @@ fn check_directory(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Ends this process if the one that has started it, and waits for it, is ended. Until [`tell`] has said that it is mounted.
+/// Ends this process when its parent ends, as long as the parent waits for it: until [`tell`] has reported
+/// the mount.
 fn end_with_parent(ready: bool) -> Result<(), Failure> {
     let signal = ready.then_some(rustix::process::Signal::TERM);
-    rustix::process::set_parent_process_death_signal(signal)
-        .map_err(|error| Failure(format!("cannot tell the kernel whom to end with: {error}")))
+    rustix::process::set_parent_process_death_signal(signal).map_err(|error| {
+        Failure(format!("cannot set the parent-death signal: {error}; mount with --foreground"))
+    })
 }
 
-/// Mounts, and serves until it is unmounted or told to end.
+/// Mounts, and serves until the mount is unmounted or the process is told to stop.
 pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let mut end = End::listen()?;
     end_with_parent(arguments.ready)?;
     let (url, words) = read(&arguments)?;
     check_directory(&arguments.directory)?;
-    let nothing = || Failure(format!("told to end before {url} was mounted: nothing is mounted"));
+    let nothing = || Failure(format!("stopped by a signal before {url} was mounted; nothing is mounted"));
     let log = words.log.as_deref().map(log::open).transpose()?;
     let directory = match &words.cache {
         Some(directory) => directory.clone(),
@@ -140,7 +144,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
             state::default_directory(Kind::Cache, &format!("mount-{}", state::file_name(&url.to_string())))?
         }
     };
-    // Once mounted, the working directory is the root.
+    // Make the path absolute: the process later changes its working directory to the root.
     let directory = std::path::absolute(&directory).unwrap_or(directory);
     let incarnation = tokio::select! {
         incarnation = Incarnation::begin(&url, &directory) => incarnation?,
@@ -154,12 +158,13 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     words.keeping.apply(&mut options);
     options.write_behind = words.write_behind(&url);
     let cache = proxy::open_cache(origin.file_system(), options).await?;
-    // On a full disk the mount works without what a later one could go on with.
+    // If the disk is full, mount without a record of state; the next mount then cannot resume.
     let state = directory.join("state");
     let state = state::try_make(&state)?.is_ok().then_some(state);
     let lock = state.as_ref().map(|state| incarnation.keep(state, &origin)).transpose()?;
     let mounting = async {
-        // What programs of the last life had open died with them.
+        // The programs of the previous incarnation lost their open files with it. Nothing is reclaimed, so
+        // the cache may return the rest at once.
         cache.end_reclaim().await;
         mount_cache(&arguments, &url, &words, &cache, state).await
     };
@@ -167,7 +172,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
         mounted = mounting => mounted?,
         () = end.wait() => return Err(nothing()),
     };
-    // This is the main thread: see there.
+    // The guardian must be started by the main thread; this is the main thread.
     let guardian = mounted.connection().map(Guardian::start);
     let mounted = Arc::new(mounted);
     let place = places::remember(mounted.directory(), &directory);
@@ -179,32 +184,33 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
         () = mounted.ended() => {}
         () = end.wait() => {}
     }
-    // From here on a signal changes nothing: what was written is worth waiting for.
+    // From here on signals are ignored, because dirty data is worth waiting for.
     admin.begin_end();
     into_inner(mounted).await.stop(PATIENCE).await;
     drop(guardian);
     drop(marker);
-    // The next mount opens nothing that programs of this one had open: the server need not keep it.
+    // The next mount does not resume the opens and locks of this one's programs, so return everything to the
+    // server.
     leaving.leave_nothing();
     let finished = departure::told(&url.to_string(), &cache, finish(&url, &cache)).await;
     drop(place);
     admin.end(finished.as_ref().err().map(|failure| failure.0.clone())).await;
-    // The next mount begins when nothing of this process can touch the directory any more.
+    // Keep the lock until the process exits. Then the next mount begins when this process cannot touch the
+    // directory any more.
     lock.into_iter().for_each(Lock::until_exit);
     finished
 }
 
-/// Stores what is in memory alone, and leaves nothing at the server. A server that takes some of it now and then is waited
-/// for.
+/// Stores dirty data and returns all state to the server. Waits as long as the server makes progress.
 ///
 /// # Errors
-/// If some of it is lost.
+/// If data is lost.
 async fn finish(url: &Url, cache: &Cache) -> Result<(), Failure> {
     let unmount_max = WriteBehind::default().unmount_max;
     let mut shutdown = std::pin::pin!(cache.shutdown());
     let mut seen = None;
     loop {
-        // Once nothing can be lost any more, what the server is to take back may still be much.
+        // Even when nothing is left to store, returning the state may take long.
         let storing = cache.stats().dirty_files > 0;
         let patience = PATIENCE + if storing { unmount_max } else { client::RETURN_ALL_MAX };
         if tokio::time::timeout(patience, &mut shutdown).await.is_ok() {
@@ -224,22 +230,23 @@ async fn finish(url: &Url, cache: &Cache) -> Result<(), Failure> {
     }
 }
 
-/// Files that the server has refused since their close succeeded, and nobody has been told of.
+/// Reports files whose data the server refused after their close had succeeded, if no program has been given
+/// the error.
 ///
 /// # Errors
-/// If there are any.
+/// If there are such files.
 fn all_taken(url: &Url, lost: &[Lost]) -> Result<(), Failure> {
     let Some(first) = lost.first() else { return Ok(()) };
     let (path, status) = (&first.path, first.status);
     let others = match lost.len() - 1 {
         0 => String::new(),
-        1 => " and of another file, which the log names,".to_owned(),
-        others => format!(" and of {others} other files, which the log names,"),
+        1 => " and to another file, which the log names,".to_owned(),
+        others => format!(" and to {others} other files, which the log names,"),
     };
-    Err(Failure(format!("{path} of {url}: {status}; what was written of it{others} is lost; write it again")))
+    Err(Failure(format!("{path} of {url}: {status}; data written to it{others} is lost; write it again")))
 }
 
-/// The last reference: the admin socket lets go of its own when its task has ended.
+/// Waits for the last reference. The task of the admin socket drops its reference when it ends.
 async fn into_inner(mut mounted: Arc<Mount>) -> Mount {
     loop {
         match Arc::try_unwrap(mounted) {
@@ -275,12 +282,12 @@ async fn mount_cache(
     Mount::start(cache.clone(), target, options).await.map_err(|error| Failure(error.to_string()))
 }
 
-/// Says that it is mounted, and what it cannot do.
+/// Reports that the export is mounted, and whether locks are local.
 fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -> Result<(), Failure> {
     let at = mounted.directory().display();
     if !mounted.has_locks() {
         crate::output::tell(format_args!(
-            "locks on {at} are kept on this machine alone: other clients of the server do not see them"
+            "locks on {at} are local to this machine: other clients of the server do not see them"
         ));
     }
     if !arguments.ready {
@@ -296,7 +303,8 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
         Failure(format!("cannot go to the background: {errno}; mount with --foreground"))
     };
     end_with_parent(false)?;
-    // Whoever started us goes away, and with it the terminal; and no directory is kept from being unmounted.
+    // The parent and its terminal go away. A working directory inside another mount would keep that mount
+    // busy.
     rustix::process::setsid().map_err(failed)?;
     rustix::process::chdir("/").map_err(failed)?;
     log::leave_stderr(log);
@@ -310,7 +318,7 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
     rustix::stdio::dup2_stderr(&null).map_err(failed)
 }
 
-/// Mounts the origin; one that does not answer is waited for as long as `retry` says: with none, there is one attempt.
+/// Connects to the origin. If it does not answer, tries for as long as `retry` says; with 0, once.
 async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<Origin, Failure> {
     let silent = || {
         Failure(format!(
@@ -344,7 +352,7 @@ fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &Origin) -> Value {
         "origin_version": origin.version(),
         "mounted_on": mounted.directory().to_string_lossy(),
         "locks": if stats.locks { "at the origin" } else { "on this machine alone" },
-        "read_path": if stats.passthrough { "cache files by the kernel, where whole" } else { "through this process" },
+        "read_path": if stats.passthrough { "cache files by the kernel, if complete" } else { "through this process" },
         "kernel": {
             "requests": stats.requests,
             "waiting": stats.waiting,

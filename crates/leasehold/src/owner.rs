@@ -1,8 +1,9 @@
-//! Who a proxy is to an origin of version 4: its client owner (RFC 8881, section 2.4), the same in all its lives, and the
-//! record of what it holds there, with which the next life goes on.
+//! The identity of a proxy or mount at an origin of version 4: its client owner (RFC 8881, section 2.4) and
+//! the record of what it holds there. The owner is the same in every incarnation, and the next incarnation
+//! resumes from the record.
 //!
-//! Without a record that can be gone on with, an origin that hears of a client again drops what its last life held:
-//! else the delegations of a proxy that was killed would keep others waiting until their lease ends.
+//! Without a usable record, the new incarnation makes the origin drop what the previous one held. Otherwise
+//! the delegations of a killed proxy would block other clients until its lease expires.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -16,21 +17,21 @@ use crate::state::{self, Lock};
 /// The longest owner: `NFS4_OPAQUE_LIMIT`.
 const BYTES_MAX: usize = 1024;
 
-/// Who to be, and what keeps others from being it too.
+/// An identity, and the lock that keeps other processes from using it.
 pub struct Incarnation {
-    /// For the origin.
+    /// The identity, as the client takes it.
     pub client: client::Incarnation,
-    /// Why nothing is taken over, if something was there.
+    /// Why the previous incarnation's state is not resumed, if there was any.
     reason: Option<String>,
     lock: Option<Lock>,
 }
 
 impl Incarnation {
-    /// The next life of the proxy or mount whose cache `directory` this is; the first, if its state is not there yet. A
-    /// process that is about to end is waited for.
+    /// The next incarnation of the proxy or mount whose cache is in `directory`; the first, if there is no
+    /// state yet. Waits for a process that is shutting down there.
     ///
     /// # Errors
-    /// If another process lives it, or another user could read or change the directory's contents.
+    /// If another process runs on the directory, or if another user could read or change its contents.
     pub async fn begin(url: &Url, directory: &Path) -> Result<Incarnation, Failure> {
         state::private::check_link(directory)?;
         if directory.is_dir() {
@@ -54,11 +55,11 @@ impl Incarnation {
         Ok(Incarnation { client, reason, lock: Some(lock) })
     }
 
-    /// Makes the owner durable, and from now on what is held at the origin. The lock is held until the value that comes
-    /// back is dropped.
+    /// Stores the owner durably, and from now on records what is held at the origin. The lock is held until
+    /// the returned value is dropped.
     ///
     /// # Errors
-    /// If it cannot be written, or another process was faster.
+    /// If a file cannot be written, or if another process took the lock first.
     pub fn keep(self, state: &Path, origin: &Origin) -> Result<Lock, Failure> {
         let lock = match self.lock {
             Some(lock) => lock,
@@ -70,10 +71,10 @@ impl Incarnation {
         match kept {
             Ok(()) => {}
             Err((path, error)) if state::is_full(&error) => {
-                // No next life is to believe what an earlier one has written.
+                // The next incarnation must not resume from a record that is out of date.
                 let _ = std::fs::remove_file(record(state));
                 crate::output::tell(format_args!(
-                    "cannot write {}: its disk is full; if this process is killed, the next one takes nothing over: make space and start it again",
+                    "cannot write {}: its disk is full, so after a crash the next start resumes nothing; free some space and start again",
                     path.display()
                 ));
             }

@@ -1,4 +1,4 @@
-//! `leasehold proxy`: a remote export, out of a cache on this machine's disk.
+//! `leasehold proxy`: serves a remote export out of a cache on this machine's disk.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,12 +18,12 @@ use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
 use crate::{Failure, status};
 
-/// What takes longer is told.
+/// An attempt to connect is reported when it takes longer than this.
 const QUIET: Duration = Duration::from_secs(1);
 /// The longest pause between two attempts to reach an origin that does not answer.
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
-/// Serves until told to end.
+/// Serves until the process is told to stop.
 pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let mut end = End::listen()?;
     let url = &arguments.origin;
@@ -35,7 +35,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
         incarnation = Incarnation::begin(url, &directory) => incarnation?,
         () = end.wait() => return Ok(()),
     };
-    // The end may be wished for while the origin is still being waited for.
+    // A signal must also end the wait for the origin.
     let origin = tokio::select! {
         origin = reach(url, &incarnation.client) => origin?,
         () = end.wait() => return Ok(()),
@@ -74,7 +74,8 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Mounts the origin; one that does not answer yet is waited for, one that refuses is not.
+/// Connects to the origin. If it does not answer, tries again (unless the URL says `soft`); if it refuses,
+/// fails.
 pub async fn reach(url: &Url, incarnation: &client::Incarnation) -> Result<Origin, Failure> {
     let mut pause = Duration::from_millis(500);
     let mut told = false;
@@ -100,7 +101,7 @@ pub async fn reach(url: &Url, incarnation: &client::Incarnation) -> Result<Origi
     }
 }
 
-/// What the options of a URL mean for the cache.
+/// The cache options that a URL implies.
 pub fn cache_options(url: &Url, directory: PathBuf) -> cache::Options {
     let wanted = &url.options.cache;
     let mut options = cache::Options::new(directory, url.to_string());
@@ -123,7 +124,7 @@ pub fn cache_options(url: &Url, directory: PathBuf) -> cache::Options {
     options
 }
 
-/// A cache over an origin. Whoever gives it a disk on which it may take nothing is told.
+/// Opens a cache over an origin. Warns if its disk has less free space than the cache must leave.
 pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) -> Result<Arc<Cache>, Failure> {
     let (directory, wanted) = (options.directory.clone(), options.min_free_bytes);
     let cache = Cache::open(origin, options).await.map_err(|error| Failure(error.to_string()))?;
@@ -132,7 +133,7 @@ pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) ->
         && free < wanted >> 20
     {
         crate::output::tell(format_args!(
-            "no data is cached in {}: its disk has {free} MiB free, and {} MiB are left to others; make room, or lower --min-free (of a mount: minfree=)",
+            "no data is cached in {}: its disk has {free} MiB free, and {} MiB must stay free; free some space, or lower --min-free (for a mount: minfree=)",
             directory.display(),
             wanted >> 20
         ));
@@ -144,7 +145,7 @@ fn state_of(cache: &Path) -> PathBuf {
     cache.join("state")
 }
 
-/// The part of a cache directory that cannot be fetched again.
+/// Makes the `state` directory of a cache: the part that cannot be fetched again.
 pub fn make_state(cache: &Path) -> Result<PathBuf, Failure> {
     let state = state_of(cache);
     state::make(&state)?;

@@ -1,4 +1,4 @@
-//! `leasehold serve`: directories of this machine over NFS.
+//! `leasehold serve`: serves directories of this machine over NFS.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Served {
     crossmnt: bool,
 }
 
-/// Serves until told to end.
+/// Serves until the process is told to stop.
 pub async fn run(arguments: Serve) -> Result<(), Failure> {
     let mut end = End::listen()?;
     let directories = directories(&arguments)?;
@@ -51,7 +51,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
         crate::output::tell(format_args!(
-            "not root, so only clients that act as user {uid} are served; run as root, or let all act as it: --all-squash --anonuid {uid}"
+            "not root, so only clients that act as user {uid} are served; run as root, or map all clients to it: --all-squash --anonuid {uid}"
         ));
     }
     let (front, load) = (stack.front().clone(), stack.load());
@@ -70,7 +70,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
 fn greeting(export: &Export, stack: &Stack) -> String {
     let (path, address) = (&export.path, stack.address());
     if export.is_absent() {
-        return format!("referring {path} on {address}; its clients are sent to {}", export.options.refer);
+        return format!("referring {path} on {address}; clients are sent to {}", export.options.refer);
     }
     format!("serving {path} on {address}; a client mounts it with: {}", stack.mount_line(path))
 }
@@ -129,7 +129,7 @@ fn open(
     Ok((stack::export(&name, path.unwrap_or_else(|| name.clone()), arbiter.clone(), options), arbiter))
 }
 
-/// A directory as a file system.
+/// Opens a directory as a file system.
 pub fn open_local(
     directory: &Path,
     state: &Path,

@@ -1,4 +1,4 @@
-//! What `serve`, `proxy` and `demo` have in common: exports behind a front behind a port.
+//! The parts that `serve`, `proxy` and `demo` share: exports, the NFS front, and the server on a port.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -19,14 +19,14 @@ use vfs::FileSystem;
 use crate::Failure;
 use crate::cli::{Delegate, Network, Version4};
 
-/// A server that answers.
+/// A running server.
 pub struct Stack {
     server: Server,
     front: Arc<Front>,
     registration: Option<Registration>,
 }
 
-/// The arbiter over a back end, or over a cache.
+/// An arbiter over a back end or a cache.
 pub fn arbiter(below: Arc<dyn FileSystem>, version4: &Version4, nqnfs: &Nqnfs) -> Arc<Arbiter> {
     let options = arbiter::Options {
         delegations: match version4.delegations {
@@ -42,7 +42,7 @@ pub fn arbiter(below: Arc<dyn FileSystem>, version4: &Version4, nqnfs: &Nqnfs) -
     Arc::new(Arbiter::with_options(below, options))
 }
 
-/// What the life before left of the leases of NQNFS, in the state directory.
+/// Opens the record of NQNFS leases in the state directory, which the previous incarnation has left.
 pub fn nqnfs(state: &Path) -> Result<Nqnfs, Failure> {
     let terms = arbiter::leases::Terms::default();
     let options = NqnfsOptions {
@@ -59,25 +59,25 @@ pub fn nqnfs(state: &Path) -> Result<Nqnfs, Failure> {
     })
 }
 
-/// The export of an arbiter. `identity` names the same thing on every machine.
+/// The export of an arbiter. `identity` must name the same export on every machine.
 pub fn export(identity: &str, path: String, fs: Arc<Arbiter>, options: ExportOptions) -> Export {
     Export { id: ExportId::of(identity), path, fs, options }
 }
 
-/// Where and how a stack keeps what must last.
+/// The files of a stack that must survive a restart.
 pub struct Keep<'p> {
-    /// A directory that exists and is ours.
+    /// The state directory. It exists and belongs to us.
     pub state: &'p Path,
-    /// The file of the handle key.
+    /// The file with the handle key.
     pub handle_key: &'p Path,
 }
 
 /// How `--memory-in-flight` is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Memory {
-    /// For requests and replies that are under way.
+    /// For requests and replies in progress.
     in_flight: usize,
-    /// For replies that sessions keep.
+    /// For replies that sessions cache.
     cached: usize,
 }
 
@@ -90,7 +90,7 @@ impl Memory {
 }
 
 impl Stack {
-    /// Starts to answer.
+    /// Starts to serve.
     pub async fn start(
         exports: Vec<Export>,
         keep: Keep<'_>,
@@ -107,10 +107,10 @@ impl Stack {
         };
         let key = HandleKey::load_or_create(keep.handle_key).map_err(|error| {
             let way_out = match error.kind() {
-                std::io::ErrorKind::StorageFull => "; make room there",
-                // It has its own.
+                std::io::ErrorKind::StorageFull => "; free some space there",
+                // This error names its own way out.
                 _ if error.get_ref().is_some() => "",
-                _ => "; it must be a file of 16 secret bytes that we may read",
+                _ => "; it must be a file of 16 secret bytes that this user may read",
             };
             Failure(format!("cannot use the handle key {}: {error}{way_out}", keep.handle_key.display()))
         })?;
@@ -136,22 +136,22 @@ impl Stack {
         Ok(Stack { server, front, registration })
     }
 
-    /// Where it answers.
+    /// The address that it listens on.
     pub fn address(&self) -> SocketAddr {
         self.server.local_addr()
     }
 
-    /// How much of its bounds is in use.
+    /// How much of its limits is in use.
     pub fn load(&self) -> Load {
         self.server.load()
     }
 
-    /// What it has answered.
+    /// The NFS front, which has the exports and the counters.
     pub fn front(&self) -> &Arc<Front> {
         &self.front
     }
 
-    /// How to mount an export of this server, from this machine or, if it listens there, from others.
+    /// The command that mounts an export of this server, on every machine that can reach its address.
     pub fn mount_line(&self, path: &str) -> String {
         let address = self.address();
         let host = if address.ip().is_unspecified() { hostname() } else { address.ip().to_string() };
@@ -162,7 +162,7 @@ impl Stack {
         format!("mount -t nfs -o vers=4.2{port} {host}:{path} /mnt")
     }
 
-    /// Stops answering, then lets the back ends store what they have in memory.
+    /// Stops serving, then shuts down the file systems, which store their dirty data.
     pub async fn stop(self) {
         if let Some(registration) = self.registration {
             registration.unregister().await;
@@ -187,13 +187,13 @@ async fn register(server: &Server, listen: &Network) -> Option<Registration> {
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {
     let way_out = match error.kind() {
         std::io::ErrorKind::AddrInUse if address.port() == 2049 => {
-            "another server has the port (the kernel's nfsd?): stop it, or give --listen ADDR:PORT"
+            "another server uses the port (the kernel's nfsd?): stop it, or pass --listen ADDR:PORT"
         }
-        std::io::ErrorKind::AddrInUse => "another server has the port: stop it, or give --listen ADDR:PORT",
+        std::io::ErrorKind::AddrInUse => "another server uses the port: stop it, or pass --listen ADDR:PORT",
         std::io::ErrorKind::PermissionDenied => {
-            "ports below 1024 are for root: give --listen ADDR:PORT with a higher one"
+            "only root may listen on ports below 1024: pass --listen ADDR:PORT with a higher port"
         }
-        _ => "give --listen an address of this machine",
+        _ => "pass --listen an address of this machine",
     };
     Failure(format!("cannot listen on {address}: {error}; {way_out}"))
 }
@@ -202,14 +202,14 @@ fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
-/// SIGTERM, SIGINT, SIGQUIT and SIGHUP, listened for from the first moment: one that comes before anybody waits is not
-/// lost. Left to themselves the last two would end the process at once, with what it has delayed, and with its mount.
+/// Receives SIGTERM, SIGINT, SIGQUIT and SIGHUP from the start, so that a signal before the first wait is
+/// not lost. By default the last two would end the process at once, with its delayed writes and its mount.
 pub struct End {
     signals: Vec<Signal>,
 }
 
 impl End {
-    /// From now on these signals are ours; but SIGHUP is not if whoever has started us wants it ignored, as nohup(1) does.
+    /// Starts to receive the signals. If SIGHUP is ignored, as under nohup(1), it stays ignored.
     pub fn listen() -> Result<End, Failure> {
         let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()];
         if !is_ignored(SignalKind::hangup()) {
@@ -220,7 +220,7 @@ impl End {
         Ok(End { signals })
     }
 
-    /// Waits until the process is told to end.
+    /// Waits until one of the signals has come.
     pub async fn wait(&mut self) {
         std::future::poll_fn(|context| {
             let came = |signal: &mut Signal| signal.poll_recv(context).is_ready();
@@ -230,7 +230,7 @@ impl End {
     }
 }
 
-/// Did whoever has started this process want a signal ignored?
+/// Was this process started with the signal ignored?
 fn is_ignored(kind: SignalKind) -> bool {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

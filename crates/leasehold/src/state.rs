@@ -1,4 +1,4 @@
-//! Where Leasehold keeps what must last: directories of its own, by default where the system wants them.
+//! The directories in which Leasehold keeps durable data. By default they are at the system's usual places.
 
 pub mod private;
 
@@ -14,12 +14,12 @@ use tokio::time::Instant;
 use crate::Failure;
 use crate::departure::{Stage, Stuck, Waiting};
 
-/// What kind of thing is kept.
+/// The two kinds of durable data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Can be fetched again.
+    /// Data that can be fetched again.
     Cache,
-    /// Cannot.
+    /// Data that cannot.
     State,
 }
 
@@ -35,35 +35,37 @@ pub fn default_directory(kind: Kind, name: &str) -> Result<PathBuf, Failure> {
         PathBuf::from(base)
     } else {
         let home_directory = std::env::var_os("HOME").ok_or_else(|| {
-            Failure(format!("no place for data: HOME and {variable} are not set; name a directory"))
+            Failure(format!(
+                "no directory for data: HOME and {variable} are not set; set one, or name a directory"
+            ))
         })?;
         Path::new(&home_directory).join(home)
     };
     Ok(base.join("leasehold").join(name))
 }
 
-/// A file name made of a path or URL.
+/// A file name for a path or URL.
 pub fn file_name(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '-' { c } else { '_' };
     text.trim_start_matches("nfs://").trim_matches('/').chars().map(plain).take(200).collect()
 }
 
-/// Does the system say that there is no space?
+/// Does the error say that the disk or the quota is full?
 pub fn is_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Makes a directory that only we may enter.
+/// Makes a directory that only this user may enter.
 pub fn make(directory: &Path) -> Result<(), Failure> {
     try_make(directory)?.map_err(|_| {
         Failure(format!(
-            "cannot make {}: its disk is full; make space there, or name another directory",
+            "cannot make {}: its disk is full; free some space, or name another directory",
             directory.display()
         ))
     })
 }
 
-/// The same. The inner error: there is no space.
+/// The same. The inner error says that the disk is full.
 pub fn try_make(directory: &Path) -> Result<Result<(), io::Error>, Failure> {
     private::check_link(directory)?;
     match std::fs::DirBuilder::new().recursive(true).mode(0o700).create(directory) {
@@ -76,31 +78,31 @@ pub fn try_make(directory: &Path) -> Result<Result<(), io::Error>, Failure> {
     }
 }
 
-/// Keeps other processes out of a directory until it is dropped.
+/// A lock on a directory against other processes; dropping the value releases it.
 #[derive(Debug)]
 pub struct Lock {
     _file: File,
 }
 
 impl Lock {
-    /// The lock is held until the process has ended.
+    /// Keeps the lock until the process exits.
     pub fn until_exit(self) {
         std::mem::forget(self);
     }
 }
 
-/// How long a process may take to notice that it is to end, or to say that it does.
+/// How long another process may take to notice that it must stop, or to report it.
 const NOTICED: Duration = Duration::from_secs(3);
-/// How long the same may be left to do for a process that ends, before its successor gives up.
+/// How long a process that shuts down may make no progress before its successor gives up.
 const PREDECESSOR_MAX: Duration = Duration::from_secs(150);
-/// How often the lock is tried.
+/// How often to try the lock.
 const TRY_EVERY: Duration = Duration::from_millis(50);
 
-/// Locks a state directory. The process that has it is waited for if it is about to end; it is asked at its admin socket in
-/// `admin`.
+/// Locks a state directory. If the process that holds the lock is shutting down, waits for it. Its admin
+/// socket is in `admin`.
 ///
 /// # Errors
-/// If that process goes on, or does not come to its end.
+/// If that process goes on, or if its shutdown makes no progress.
 pub async fn lock_after(directory: &Path, admin: &Path) -> Result<Lock, Failure> {
     let what = format!("the last process on {} is still at its end", admin.display());
     let mut limit = Instant::now() + NOTICED;
@@ -111,7 +113,7 @@ pub async fn lock_after(directory: &Path, admin: &Path) -> Result<Lock, Failure>
         };
         let ending = Waiting::on(admin).await?.filter(|waiting| waiting.last.stage != Stage::Running);
         if let Some(waiting) = ending {
-            // What it may have lost is its own to tell.
+            // That process reports its own losses.
             if let Err(Stuck(failure)) = waiting.gone(&what, PREDECESSOR_MAX).await {
                 return Err(failure);
             }
@@ -132,7 +134,8 @@ pub fn lock(directory: &Path) -> Result<Lock, Failure> {
     try_lock(directory)?
 }
 
-/// The outer error: the lock cannot be used. The inner one: another process holds it.
+/// The outer error says that the lock file cannot be used, the inner one that another process holds the
+/// lock.
 fn try_lock(directory: &Path) -> Result<Result<Lock, Failure>, Failure> {
     let path = directory.join("lock");
     let unusable =

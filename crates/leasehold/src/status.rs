@@ -1,4 +1,4 @@
-//! `leasehold status`: what a running Leasehold has done.
+//! `leasehold status`: shows the state and counters of a running Leasehold.
 
 use serde_json::{Map, Value, json};
 use server::Front;
@@ -6,7 +6,7 @@ use server::Front;
 use crate::cli::Status;
 use crate::{Failure, admin};
 
-/// Asks and prints.
+/// Asks a running Leasehold, and prints the answer.
 pub async fn run(arguments: &Status) -> Result<(), Failure> {
     let mounted = crate::mount::cache_of(&arguments.directory);
     let status = admin::ask(mounted.as_ref().unwrap_or(&arguments.directory)).await?;
@@ -18,7 +18,7 @@ pub async fn run(arguments: &Status) -> Result<(), Failure> {
     Ok(())
 }
 
-/// For people: what is one word first, then the groups, with a line for each thing in them.
+/// The status as text: plain values first, then the groups with one line for each entry.
 fn text(status: &Value) -> String {
     let mut lines = Vec::new();
     if let Value::Object(fields) = status {
@@ -53,12 +53,12 @@ fn plain(value: &Value) -> String {
     }
 }
 
-/// The paths that are exported.
+/// The exported paths.
 pub fn exports(front: &Front) -> Vec<String> {
     front.exports().iter().map(|export| export.path.clone()).collect()
 }
 
-/// Calls of clients by procedure.
+/// Calls of clients, by procedure.
 pub fn calls(front: &Front) -> Value {
     let mut calls = Map::new();
     for (version, name, count) in front.counts().iter() {
@@ -67,13 +67,13 @@ pub fn calls(front: &Front) -> Value {
     Value::Object(calls)
 }
 
-/// Clients of version 4.
+/// NFSv4 clients.
 pub fn clients(front: &Front) -> Value {
     let clients = front.clients();
     json!({ "known": clients.known, "courtesy": clients.courtesy })
 }
 
-/// How much of the bounds for all clients is in use.
+/// How much of the limits for all clients is in use.
 pub fn load(load: &rpc::Load) -> Value {
     let ((connections, connections_max), (bytes, bytes_max)) = (load.connections(), load.in_flight());
     json!({
@@ -84,7 +84,7 @@ pub fn load(load: &rpc::Load) -> Value {
     })
 }
 
-/// What clients hold, and what became of recalls.
+/// What clients hold, and the results of recalls.
 pub fn held(held: &arbiter::Holdings) -> Value {
     json!({
         "opens": held.opens,
@@ -119,7 +119,7 @@ pub fn upstream(origin: &client::Origin) -> Value {
     Value::Object(upstream)
 }
 
-/// Files of which something was lost although their close had succeeded: by path, and how often that happened.
+/// Files that lost data after their close had succeeded, by path, and the number of such losses.
 pub fn lost(cache: &cache::Cache) -> Value {
     let (losses, count) = cache.lost();
     let of = |lost: cache::Lost| {
@@ -130,7 +130,7 @@ pub fn lost(cache: &cache::Cache) -> Value {
     json!({ "files": count, "paths": paths })
 }
 
-/// What the cache has done.
+/// The counters of the cache.
 pub fn cache(stats: &cache::Stats) -> Value {
     let of = |counts: cache::HitsMisses| json!({ "hits": counts.hits, "misses": counts.misses });
     json!({

@@ -1,8 +1,5 @@
-//! Delayed writes through the real protocols: a cache that delays writes, over the client, before `serve` behind a long
-//! line. What arrives is looked at in the exported directory itself.
-//!
-//! Promise: fsync-and-close
-//! Promise: times-of-closed-files
+//! Delayed writes through the real protocols: a cache that delays writes, over the client, against `serve`
+//! behind a link with a long round trip. The tests look for the data in the exported directory itself.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -119,7 +116,7 @@ impl Bed {
     }
 }
 
-/// The numbers from 1 to 2,000, each appended by a WRITE of its own (Badros' "small writes").
+/// Appends the numbers from 1 to 2,000, each with its own WRITE (Badros' "small writes").
 async fn small_writes(bed: &Bed) -> (Duration, u64) {
     let start = Instant::now();
     let opened = bed.make("numbers").await;
@@ -171,7 +168,7 @@ async fn run(vers: &str) {
     let created = bed.calls("OPEN") + bed.calls("CREATE") - created;
     let written = bed.calls("WRITE") + bed.calls("COMMIT") - written;
     println!("a file of 10,000 bytes takes {each:?}");
-    // Version 4.2 gives a lease with the file: what is written to it waits.
+    // Version 4.2 gives a write delegation with the new file, so its data may wait.
     assert_eq!((created, written), (30, if vers == "3" { 30 } else { 0 }), "version {vers}");
     let large = bed.make("large").await;
     for number in 0..64 {

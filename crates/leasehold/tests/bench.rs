@@ -1,4 +1,5 @@
-//! `leasehold bench` as a user holds it, small: what is measured, what is written, and what is left behind.
+//! `leasehold bench` as a user runs it, with small workloads: what it measures, what it writes, and what it
+//! leaves behind.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::io::{BufRead, BufReader};
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use serde_json::Value;
 use tempfile::TempDir;
 
-/// Runs it on small workloads, its files in a directory where servers find handles.
+/// Runs small workloads, with files in a directory whose file system has handles.
 fn bench(directory: &Path, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     command.args(["bench", "--rtt", "1", "--rounds", "1", "--scale", "0.001", "--directory"]).arg(directory);
@@ -50,7 +51,7 @@ fn systems_are_compared_and_nothing_is_left_behind() {
         ["local", "direct", "proxy cold", "proxy warm"].map(|system| of(&report, "reread", system));
     assert_eq!((local["bytes_down"].as_u64(), calls(local, "READ")), (Some(0), 0));
     assert!(calls(direct, "READ") > 10 && calls(cold, "READ") <= calls(direct, "READ"), "{direct}");
-    // The proxy was started again in between, and has every byte.
+    // The proxy was restarted in between, and its cache is complete.
     assert_eq!(calls(warm, "READ"), 0, "{warm}");
     assert_eq!(local["operations"], warm["operations"]);
     let usage = warm["usage"].as_array().unwrap();
@@ -62,7 +63,7 @@ fn systems_are_compared_and_nothing_is_left_behind() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "something is left behind");
 }
 
-/// A server in the background, which ends with the test.
+/// A server in the background; dropping the value kills it.
 struct Running(Child);
 
 impl Drop for Running {
@@ -113,7 +114,7 @@ fn what_cannot_be_done_is_told_in_one_line() {
     assert!(error.contains("else.json"), "{error}");
 }
 
-/// Waits for a condition, and says what it was if it does not come.
+/// Waits for a condition; fails with its name after a minute.
 fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     let started = Instant::now();
     while !condition() {
@@ -122,7 +123,7 @@ fn wait_for(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Processes that have a word in their command line.
+/// Processes with a word in their command line.
 fn processes_with(word: &str) -> Vec<String> {
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
@@ -135,11 +136,12 @@ fn mounts_below(directory: &Path) -> Vec<PathBuf> {
     places.filter(|place| place.starts_with(directory)).collect()
 }
 
-/// Interrupted in the middle of a workload: servers, mounts and directories go, at home and at the user's server.
+/// Interrupts the benchmark within a workload. No servers, mounts or directories may be left, here or at the
+/// user's server.
 fn is_cleaned_up_after(signal: rustix::process::Signal, system: &str, ready: impl Fn(&Path) -> bool) {
     let directory = directory();
     let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
-    // Far away and much to do: it does not end by itself while the test looks.
+    // The round trip is long and the work is large, so the benchmark cannot end by itself meanwhile.
     command.args(["bench", "--rtt", "200", "--rounds", "1", "--scale", "1", "--workload", "create"]);
     command.args(["--system", system, "--directory"]).arg(directory.path()).stdin(Stdio::null());
     let mut bench = Running(command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap());
@@ -161,7 +163,7 @@ fn is_cleaned_up_after(signal: rustix::process::Signal, system: &str, ready: imp
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0, "something is left behind: {said}");
 }
 
-/// The export of the benchmark has files that the workload made.
+/// Does the export of the benchmark contain files of the workload?
 fn has_begun(directory: &Path) -> bool {
     let scratch = std::fs::read_dir(directory).into_iter().flatten().flatten().next();
     let exported = scratch.and_then(|scratch| std::fs::read_dir(scratch.path().join("export")).ok());

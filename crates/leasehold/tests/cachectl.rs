@@ -1,4 +1,5 @@
-//! `leasehold cache` against a proxy that runs, one that was killed, and one whose origin is away.
+//! `leasehold cache` with a running proxy, with a proxy that was killed, and with a proxy whose origin is
+//! away.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod program;
@@ -14,7 +15,7 @@ use program::{Running, Tree, fails_in_lines, fails_with, leasehold, run};
 use serde_json::Value;
 use vfs::{Caller, FileSystem, Name, StateidBasis};
 
-/// A tree of `files` files of 64 KiB and more in two directories, and a name that is no UTF-8.
+/// Makes `files` files of at least 64 KiB in two directories, and a file whose name is not UTF-8.
 fn grow(tree: &Tree, files: usize) {
     for number in 0..files {
         let directory = PathBuf::from(tree.path("served")).join(format!("d{}", number % 2)).join("below");
@@ -29,12 +30,12 @@ fn content(number: usize) -> Vec<u8> {
     (0..(64 << 10) + 1000 * number).map(|at| (at * (number + 3) % 251) as u8).collect()
 }
 
-/// `leasehold cache COMMAND DIR …`
+/// Runs `leasehold cache COMMAND DIR …`
 fn cache(tree: &Tree, command: &str, more: &[&str]) -> Output {
     run(&[&["cache", command, &tree.path("cache")][..], more].concat())
 }
 
-/// The same with `--json`: its lines, which must be good.
+/// The same with `--json`. The command must succeed; returns its lines.
 #[track_caller]
 fn asked(tree: &Tree, command: &str, more: &[&str]) -> Vec<Value> {
     let output = cache(tree, command, &[more, &["--json"]].concat());
@@ -47,7 +48,7 @@ fn lines(output: &Output) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// The last line.
+/// The last line of an answer.
 fn done(lines: &[Value]) -> &Value {
     &lines.last().unwrap()["done"]
 }
@@ -56,7 +57,7 @@ fn entries(lines: &[Value]) -> Vec<&Value> {
     lines.iter().filter_map(|line| line.get("entry")).collect()
 }
 
-/// Reads a file through a server, or gives up.
+/// Reads a file through a server. None if that takes too long.
 async fn read(origin: &Nfs3, path: &str) -> Option<Vec<u8>> {
     let work = async {
         let caller = Caller::unix(0, 0, &[]);
@@ -88,7 +89,7 @@ async fn mount(server: &Running) -> Nfs3 {
     Nfs3::connect(&Url::parse(&server.url()).unwrap()).await.unwrap()
 }
 
-/// The files that the data is in.
+/// The files of the cache that hold data.
 fn objects(tree: &Tree) -> Vec<PathBuf> {
     let shards = std::fs::read_dir(tree.path("cache") + "/objects").unwrap();
     let files = shards.flat_map(|shard| std::fs::read_dir(shard.unwrap().path()).unwrap());
@@ -101,7 +102,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     grow(&tree, 6);
     let serve = tree.serve();
     let proxy = tree.proxy(&serve);
-    // Warm, and warm again.
+    // Warm the cache, and warm it again.
     let warmed = asked(&tree, "warm", &["--pin", "/d0", "/d1", "/n\\xffme"]);
     assert_eq!(
         (&done(&warmed)["fetched"], &done(&warmed)["failed"]),
@@ -114,7 +115,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
         (&Value::from(7), &Value::from(1)),
         "{again:?}"
     );
-    // `warm` from a list, of what is new.
+    // `warm` with a list from standard input and `--newer`.
     let mut listed =
         leasehold(&["cache", "warm", &tree.path("cache"), "--from", "-", "--newer", "1h", "--json"])
             .stdin(Stdio::piped())
@@ -141,9 +142,9 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     assert!(stat["age_s"].as_u64().unwrap() < 60 && stat["used"].is_i64(), "{stat}");
     let text = String::from_utf8(cache(&tree, "stat", &["/d0/below/f2"]).stdout).unwrap();
     assert!(text.contains("pinned     by /d0") && text.contains("whole"), "{text}");
-    fails_in_lines(&cache(&tree, "stat", &["/none"]), &["1 of what was asked for failed"], 2);
+    fails_in_lines(&cache(&tree, "stat", &["/none"]), &["1 path failed"], 2);
     assert_eq!(done(&asked(&tree, "verify", &["--origin"]))["damaged"], 0);
-    // Killed: the directory says the same.
+    // The proxy is killed: the command on the directory shows the same.
     drop(proxy);
     let offline = asked(&tree, "stat", &["/d0/below/f2"]);
     assert_eq!(
@@ -155,14 +156,14 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     fails_with(&cache(&tree, "warm", &["/"]), &["`warm` needs the origin", "start the proxy"]);
     fails_with(&cache(&tree, "verify", &["--origin"]), &["needs the origin"]);
     fails_with(&run(&["cache", "ls", &tree.path("served")]), &["no cache directory"]);
-    // One bit rots.
+    // One bit of a cached file flips.
     let rotten = &objects(&tree)[3];
     let mut bytes = std::fs::read(rotten).unwrap();
     bytes[1] ^= 1;
     std::fs::write(rotten, bytes).unwrap();
     fails_in_lines(&cache(&tree, "verify", &[]), &["1 file was damaged"], 2);
     assert_eq!(done(&asked(&tree, "verify", &[]))["files"], 7, "it was dropped");
-    // A proxy again: what is missing is fetched, and nothing else.
+    // A new proxy fetches only the missing file.
     let proxy = tree.proxy(&serve);
     let mended = asked(&tree, "warm", &["/"]);
     assert_eq!((&done(&mended)["whole"], &done(&mended)["fetched"]), (&Value::from(7), &Value::from(1)));
@@ -173,7 +174,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     assert_eq!(done(&asked(&tree, "du", &[]))["files"], 5);
     asked(&tree, "drop", &["--all"]);
     assert_eq!(done(&asked(&tree, "du", &[]))["disk_bytes"], 0);
-    // One that does not know what is asked says so; one that is not asked tells its state.
+    // A client without a request gets the state; an unknown request is an error that says so.
     let status = run(&["status", "--json", &tree.path("cache")]);
     let status: Value = serde_json::from_slice(&status.stdout).unwrap();
     assert_eq!(status["role"], "proxy");
@@ -185,7 +186,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     newer.write_all(b"{\"cache\":{\"command\":\"levitate\"}}\n").unwrap();
     answer.clear();
     std::io::Read::read_to_string(&mut newer, &mut answer).unwrap();
-    assert!(answer.contains("does not know what was asked"), "{answer}");
+    assert!(answer.contains("does not know the request"), "{answer}");
     fails_with(&run(&["cache", "ls", &tree.path("state")]), &["there is no cache here"]);
     proxy.terminate();
 }
@@ -273,7 +274,7 @@ fn limits_and_thresholds_are_said_on_the_command_line() {
     let serve = tree.serve();
     let proxy = tree
         .proxy_with(&serve, &["--cache-size", "256K", "--file-min", "1K", "--file-max", "66K", "--no-fill"]);
-    // `file` and the strange name are too small, and all from f2 on too large.
+    // `file` and the file with the strange name are too small; all files from f2 on are too large.
     let warmed = asked(&tree, "warm", &["/d0/below/f0", "/d1/below", "/file"]);
     assert_eq!((&done(&warmed)["fetched"], &done(&warmed)["skipped"]), (&2.into(), &4.into()), "{warmed:?}");
     let used = asked(&tree, "du", &[]);

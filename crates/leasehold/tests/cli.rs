@@ -1,4 +1,5 @@
-//! The program as a user holds it, also the wrong way round: exit codes, and one line that names thing, cause, way out.
+//! The program as a user runs it, with mistakes, too. Checks exit codes, and that a failure is one line that
+//! names thing, cause and way out.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod program;
@@ -67,7 +68,7 @@ fn who_is_referred_elsewhere_is_told_where() {
     fails_with(&run(&["proxy", &v3, "--cache", &tree.path("cache")]), &["there is no such export"]);
     serve.terminate();
 
-    // Below what is mounted it is in the log, and what is beside it can be had.
+    // A referral below the mounted export is reported in the log, and the files beside it can be read.
     let config = tree.path("exports.toml");
     std::fs::write(tree.path("served/beside"), "content").unwrap();
     let away = format!("{served}/away");
@@ -178,7 +179,8 @@ fn the_demo_ends_by_itself_and_shows_what_it_is_for() {
     );
 }
 
-/// The program where nobody may execute it, and a directory that nobody may write: that of the build may be closed to others.
+/// Copies the program to a directory that every user may enter and write; the build directory may be closed
+/// to others.
 fn program_for_nobody() -> (tempfile::TempDir, std::path::PathBuf) {
     let nobody = tempfile::tempdir().unwrap();
     std::fs::set_permissions(nobody.path(), PermissionsExt::from_mode(0o777)).unwrap();
@@ -187,7 +189,8 @@ fn program_for_nobody() -> (tempfile::TempDir, std::path::PathBuf) {
     (nobody, program)
 }
 
-/// What the README says of the demo: no root needed. Run by root, this test becomes nobody for it.
+/// The README promises that the demo needs no root. If root runs this test, it becomes another user for the
+/// demo.
 #[test]
 fn the_demo_needs_no_root() {
     let (nobody, program) = program_for_nobody();
@@ -215,7 +218,7 @@ fn man_pages_are_written() {
     }
 }
 
-/// As after `| head -0`.
+/// A pipe whose reader is closed, as after `| head -0`.
 fn unread() -> Stdio {
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);

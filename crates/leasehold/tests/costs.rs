@@ -1,6 +1,6 @@
-//! The v4 columns of docs/reference/costs.md, through whole programs:
-//! `serve`, a `proxy` of it, and clients of our own on the proxy, which send exactly one call for each event. What the
-//! origin was asked is what `leasehold status` counts.
+//! The v4 columns of the table "What an event may cost at the origin" in docs/architecture.md, measured on
+//! real processes: `serve`, a `proxy` of it, and our own clients of the proxy. The clients send exactly one
+//! call for each event. The calls to the origin are those that `leasehold status` counts.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod program;
@@ -25,7 +25,7 @@ fn start(arguments: &[&str]) -> Running {
     Running::start(&[arguments, &["--no-rpcbind"]].concat())
 }
 
-/// What the origin gives the proxy.
+/// The kind of delegation that the origin grants to the proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     None,
@@ -49,7 +49,7 @@ struct Bench {
     root: Handle,
 }
 
-/// Who uses the file: may write it, unless the origin is to give no more than a read delegation.
+/// The user of the file. It may write the file unless the origin must grant at most a read delegation.
 fn user() -> Caller {
     Caller::unix(1000, 1000, &[])
 }
@@ -117,7 +117,7 @@ impl Bench {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Calls to the origin so far; those that renew the lease are for all files.
+    /// Calls to the origin so far, without those that renew the lease, which concern all files.
     fn asked(&self) -> Calls {
         let status = self.status("cache");
         let of = |(name, of): (&String, &Value)| (name.clone(), of["calls"].as_u64().unwrap());
@@ -125,7 +125,7 @@ impl Bench {
         all.filter(|(name, _)| name != "SEQUENCE").collect()
     }
 
-    /// READs of the origin so far, those in the compounds of OPENs among them.
+    /// READs of the origin so far, including those piggybacked on OPENs.
     fn reads(&self) -> u64 {
         let status = self.status("cache");
         let of = |count: &Value| count.as_u64().unwrap_or(0);
@@ -143,7 +143,7 @@ impl Bench {
         (result, cost)
     }
 
-    /// What it costs, by column.
+    /// Checks which calls an event costs, by column.
     async fn costs<T, const N: usize, const R: usize, const W: usize>(
         &self,
         what: &str,
@@ -179,15 +179,16 @@ impl Bench {
         self.clients[client].file_system().close(&user(), opened.id).await.unwrap();
     }
 
-    /// Lets the proxy see the directory, and waits for a granule: what is learnt of a state before that is not believed for long.
+    /// Makes the proxy look at the directory, and waits for the timestamp granularity. The cache trusts
+    /// knowledge about a racy directory only briefly.
     async fn age(&self) {
         const GRANULARITY: Duration = Duration::from_millis(10);
         self.clients[0].file_system().getattr(&user(), &self.root).await.unwrap();
         tokio::time::sleep(2 * GRANULARITY).await;
     }
 
-    /// Opens, reads and closes until the file and its directory are old enough for what is cached of them to be believed, and
-    /// the origin's open has been closed as far as it will be.
+    /// Opens, reads and closes until the file and its directory are nonracy for the cache, and the origin's
+    /// open is closed as far as it will be.
     async fn warm(&self) {
         let mut rounds = 0;
         loop {
@@ -208,7 +209,7 @@ impl Bench {
         self.settled().await;
     }
 
-    /// Waits until the deferred CLOSE is made, where one will be.
+    /// Waits until the deferred CLOSE is sent, in the column that has one.
     async fn settled(&self) {
         let open = |calls: &Calls| {
             let of = |name: &str| calls.get(name).copied().unwrap_or(0);
@@ -223,7 +224,7 @@ impl Bench {
     }
 }
 
-/// All rows but the last.
+/// All rows of the table except the last.
 async fn rows(bench: &Bench) {
     let opened = bench.costs("open for read, cached", bench.open(0, "one"), [("OPEN", 1)], [], []).await;
     let (fs, file) = (bench.clients[0].file_system(), opened.handle);
@@ -246,7 +247,7 @@ async fn rows(bench: &Bench) {
     let look = async { fs.getattr(&user(), &file).await.unwrap() };
     bench.costs("a look after a lock", look, [("GETATTR", 1)], [], []).await;
 
-    // Handles are the proxy's, the same in all versions.
+    // The proxy gives out the same handles in all versions.
     let name = Name::new(b"file").unwrap();
     let (v3, v3_root) = (&bench.v3, bench.v3_root().await);
     v3.access(&user(), &file, AccessMask::READ).await.unwrap();
@@ -275,7 +276,7 @@ impl Bench {
         self.v3.root(&user()).await.unwrap().handle
     }
 
-    /// A client of the origin writes, and the proxy's client looks.
+    /// A client of the origin writes, and a client of the proxy reads.
     async fn remote_write(&self) {
         let opened = self.open(0, "reader").await;
         let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", self.serve.address)).unwrap();
@@ -300,7 +301,8 @@ impl Bench {
     }
 }
 
-/// The rows of names, with the root of the export asked for by somebody. Under a lease on it nothing is asked.
+/// The rows about names. A request for the root of the export has fetched a lease on it; under that lease
+/// lookups cost nothing.
 async fn names(bench: &Bench) {
     let [one, two] = [0, 1].map(|client| bench.clients[client].file_system());
     let (v3, v3_root, root) = (&bench.v3, bench.v3_root().await, bench.root);
@@ -324,14 +326,15 @@ async fn names(bench: &Bench) {
     let asked = OpenRequest { name: Some(absent.clone()), ..request(&root, owner("opener"), Share::READ) };
     let opening = two.open(&caller, &asked);
     assert!(bench.costs("OPEN, absent", opening, [("OPEN", 1)], [], []).await.is_err());
-    // The clients' own creation, with all that has to be known before it.
+    // A creation by the proxy's own clients, including what the proxy must find out before.
     let set = SetAttributes { size: Some(0), mode: Some(0o644), ..SetAttributes::default() };
     let new = OpenRequest {
         name: Some(Name::new(b"new").unwrap()),
         create: Some((CreateHow::Unchecked, set)),
         ..request(&root, owner("creator"), Share::READ | Share::WRITE)
     };
-    // What a new file may be used for is not believed for long without a lease on it, and its client asks.
+    // Without a lease on the new file, its access rights are not trusted for long, and its client asks for
+    // them.
     let (open, asked) = ([("OPEN", 1)], [("ACCESS", 1), ("OPEN", 1)]);
     let made = bench.costs("OPEN that creates", two.open(&caller, &new), asked, open, open).await.unwrap();
     assert!(made.created);
@@ -339,7 +342,7 @@ async fn names(bench: &Bench) {
     let look = v3.lookup(&caller, &v3_root, &absent, vfs::Want::None);
     assert!(bench.costs("and absent still", look, getattr, [], []).await.is_err());
 
-    // A client of the origin makes the name: it is there for everybody from then on.
+    // A client of the origin makes the name, and from then on every client sees it.
     let held = bench.home.path().join("served").join("absent");
     let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", bench.serve.address)).unwrap();
     let direct = client::connect(&url).await.unwrap();
@@ -354,7 +357,8 @@ async fn names(bench: &Bench) {
     }
 }
 
-/// A client that never sends ACCESS, as our own: its first question about names of a directory brings the lease.
+/// A client that never sends ACCESS, as ours. Its first question about a name in a directory brings the
+/// lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_on_a_directory_needs_no_access() {
     let bench = Bench::new(Column::Read).await;
@@ -363,7 +367,8 @@ async fn a_lease_on_a_directory_needs_no_access() {
     one.getattr(&caller, &root).await.unwrap();
     let leases = || bench.status("serve-state")["held"]["/export"]["directory_leases"].clone();
     assert_eq!(leases(), Value::from(0));
-    // Of an origin that may not know them, one is asked for behind a name that is there.
+    // The proxy asks for the lease behind a name that exists, because the origin may not support directory
+    // leases.
     let name = Name::new(b"file").unwrap();
     let (looked, asked) = bench.cost(one.lookup(&caller, &root, &name, vfs::Want::None)).await;
     assert_eq!((looked.is_ok(), asked), (true, calls([("LOOKUP", 1)])));
@@ -394,10 +399,8 @@ async fn names_cost_nothing_under_a_lease_on_their_directory() {
     }
 }
 
-/// What a client of the proxy asks to confirm what it knows, the proxy asks of the origin, whatever the proxy's attribute
-/// timeouts say: another client of the origin has changed it just now.
-// Promise: version-4-opens
-// Promise: chained-proxies
+/// When a client of the proxy revalidates, the proxy revalidates at the origin, whatever its attribute
+/// timeouts are. Another client of the origin has just made a change.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
     let bench = Bench::new(Column::None).await;
@@ -422,24 +425,24 @@ async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
         elsewhere.getattr(&machine, &above).await.unwrap().change
     };
 
-    // A GETATTR of a directory alone, as opendir(3) of a kernel sends it.
+    // A GETATTR of a directory alone, as kernels send it for opendir(3).
     let now = make(&names[0]).await;
     assert_eq!(one.getattr(&caller, &root).await.unwrap().change, now, "GETATTR");
-    // With the wish for a delegation, as a cache that has none.
+    // With a request for a delegation, as from a cache that has none.
     let now = make(&names[1]).await;
     let accessed = two.delegate(&caller, &root, AccessMask::all()).await.unwrap().accessed;
     assert_eq!(accessed.attributes.unwrap().change, now, "ACCESS and GET_DIR_DELEGATION");
-    // A name that counts as an open, and the directory along with it.
+    // A name whose lookup counts as an open, and the directory's attributes in the same reply.
     let now = make(&names[2]).await;
     let looked = one.lookup(&opens, &root, &names[2], vfs::Want::None).await.unwrap();
     assert_eq!(looked.directory.unwrap().change, now, "LOOKUP");
-    // A file that the client has not open.
+    // A file that the client does not have open.
     let file = one.lookup(&caller, &root, &name("file"), vfs::Want::None).await.unwrap().node.handle;
     let there = elsewhere.lookup(&machine, &above, &name("file"), vfs::Want::None).await.unwrap().node.handle;
     let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
     elsewhere.setattr(&machine, &there, &set, None).await.unwrap();
     assert_eq!(one.getattr(&opens, &file).await.unwrap().mode, 0o640, "GETATTR that counts as an open");
-    // What is told of the directory along with an open is of now, or is not told.
+    // The directory's attributes in the reply to an open are current, or are left out.
     let set = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
     elsewhere.setattr(&machine, &there, &set, None).await.unwrap();
     let first = bench.open(0, "first").await;
@@ -455,9 +458,8 @@ async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
     bench.close(1, &shared).await;
 }
 
-/// Of a file of which nothing is here, the first bytes come with the OPEN: for a client without opens what it reads, for one
-/// that opens a file to read it all of it, if it is small.
-// Promise: first-bytes-with-the-open
+/// If nothing of a file is cached, its first bytes come with the OPEN. A client without opens gets the bytes
+/// that it reads. A client that opens a small file to read it gets all of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cold_read_costs_one_call() {
     for column in [Column::None, Column::Read, Column::Write] {
@@ -482,7 +484,8 @@ async fn a_cold_read_costs_one_call() {
         let fs = bench.clients[0].file_system();
         let small = Some(Name::new(b"small").unwrap());
         let request = OpenRequest { name: small, ..request(&bench.root, owner("reader"), Share::READ) };
-        // What is told of rights in a state that is younger than the allowed skew is no answer to the ACCESS of this open.
+        // Access rights reported for a state younger than the allowed clock skew do not answer the ACCESS of
+        // this open.
         let small = std::fs::metadata(served.join("small")).unwrap().modified().unwrap();
         while small.elapsed().unwrap_or_default() < Duration::from_millis(3100) {
             tokio::time::sleep(Duration::from_millis(20)).await;

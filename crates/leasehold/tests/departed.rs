@@ -1,8 +1,6 @@
-//! Clients that are gone: what they held is no reason for others to wait.
+//! Clients that are gone: the state that they held must not keep other clients waiting.
 //!
-//! `serve` runs with so few descriptors that some dozens of open files are all that it can keep.
-//!
-//! Promise: courtesy-clients
+//! `serve` runs with so few descriptors that it can keep only some dozens of open files.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod program;
@@ -18,12 +16,13 @@ use vfs::{
     SetAttributes, Share, Want,
 };
 
-/// Descriptors of `serve`: too few for one client to have more than 60 files open, each of which may take three.
+/// Descriptor limit of `serve`: one client cannot have more than 60 files open, each of which may take three
+/// descriptors.
 const DESCRIPTORS: &str = "716";
 const FILES: usize = 60;
-/// The shortest that there is.
+/// The shortest lease time that is allowed.
 const LEASE: Duration = Duration::from_secs(5);
-/// How long an asker is held while something is called back.
+/// How long the server holds a request while it recalls a lease.
 const HELD: Duration = Duration::from_secs(5);
 
 fn serve(tree: &Tree) -> Running {
@@ -71,7 +70,7 @@ async fn create(fs: &Nfs4, root: &Handle, name: &str) -> Result<Opened> {
     fs.open(&Caller::machine(), &request).await
 }
 
-/// Makes so many files, and leaves them open.
+/// Makes files and leaves them open.
 async fn fill(fs: &Nfs4, root: &Handle, whose: &str, files: usize) {
     for number in 0..files {
         create(fs, root, &format!("{whose}-{number}")).await.unwrap();
@@ -86,12 +85,12 @@ async fn who_goes_without_closing_is_in_nobodys_way_once_the_lease_is_over() {
     let _callbacks = gone.callbacks().unwrap();
     let root = gone.root_handle();
     fill(&gone, &root, "gone", FILES).await;
-    // As a process that is killed.
+    // Like a client process that was killed.
     drop(gone);
     let left = Instant::now();
     assert_eq!(held(&tree)[0], FILES as u64);
     let fs = connect(&serve, None).await;
-    // More than what is left to others by a client that has most.
+    // More files than a client that holds most of the capacity leaves to others.
     let mut kept = Vec::new();
     for number in 0..FILES / 4 {
         kept.push(create(&fs, &root, &format!("kept-{number}")).await.unwrap());
@@ -121,7 +120,7 @@ async fn who_goes_from_a_proxy_without_closing_is_in_nobodys_way_at_its_origin()
     let gone = connect(&proxy, None).await;
     let _callbacks = gone.callbacks().unwrap();
     let root = gone.root_handle();
-    // The proxy has something of the directory, too.
+    // The proxy itself holds an open or a lease on the directory, too.
     fill(&gone, &root, "gone", FILES - 2).await;
     drop(gone);
     let left = Instant::now();
@@ -130,7 +129,8 @@ async fn who_goes_from_a_proxy_without_closing_is_in_nobodys_way_at_its_origin()
         let opened = create(&fs, &root, &format!("new-{number}")).await.unwrap();
         fs.close(&Caller::machine(), opened.id).await.unwrap();
     }
-    // The origin says DELAY to the proxy, whose lease is good, and the proxy finds out who need not hold what.
+    // The origin answers DELAY to the proxy, whose lease is valid. The proxy then finds state that its
+    // clients need no longer.
     assert!(left.elapsed() < LEASE + 3 * HELD + Duration::from_secs(5), "{:?}", left.elapsed());
 }
 

@@ -1,5 +1,5 @@
-//! `leasehold mount` as a user holds it: in the background, killed, told to end, from mount(8). Skipped where nothing
-//! can be mounted.
+//! `leasehold mount` as a user runs it: in the background, killed, stopped, and from mount(8). Skipped on
+//! machines where nothing can be mounted.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 use std::fs;
@@ -22,7 +22,7 @@ fn may_mount() -> bool {
     may
 }
 
-/// A server, and places for a cache and a mount.
+/// A server, and directories for a cache and a mount.
 struct Setting {
     directory: tempfile::TempDir,
     server: Child,
@@ -155,7 +155,7 @@ fn a_mount_is_made_read_only_and_writable_again() {
         let error = String::from_utf8_lossy(&output.stderr).into_owned();
         assert!(output.status.code() == Some(1) && error.contains(said), "{error}");
     };
-    failed(setting.mount("remount,ro"), "none of ours is mounted there");
+    failed(setting.mount("remount,ro"), "nothing of Leasehold is mounted there");
     assert!(setting.mount("vers=4.2,dev").status.success());
     let flags = || {
         let table = fs::read_to_string("/proc/self/mounts").unwrap();
@@ -167,7 +167,8 @@ fn a_mount_is_made_read_only_and_writable_again() {
     let written = fs::File::create(setting.at("mnt/new")).unwrap();
     failed(setting.mount("remount,ro"), "open for writing");
     drop(written);
-    // The kernel tells the file's end without waiting for it; and mount(8) gives the words that the kernel has made up.
+    // The kernel reports the close without waiting for the reply. The options include some that the kernel
+    // adds and mount(8) passes on.
     wait_until(|| setting.mount("remount,ro,user_id=0,helper=leasehold").status.success());
     assert_eq!(flags(), [true, true, false], "what was not named stays");
     let refused = fs::write(setting.at("mnt/new"), "x").unwrap_err();
@@ -265,7 +266,7 @@ fn a_process_that_was_killed_leaves_nothing_that_the_next_mount_does_not_clean()
     let setting = Setting::new();
     assert!(setting.mount("vers=4.2").status.success());
     assert_eq!(setting.file(), "content");
-    // Under a write delegation a close sends nothing: what must not be lost is synced.
+    // Under a write delegation the close sends nothing, so sync the data that the kill must not lose.
     let mut written = fs::File::create(setting.at("mnt/written")).unwrap();
     written.write_all(b"written").unwrap();
     written.sync_all().unwrap();
@@ -357,7 +358,7 @@ fn a_mount_that_may_try_once_finds_a_healthy_server_and_shows_what_was_given() {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let line = table.lines().find(|line| line.contains(setting.at("mnt").to_str().unwrap())).unwrap();
     assert!(line.starts_with(&format!("nfs://127.0.0.1:{port}/export ")), "{line}");
-    // One that is not there is told of at once.
+    // A server that does not exist is reported at once.
     let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let mut mount = Command::new(PROGRAM);
     mount.args(["mount", &format!("nfs://{free}/export")]).arg(setting.at("served"));
@@ -369,7 +370,7 @@ fn a_mount_that_may_try_once_finds_a_healthy_server_and_shows_what_was_given() {
     assert!(began.elapsed() < Duration::from_secs(20));
 }
 
-/// A small disk at a place of the setting; it goes with the value.
+/// A small disk mounted on a directory; dropping the value unmounts it.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
@@ -415,7 +416,7 @@ fn a_mount_with_its_cache_on_a_full_disk_works_and_says_why_nothing_is_cached() 
         assert!(broken());
         assert_eq!(setting.file(), "content");
         fs::write(setting.at("mnt/written"), round.to_string()).unwrap();
-        // One that is removed while it is open lives on.
+        // A file that is removed while it is open stays usable.
         let open = fs::File::create_new(setting.at("mnt/open")).unwrap();
         fs::remove_file(setting.at("mnt/open")).unwrap();
         drop(open);

@@ -1,7 +1,5 @@
-//! The cache over an NQNFS origin, end to end: two clients, each a cache with delayed writes over our client, over sockets, to
-//! our server. What the server was asked is counted.
-//!
-//! Promise: leases-with-a-term
+//! The cache over an NQNFS origin, end to end. Two clients, each a cache with delayed writes over our
+//! client, use our server over sockets. The tests count the calls to the server.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
@@ -28,7 +26,7 @@ use vfs::{
     SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, Want,
 };
 
-/// Longer than anything here takes.
+/// Longer than any step of a test takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 struct Served {
@@ -38,12 +36,12 @@ struct Served {
 }
 
 impl Served {
-    /// Leases are granted again at once when a file has changed hands.
+    /// Starts a server that grants leases again immediately after a conflict.
     async fn start() -> Served {
         Served::behind(|front| front).await
     }
 
-    /// The same, with something between the network and the front.
+    /// The same, with a service between the network and the front.
     async fn behind<S: Service>(put: impl FnOnce(Arc<Front>) -> Arc<S>) -> Served {
         let (tree, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let fs = LocalFs::open(tree.path(), local::Options::new(state.path())).unwrap();
@@ -77,7 +75,7 @@ impl Served {
     }
 }
 
-/// A cache over a client, as `leasehold mount` has them.
+/// A cache over a client, as in `leasehold mount`.
 struct Client {
     nqnfs: Arc<Nqnfs>,
     cache: Arc<Cache>,
@@ -130,7 +128,7 @@ impl Client {
         Made { handle: opened.handle, ctime: opened.attributes.ctime }
     }
 
-    /// Opens for writing, writes at the beginning, closes.
+    /// Opens for writing, writes at offset 0, and closes.
     async fn write(&self, file: &str, data: &[u8], make: bool) -> Handle {
         let (open, handle) = self.try_open(file, Share::READ | Share::WRITE, make).await.unwrap();
         let data = Bytes::copy_from_slice(data);
@@ -142,7 +140,7 @@ impl Client {
         handle
     }
 
-    /// Opens, reads, closes; nothing if there is no such file.
+    /// Opens, reads and closes. None if there is no such file.
     async fn read(&self, file: &str) -> Option<Vec<u8>> {
         let (open, handle) = match self.try_open(file, Share::READ, false).await {
             Ok(opened) => opened,
@@ -165,12 +163,12 @@ impl Client {
             .unwrap();
     }
 
-    /// Calls of a kind so far.
+    /// The number of calls of a procedure so far.
     fn calls(&self, procedure: Procedure) -> u64 {
         self.nqnfs.counts().calls(procedure)
     }
 
-    /// Calls of all kinds so far.
+    /// The number of all calls so far.
     fn all_calls(&self) -> u64 {
         Procedure::ALL.iter().map(|procedure| self.calls(*procedure)).sum()
     }
@@ -186,10 +184,11 @@ async fn a_delayed_write_waits_for_the_next_reader(proto: &str) {
     let before = writer.all_calls();
     assert_eq!(writer.read("file").await.unwrap(), [19; 1000]);
     assert_eq!(writer.all_calls(), before, "and read back for nothing");
-    // The reader evicts it: pushed, vacated, and then read.
+    // The reader evicts the writer's lease: the writer pushes the data, sends VACATED, and then the server
+    // answers the READ.
     assert_eq!(reader.read("file").await.unwrap(), [19; 1000]);
     assert_eq!((writer.calls(Procedure::Write), writer.calls(Procedure::Vacated)), (1, 1));
-    // And back: the reader's lease goes when somebody writes.
+    // The other direction: when a client writes, the reader's lease is evicted.
     writer.write("file", &[77; 1000], false).await;
     assert_eq!(reader.read("file").await.unwrap(), [77; 1000]);
     assert_eq!(served.tree.path().join("file").metadata().unwrap().len(), 1000);
@@ -232,7 +231,7 @@ async fn what_is_synced_is_at_the_server_and_the_lease_stays() {
     let served = Served::start().await;
     let client = served.client("tcp").await;
     let file = client.write("file", b"synced", true).await;
-    // To open the file on the server's machine would be a use that takes the lease back.
+    // Opening the file on the server's machine would conflict with the lease and evict it.
     let size = || served.tree.path().join("file").metadata().unwrap().len();
     assert_eq!(size(), 0);
     client.cache.commit(&me(), &file, 0, 0).await.unwrap();
@@ -243,7 +242,7 @@ async fn what_is_synced_is_at_the_server_and_the_lease_stays() {
     assert_eq!((client.calls(Procedure::Write), client.calls(Procedure::Getlease)), (1, leases));
 }
 
-/// Section 2: what is deleted or truncated first was never written.
+/// Section 2: data that is deleted or truncated before the push is never written.
 #[tokio::test]
 async fn a_delayed_write_of_what_is_deleted_or_truncated_first_is_never_sent() {
     let served = Served::start().await;
@@ -266,14 +265,14 @@ async fn a_delayed_write_of_what_is_deleted_or_truncated_first_is_never_sent() {
     assert_eq!(std::fs::read_dir(served.tree.path()).unwrap().count(), 1, "nothing else is left");
 }
 
-/// An eviction is not a change: what is cached is good as long as `modifyrev` says so.
+/// An eviction is not a change: cached data stays valid as long as `modifyrev` is the same.
 #[tokio::test]
 async fn after_an_eviction_the_cache_is_held_against_modifyrev() {
     let served = Served::start().await;
     for file in ["same", "other"] {
         std::fs::write(served.tree.path().join(file), [b'a'; 5000]).unwrap();
     }
-    // Older than a granule of time stamps is sure to be told apart from.
+    // Wait until the timestamps are nonracy.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let (reader, writer) = (served.client("tcp").await, served.client("tcp").await);
     for file in ["same", "other"] {
@@ -284,7 +283,7 @@ async fn after_an_eviction_the_cache_is_held_against_modifyrev() {
         assert_eq!(reader.read(file).await.unwrap(), [b'a'; 5000]);
     }
     let reads = reader.calls(Procedure::Read);
-    // Opened for writing, and in one case written.
+    // Open both for writing, and write one of them.
     let (open, _) = writer.try_open("same", Share::READ | Share::WRITE, false).await.unwrap();
     writer.cache.close(&me(), open).await.unwrap();
     writer.write("other", &[b'b'; 5000], false).await;
@@ -295,7 +294,7 @@ async fn after_an_eviction_the_cache_is_held_against_modifyrev() {
     assert_eq!(reader.calls(Procedure::Read), reads + 1);
 }
 
-/// What one user has opened and cached is not there for all.
+/// Data that one user has opened and cached is not available to other users.
 #[tokio::test]
 async fn nobody_opens_what_he_may_not() {
     let served = Served::start().await;
@@ -322,7 +321,7 @@ async fn nobody_opens_what_he_may_not() {
             };
             let refused = client.cache.open(&other, &request).await.unwrap_err();
             assert_eq!(refused.status, Status::Access);
-            // Straight from the client, too, with nothing known above it.
+            // The client refuses it, too, when no cache is above it.
             assert_eq!(client.nqnfs.open(&other, &request).await.unwrap_err().status, Status::Access);
         }
     }
@@ -330,7 +329,8 @@ async fn nobody_opens_what_he_may_not() {
     assert_eq!(read.unwrap_err().status, Status::Access);
 }
 
-/// Names under a lease on their directory cost nothing, those that are absent too; what somebody else makes evicts it.
+/// Lookups cost no calls under a lease on their directory, negative ones included. A file of another client
+/// evicts the lease.
 async fn names_cost_nothing_until_somebody_else_makes_one(proto: &str) {
     let served = Served::start().await;
     for number in 0..20 {
@@ -366,7 +366,7 @@ async fn names_cost_nothing_until_somebody_else_makes_one(proto: &str) {
     }
     maker.remove("file-7").await;
     assert_eq!(look("file-7".into()).await, None);
-    // What one does oneself evicts nothing.
+    // A client's own change evicts nothing.
     let before = reader.calls(Procedure::Vacated);
     reader.write("own", b"own", true).await;
     assert!(look("own".into()).await.is_some());
@@ -383,7 +383,8 @@ async fn names_cost_nothing_until_somebody_else_makes_one_over_udp() {
     names_cost_nothing_until_somebody_else_makes_one("udp").await;
 }
 
-/// A file is one CREATE, with the lease on it and the right to read it again; the end of the client is one VACATED.
+/// A new file costs one CREATE, which brings the lease and the right to read the file back. The end of the
+/// client costs one VACATED.
 #[tokio::test]
 async fn a_new_file_is_one_call_and_one_more_when_it_is_sent() {
     let served = Served::start().await;
@@ -404,7 +405,7 @@ async fn a_new_file_is_one_call_and_one_more_when_it_is_sent() {
     );
     client.cache.shutdown().await;
     assert_eq!((client.calls(P::Write), client.calls(P::Vacated)), (30, 1));
-    // Nobody is waited for.
+    // The client has returned its leases, so the next client need not wait.
     let other = served.client("tcp").await;
     let start = std::time::Instant::now();
     for number in 0..30 {
@@ -413,8 +414,8 @@ async fn a_new_file_is_one_call_and_one_more_when_it_is_sent() {
     assert!(start.elapsed() < Duration::from_secs(20), "{:?}", start.elapsed());
 }
 
-/// A tree is made and filled with one call for each name and no other: who has made a directory may use it and knows what is in
-/// it, and what it looks like after each name, kernels ask.
+/// Making and filling a tree costs one call per name and no more. The maker of a directory may use it, knows
+/// its entries, and knows its attributes after each new name, which kernels ask for.
 #[tokio::test]
 async fn a_new_tree_is_one_call_for_each_name() {
     let served = Served::start().await;
@@ -450,7 +451,7 @@ async fn a_new_tree_is_one_call_for_each_name() {
     }
     assert_eq!(client.all_calls() - before, 40, "{:?}", client.nqnfs.counts());
     assert_eq!((client.calls(Procedure::Create), client.calls(Procedure::Mkdir)), (20, 21));
-    // That is what the server has, but for what a tick of its clock and the blocks of the directory make of it.
+    // The server has the same attributes, apart from a tick of its clock and the blocks of the directory.
     let there = client.nqnfs.getattr(&me(), &made.handle).await.unwrap();
     assert_eq!(
         (there.nlink, there.mode, there.uid, there.gid),
@@ -458,7 +459,7 @@ async fn a_new_tree_is_one_call_for_each_name() {
     );
     let late = there.mtime.as_nanos() - shown.mtime.as_nanos();
     assert!((0..1_000_000_000).contains(&late), "{late} ns");
-    // What a removal makes of it is asked for.
+    // After a removal the client must ask for the attributes.
     cache.remove(&me(), &made.handle, &name("file-0")).await.unwrap();
     let before = client.calls(Procedure::Getattr);
     let removed = cache.getattr(&stat, &made.handle).await.unwrap();
@@ -466,8 +467,8 @@ async fn a_new_tree_is_one_call_for_each_name() {
     assert!(removed.mtime >= shown.mtime && removed.nlink == shown.nlink);
 }
 
-/// What is known of a directory that one has made is over as soon as somebody else makes a name in it, and who may not use it
-/// is not let in.
+/// The maker's knowledge of a new directory ends when another client makes a name in it. A user without the
+/// right to the directory is refused.
 #[tokio::test]
 async fn a_new_directory_is_its_makers_until_somebody_else_comes() {
     let served = Served::start().await;
@@ -494,8 +495,9 @@ async fn a_new_directory_is_its_makers_until_somebody_else_comes() {
     }
 }
 
-/// What `make` goes by, on whatever machine: an object that is pushed after its source was edited elsewhere is older than that,
-/// though nobody had looked at its time. One that is pushed before its close has the server's time, for nothing.
+/// The times that `make` compares on any machine. An object is pushed after its source was edited elsewhere:
+/// the object is still older, even if nobody looked at its time. If data is pushed before the close, the
+/// file gets the server's time without a SETATTR.
 #[tokio::test]
 async fn what_is_pushed_late_is_as_old_as_it_is() {
     let served = Served::start().await;
@@ -526,7 +528,7 @@ async fn what_is_pushed_late_is_as_old_as_it_is() {
     assert_eq!((builder.calls(Procedure::Write), builder.calls(Procedure::Setattr)), (2, 1));
 }
 
-/// O_CREAT of a file that is there opens it as anybody would; of one that is new, whatever its mode.
+/// O_CREAT of an existing file checks rights as any open does. O_CREAT of a new file succeeds with any mode.
 #[tokio::test]
 async fn who_makes_a_file_may_open_it_and_who_finds_one_may_not() {
     let served = Served::start().await;
@@ -573,7 +575,8 @@ async fn who_makes_a_file_may_open_it_and_who_finds_one_may_not() {
     assert_eq!(exclusive.unwrap_err().status, Status::Exist);
 }
 
-/// A front that has forgotten a client's lease, as soon as that client writes: it says NQNFS_EXPIRED until it is told to go on.
+/// A front that forgets a client's lease when that client writes, and answers NQNFS_EXPIRED until the test
+/// ends that.
 struct Forgetful {
     front: Arc<Front>,
     forgets: AtomicBool,
@@ -588,7 +591,7 @@ impl Service for Forgetful {
             return self.front.clone().call(call);
         }
         Box::pin(async move {
-            // No lease was asked for along with it, since there is one: the file's handle comes first.
+            // The call requests no lease, because the client has one, so the file's handle comes first.
             let args = call.arguments.rest();
             assert_eq!(args[..4], [0; 4]);
             let vacated = Call {
@@ -608,13 +611,13 @@ impl Service for Forgetful {
     }
 
     fn remember(&self, call: &Call) -> Remember {
-        // One that is refused so was not done.
+        // A write that was refused in this way was not carried out.
         if self.forgets.load(Ordering::Acquire) { Remember::No } else { self.front.remember(call) }
     }
 }
 
-/// What was written under a lease that is lost reaches the server as any write does, and what was cached under it is held
-/// against `modifyrev`: what somebody else has written meanwhile is seen.
+/// Delayed writes under a lost lease reach the server like other writes. Data cached under the lease is
+/// checked with `modifyrev`, so that the client sees what another client has written meanwhile.
 #[tokio::test]
 async fn after_nqnfs_expired_delayed_writes_arrive_and_the_cache_is_held_against_modifyrev() {
     let mut forgetful = None;
@@ -639,7 +642,7 @@ async fn after_nqnfs_expired_delayed_writes_arrive_and_the_cache_is_held_against
         }
     };
     timeout(PATIENCE, heard).await.unwrap();
-    // The lease is no more: somebody else is not kept waiting.
+    // The lease is gone, so another client need not wait.
     let (open, handle) = other.try_open("file", Share::READ | Share::WRITE, false).await.unwrap();
     let data = Bytes::from_static(&[b'c'; 1000]);
     let by = StateidBasis::Open(open);
@@ -651,13 +654,13 @@ async fn after_nqnfs_expired_delayed_writes_arrive_and_the_cache_is_held_against
     let both = [[b'b'; 1000], [b'c'; 1000]].concat();
     assert_eq!(writer.read("file").await.unwrap(), both);
     assert_eq!(other.read("file").await.unwrap(), both);
-    // To open it on the server's machine is a use that waits for the leases.
+    // Opening the file on the server's machine waits for the leases, so return them first.
     writer.cache.shutdown().await;
     other.cache.shutdown().await;
     assert_eq!(std::fs::read(served.tree.path().join("file")).unwrap(), both);
 }
 
-/// Two clients in turns at random, each of which would rather keep what it has.
+/// Two clients take turns at random; each would rather keep its leases.
 #[tokio::test]
 async fn two_clients_see_one_file_system() {
     let served = Served::start().await;
@@ -690,7 +693,7 @@ async fn two_clients_see_one_file_system() {
             }
             8 if model.remove(&file).is_some() => client.remove(&file).await,
             _ => {
-                // An fsync of whatever there is.
+                // An fsync of the file, if it exists.
                 if let Ok((open, handle)) = client.try_open(&file, Share::READ | Share::WRITE, false).await {
                     client.cache.commit(&me(), &handle, 0, 0).await.unwrap();
                     client.cache.close(&me(), open).await.unwrap();

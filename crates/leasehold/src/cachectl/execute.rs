@@ -1,4 +1,4 @@
-//! Carries requests out, on a running cache or on one that is only looked at.
+//! Carries out the requests of `leasehold cache`, on a running cache or on one that was opened offline.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,13 +13,13 @@ use super::{CacheRequest, Reply, path, warm};
 
 /// Names read from the index at a time.
 const PAGE: usize = 512;
-/// How often it is told how far it is.
+/// Shortest time between two lines of progress.
 const PROGRESS_EVERY: Duration = Duration::from_millis(200);
 
-/// Why a request ends early: a line for who asked.
+/// Why a request ends early: one line for the user.
 pub type Stop = String;
 
-/// Who listens to what comes.
+/// Sends the lines of an answer.
 pub struct Sink {
     replies: mpsc::Sender<Reply>,
     told: Instant,
@@ -34,7 +34,7 @@ impl Sink {
         self.send(Reply::Failed { path: path::show(path), why: why.to_string() }).await
     }
 
-    /// How far it is, if it was not told just now.
+    /// Sends how far the request is, at most every [`PROGRESS_EVERY`].
     pub async fn progress(&mut self, progress: impl FnOnce() -> Value) -> Result<(), Stop> {
         if self.told.elapsed() < PROGRESS_EVERY {
             return Ok(());
@@ -44,11 +44,12 @@ impl Sink {
     }
 
     async fn send(&self, reply: Reply) -> Result<(), Stop> {
-        self.replies.send(reply).await.map_err(|_| "nobody listens any more".to_owned())
+        self.replies.send(reply).await.map_err(|_| "the client has closed the connection".to_owned())
     }
 }
 
-/// Carries a request out; what comes goes to `replies`. The last word, or why there is none.
+/// Carries out a request and sends its lines to `replies`. Returns the last line, or the error that takes
+/// its place.
 pub async fn execute(
     cache: &Arc<Cache>,
     request: CacheRequest,
@@ -78,18 +79,18 @@ pub async fn execute(
 
 fn needs_origin(what: &str) -> Stop {
     format!(
-        "`{what}` needs the origin, and nothing runs on this cache: start the proxy or mount, and ask again"
+        "`{what}` needs the origin, and nothing runs on this cache: start the proxy or mount, and run this again"
     )
 }
 
-/// The objects that paths lead to; a path that leads nowhere is told of.
+/// Finds the objects of paths, and reports each path that is not known.
 pub async fn found(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Vec<(Vec<u8>, Handle)>, Stop> {
     let mut found = Vec::new();
     for text in paths {
         let given = path::read(text);
         match cache.find(&given).await {
             Ok(handle) => found.push((path::tidy(&given), handle)),
-            // Nothing is known of any path.
+            // An empty cache knows no path at all, so one message is enough.
             Err(FindError::Empty) => return Err(FindError::Empty.to_string()),
             Err(error) => sink.failed(&given, error).await?,
         }
@@ -97,12 +98,12 @@ pub async fn found(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Vec<(
     Ok(found)
 }
 
-/// A walk over names that are known, from above.
+/// A walk over known names, parents before children.
 struct Walk<'a> {
     cache: &'a Cache,
     /// To be visited.
     stack: Vec<(Vec<u8>, Handle)>,
-    /// Directories that were: remembered names may lead in circles after renames.
+    /// Directories visited already: remembered names may form cycles after renames.
     seen: HashSet<Handle>,
 }
 
@@ -113,7 +114,7 @@ impl<'a> Walk<'a> {
         Walk { cache, stack, seen: HashSet::new() }
     }
 
-    /// The next object. What is in a directory comes after it.
+    /// The next object. The entries of a directory come after it.
     async fn next(&mut self) -> Option<(Vec<u8>, Handle, Info)> {
         let (path, handle) = self.stack.pop()?;
         let info = self.cache.info(&handle);
@@ -192,7 +193,7 @@ async fn du(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop>
             "files": totals.files,
             "whole": totals.complete,
             "disk_bytes": totals.disk_bytes,
-            // Of a cache that nothing runs on, nobody knows the limits.
+            // The limits belong to the running process; an offline cache does not know them.
             "soft_bytes": (!cache.is_offline()).then_some(totals.soft_bytes),
             "max_bytes": (!cache.is_offline()).then_some(totals.max_bytes),
             "pins": cache.pins().len(),
@@ -227,7 +228,7 @@ async fn pin(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop
     for (path, handle) in found(cache, paths, sink).await? {
         match cache.pin(&handle, path::show(&path)).await {
             Ok(()) => pinned += 1,
-            Err(error) => sink.failed(&path, format!("cannot write the pin down: {error}")).await?,
+            Err(error) => sink.failed(&path, format!("cannot store the pin: {error}")).await?,
         }
     }
     if paths.is_empty() {
@@ -239,7 +240,7 @@ async fn pin(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop
     Ok(json!({ "pinned": pinned }))
 }
 
-/// Where what is pinned is now, as far as is known.
+/// The present path of a pinned object, as far as the cache knows it.
 fn now_at(cache: &Cache, pin: &cache::Pinned) -> String {
     cache.path_of(&pin.handle).map_or_else(|| pin.path.clone(), |names| full_path(&names))
 }
@@ -257,10 +258,10 @@ async fn unpin(cache: &Cache, paths: &[String], all: bool, sink: &Sink) -> Resul
     }
     for text in paths {
         let given = path::show(&path::tidy(&path::read(text)));
-        // Pins are found by where they were set too: what is pinned may be gone.
+        // Look the pin up under the path at which it was set, too: the pinned object may be gone.
         let pin = pins.iter().find(|pin| now_at(cache, pin) == given || pin.path == given);
         let Some(pin) = pin else {
-            let why = "it has no pin of its own; `leasehold cache pin CACHE-DIR` lists them";
+            let why = "it has no pin of its own; `leasehold cache pin CACHE-DIR` lists the pins";
             sink.failed(&path::read(text), why).await?;
             continue;
         };
@@ -269,7 +270,7 @@ async fn unpin(cache: &Cache, paths: &[String], all: bool, sink: &Sink) -> Resul
     for (path, handle) in chosen {
         match cache.unpin(&handle).await {
             Ok(was) => unpinned += u64::from(was),
-            Err(error) => sink.failed(path.as_bytes(), format!("cannot write that down: {error}")).await?,
+            Err(error) => sink.failed(path.as_bytes(), format!("cannot store the change: {error}")).await?,
         }
     }
     Ok(json!({ "unpinned": unpinned }))
@@ -304,7 +305,7 @@ async fn drop_data(cache: &Cache, paths: &[String], all: bool, sink: &mut Sink) 
     Ok(json!({ "files": files, "bytes": bytes }))
 }
 
-/// What `verify` has found.
+/// The result of `verify` so far.
 #[derive(Default)]
 struct Tally {
     files: u64,
@@ -375,7 +376,7 @@ async fn verify_one(
     if origin && found.damaged.is_empty() {
         match cache.verify_origin(handle, repair).await {
             Ok(compared) => found = compared,
-            Err(status) => return sink.failed(path, format!("the origin says: {status}")).await,
+            Err(status) => return sink.failed(path, format!("the origin answered: {status}")).await,
         }
     }
     tally.files += 1;
@@ -393,11 +394,11 @@ fn damage(found: &Verified) -> String {
     let bytes: u64 = found.damaged.iter().map(|range| range.end - range.start).sum();
     let at = found.damaged.first().map_or(0, |range| range.start);
     let what = if found.dropped {
-        "it was dropped, and is fetched again when it is read"
+        "the data was dropped, and the next read fetches it again"
     } else {
-        "it was left; drop it"
+        "the data was kept; drop it with `leasehold cache drop`"
     };
-    format!("damaged: {bytes} bytes are in ranges that are not what was stored, the first at {at}; {what}")
+    format!("damaged: ranges of {bytes} bytes differ from what was stored, the first at offset {at}; {what}")
 }
 
 /// An object as JSON.

@@ -1,6 +1,7 @@
-//! Paths in JSON and on the screen: what is no printable UTF-8 is written `\xHH`, and a backslash `\\`.
+//! Paths in JSON and on the screen: control characters and bytes that are not UTF-8 are written `\xHH`, a
+//! backslash `\\`.
 
-/// A path as text from which it can be told again.
+/// Writes a path as text that [`read`] turns back into the same path.
 pub fn show(path: &[u8]) -> String {
     let mut text = String::with_capacity(path.len());
     for chunk in path.utf8_chunks() {
@@ -21,7 +22,8 @@ fn escape(text: &mut String, byte: u8) {
     text.extend(['\\', 'x', digit(byte >> 4), digit(byte & 15)]);
 }
 
-/// The path that a text is. A backslash that begins nothing is one, and bytes that are no text are themselves.
+/// The path that a text stands for. A backslash that begins no escape stands for itself, and so do bytes
+/// that are not UTF-8.
 pub fn read(text: impl AsRef<[u8]>) -> Vec<u8> {
     let bytes = text.as_ref();
     let mut path = Vec::with_capacity(bytes.len());
@@ -45,7 +47,7 @@ pub fn read(text: impl AsRef<[u8]>) -> Vec<u8> {
     path
 }
 
-/// A path with one slash before each component, and none behind the last.
+/// A path with one slash before each component and none after the last.
 pub fn tidy(path: &[u8]) -> Vec<u8> {
     let components = path.split(|byte| *byte == b'/').filter(|component| !component.is_empty());
     let tidy = components.fold(Vec::new(), |path, component| [&path, &b"/"[..], component].concat());

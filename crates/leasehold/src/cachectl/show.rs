@@ -1,4 +1,4 @@
-//! What `leasehold cache` prints.
+//! Prints the answers of `leasehold cache`.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::Value;
@@ -7,7 +7,7 @@ use super::time;
 use crate::Failure;
 use crate::cli::cache::CacheCommand;
 
-/// Which command it is for.
+/// The command whose answers are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Ls,
@@ -20,18 +20,18 @@ enum Kind {
     Verify,
 }
 
-/// Prints what comes.
+/// Prints the lines of answers, and adds up the last ones.
 pub struct Show {
     json: bool,
     kind: Kind,
     bar: Option<ProgressBar>,
     failures: u64,
-    /// What earlier requests of the same command came to.
+    /// The sums over the last lines of all requests of this command.
     sums: serde_json::Map<String, Value>,
 }
 
 impl Show {
-    /// For a command. `progress`: somebody is looking.
+    /// For a command. `progress`: show a progress bar, because standard error is a terminal.
     pub fn new(json: bool, progress: bool, command: &CacheCommand) -> Show {
         let kind = match command {
             CacheCommand::Ls(_) => Kind::Ls,
@@ -47,7 +47,7 @@ impl Show {
         Show { json, kind, bar, failures: 0, sums: serde_json::Map::new() }
     }
 
-    /// A line of an answer. What is not known is passed over.
+    /// Prints a line of an answer. Skips lines that it does not know.
     pub fn line(&mut self, line: &Value) {
         if let Some(failed) = line.get("failed") {
             self.failures += 1;
@@ -74,14 +74,14 @@ impl Show {
         if self.kind == Kind::Warm {
             bar.set_length(number("files"));
             bar.set_position(number("done"));
-            bar.set_message(format!("files{more}, {} fetched, {} were whole", human(bytes), number("whole")));
+            bar.set_message(format!("files{more}, {} fetched, {} complete", human(bytes), number("whole")));
         } else {
             bar.set_position(number("files"));
             bar.set_message(format!("files, {}", human(bytes)));
         }
     }
 
-    /// The last line of an answer.
+    /// Adds the last line of an answer to the sums.
     pub fn done(&mut self, done: &Value) {
         let Value::Object(done) = done else { return };
         for (name, value) in done {
@@ -95,7 +95,7 @@ impl Show {
         }
     }
 
-    /// The last word, and whether all went well.
+    /// Prints the summary. Fails if anything failed.
     pub fn finish(self) -> Result<(), Failure> {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();
@@ -113,7 +113,9 @@ impl Show {
                 "{} damaged: check the disk",
                 counted(damaged, "file was", "files were")
             ))),
-            (_, failures) => Err(Failure(format!("{failures} of what was asked for failed, as told above"))),
+            (_, failures) => {
+                Err(Failure(format!("{} failed, as reported above", counted(failures, "path", "paths"))))
+            }
         }
     }
 
@@ -134,7 +136,7 @@ impl Show {
                     ));
                 }
                 crate::output::line(format_args!(
-                    "files: {}, {} of them whole; pins: {}",
+                    "files: {}, {} of them complete; pins: {}",
                     number("files"),
                     number("whole"),
                     number("pins")
@@ -142,16 +144,13 @@ impl Show {
                 crate::output::line(format_args!("known: {} files and directories", number("objects")));
             }
             Kind::Unpin => {
-                crate::output::line(format_args!(
-                    "{} taken away",
-                    counted(number("unpinned"), "pin", "pins")
-                ));
+                crate::output::line(format_args!("{} removed", counted(number("unpinned"), "pin", "pins")));
             }
             Kind::Pin if number("pinned") > 0 => {
                 crate::output::line(format_args!("{} pinned", number("pinned")));
             }
             Kind::Warm => crate::output::line(format_args!(
-                "{}: {} fetched ({}), {} whole already, {} not to be cached, {} failed",
+                "{}: {} fetched ({}), {} complete already, {} excluded by options, {} failed",
                 counted(number("files"), "file", "files"),
                 number("fetched"),
                 human(number("bytes")),
@@ -187,7 +186,7 @@ impl Show {
                 format!("{:>8}{of}  file system {}", human(number("disk_bytes")), text("file_system"))
             }
             Kind::Du => format!(
-                "{:>8}  {}, {} whole, {} pinned  {}",
+                "{:>8}  {}, {} complete, {} pinned  {}",
                 human(number("disk_bytes")),
                 counted(number("files"), "file", "files"),
                 number("whole"),
@@ -237,7 +236,7 @@ fn stat(entry: &Value) -> String {
             human(number("disk_bytes"))
         ),
         format!("  validity   {}", text("validity")),
-        format!("  age        {age} (the origin was asked {})", moment("confirmed")),
+        format!("  age        {age} (last asked the origin: {})", moment("confirmed")),
         format!("  pinned     {pinned}"),
         format!("  last use   {}", moment("used")),
     ]
@@ -253,12 +252,12 @@ fn bar() -> ProgressBar {
     bar
 }
 
-/// So many of something.
+/// A number with the noun in its singular or plural.
 fn counted(number: u64, one: &str, more: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { more })
 }
 
-/// A number of bytes for people.
+/// A number of bytes in a short form.
 fn human(bytes: u64) -> String {
     let mut size = bytes as f64;
     for unit in ["", "K", "M", "G", "T"] {

@@ -1,4 +1,5 @@
-//! Moments as people write them: `2026-01-31`, `2026-01-31T12:00:00`, `@1700000000`, `90m`, `36h`, `7d` (ago).
+//! Moments as users write them: `2026-01-31`, `2026-01-31T12:00:00`, `@1700000000`, `90m`, `36h`, `7d`
+//! (ago).
 
 use std::str::FromStr;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -17,7 +18,7 @@ impl FromStr for Moment {
 
     fn from_str(text: &str) -> Result<Moment, String> {
         parse(text, now()).map(Moment).ok_or_else(|| {
-            format!("`{text}` is no time: write 2026-01-31, 2026-01-31T12:00:00 (UTC), @SECONDS, or how long ago, as 90m, 36h or 7d")
+            format!("`{text}` is not a time: write 2026-01-31, 2026-01-31T12:00:00 (UTC), @SECONDS, or an age such as 90m, 36h or 7d")
         })
     }
 }
@@ -53,14 +54,14 @@ fn parse(text: &str, now: i64) -> Option<i64> {
     (sane && timed).then(|| days(*year, *month, *day) * 86_400 + hour * 3600 + minute * 60 + second)
 }
 
-/// Days from 1970-01-01 to a date of the Gregorian calendar, which begins its years in March.
+/// Days from 1970-01-01 to a date of the Gregorian calendar. The computation begins each year in March.
 fn days(year: i64, month: i64, day: i64) -> i64 {
     let (year, month) = if month > 2 { (year, month - 3) } else { (year - 1, month + 9) };
     let leaps = year / 4 - year / 100 + year / 400;
     year * 365 + leaps + (153 * month + 2) / 5 + day - 1 - 719_468
 }
 
-/// A time for people: `2026-01-31 12:00:00`, UTC.
+/// A moment in text: `2026-01-31 12:00:00`, UTC.
 pub fn show(seconds: i64) -> String {
     let (mut left, of_day) = (seconds.div_euclid(86_400), seconds.rem_euclid(86_400));
     let mut year = 1970 + left.div_euclid(366);

@@ -1,7 +1,8 @@
-//! `warm`: walks the tree through the cache, and fetches what is not whole.
+//! `warm`: walks the tree through the cache and fetches every file that is not complete.
 //!
-//! Directories are read as a client would read them, so that their names are warm, too. Several files are fetched at a
-//! time. What is whole and has not changed is passed over, so that a warming that was broken off goes on where it was.
+//! The walk reads directories as a client reads them, so the cache then also holds their names. Several
+//! files are fetched at a time. Files that are complete and unchanged are skipped, so a warming that was
+//! interrupted resumes where it stopped.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -19,17 +20,17 @@ const FILES_AT_A_TIME: usize = 8;
 /// Bytes of one READDIR.
 const READDIR_BYTES: u32 = 64 << 10;
 
-/// What has been done so far.
+/// The work so far.
 #[derive(Default)]
 struct Tally {
-    /// Files that were found, and are looked at.
+    /// Files found.
     files: u64,
-    /// Done with, whatever came of it.
+    /// Files finished, with any result.
     done: u64,
     complete: u64,
     fetched: u64,
     bytes: u64,
-    /// Of all files that are here now.
+    /// The sizes of all files that the cache is to hold, in bytes.
     sizes: u64,
     skipped: u64,
     failed: u64,
@@ -63,7 +64,7 @@ struct Warming<'a> {
     sink: &'a mut Sink,
 }
 
-/// Fetches what paths lead to.
+/// Fetches the files below paths.
 pub async fn run(
     cache: &Arc<Cache>,
     paths: &[String],
@@ -110,7 +111,7 @@ impl Warming<'_> {
         Ok(())
     }
 
-    /// Reads a directory; its files are fetched, and the directories in it come back.
+    /// Reads a directory, fetches its files, and returns its subdirectories.
     async fn directory(&mut self, path: &[u8], handle: &Handle) -> Result<Vec<(Vec<u8>, Handle)>, Stop> {
         let mut directories = Vec::new();
         let mut part = ReadDir {
@@ -139,7 +140,7 @@ impl Warming<'_> {
                 let below = path::join(path, entry.name.as_bytes());
                 let node = match entry.node {
                     Some(node) if node.attributes.is_some() => node,
-                    // An origin need not tell them along.
+                    // The attributes of an entry are optional in a READDIR reply.
                     _ => match self.cache.lookup(&self.caller, handle, &entry.name, vfs::Want::None).await {
                         Ok(looked) => looked.node,
                         Err(error) => {
@@ -175,7 +176,7 @@ impl Warming<'_> {
         }
         self.tally.files += 1;
         if !self.cache.takes(attributes) {
-            // The thresholds are no failure: somebody set them.
+            // A file that the configured thresholds exclude is not a failure.
             self.tally.done += 1;
             self.tally.skipped += 1;
             return Ok(());
@@ -183,7 +184,7 @@ impl Warming<'_> {
         self.tally.sizes += attributes.size;
         if self.tally.sizes > self.capacity {
             return Err(format!(
-                "what is to be fetched does not fit: the cleaner starts at {} bytes, and would take away what was fetched first; raise --cache-size, or name less",
+                "what is to be fetched does not fit: the cleaner starts at {} bytes and would evict the files fetched first; raise --cache-size, or name fewer files",
                 self.capacity
             ));
         }
@@ -198,7 +199,7 @@ impl Warming<'_> {
         self.progress().await
     }
 
-    /// Waits for one file.
+    /// Waits for one fetch to end.
     async fn wait(&mut self) -> Result<(), Stop> {
         let Some(Ok((path, completed))) = self.tasks.join_next().await else { return Ok(()) };
         self.tally.done += 1;
@@ -208,19 +209,17 @@ impl Warming<'_> {
                 self.tally.fetched += 1;
                 self.tally.bytes += bytes;
             }
-            // It has become something else meanwhile.
+            // The object has changed its type or size since the walk found it.
             Ok(Completed::NoFile | Completed::NotWanted) => self.tally.skipped += 1,
             Ok(Completed::Full) => {
                 return Err(format!(
-                    "there is no room for {}: the cache is at its limit, and what is in it is pinned or in use, or the disk is full; unpin something, raise --cache-size, or make room",
+                    "no space for {}: the cache is at its limit and its files are pinned or in use, or the disk is full; unpin files, raise --cache-size, or free some space",
                     path::show(&path)
                 ));
             }
             Ok(Completed::Stuck) => {
                 self.tally.failed += 1;
-                self.sink
-                    .failed(&path, "it changes all the time, or cannot be kept; try again later")
-                    .await?;
+                self.sink.failed(&path, "the file keeps changing or cannot be kept; try again later").await?;
             }
             Err(error) => {
                 self.tally.failed += 1;

@@ -1,4 +1,4 @@
-//! `leasehold cache …`, and the options that say what a cache keeps.
+//! `leasehold cache …`, and the cache options of `proxy` and `mount`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -8,20 +8,20 @@ use clap::{Args, Subcommand};
 use super::parse_size;
 use crate::cachectl::time::Moment;
 
-/// What a cache keeps, for whom, and what it answers when the origin is away.
+/// What a cache keeps, and what it answers while the origin is away.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
 #[command(next_help_heading = "Cache")]
 pub struct Keeping {
-    /// Keep at most so much file data: bytes, or with K, M, G, T
+    /// Keep at most this much file data: bytes, or a number with K, M, G or T
     #[arg(long, value_name = "SIZE", default_value = "10G", value_parser = parse_size)]
     pub cache_size: u64,
-    /// From so much on, take away what was used longest ago [default: nine tenths of --cache-size]
+    /// Evict the least recently used data above this size [default: nine tenths of --cache-size]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub cache_soft: Option<u64>,
-    /// Keep at most so much of each file system of the origin
+    /// Keep at most this much data of each file system of the origin
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub export_size: Option<u64>,
-    /// Leave so much of the disk to others
+    /// Leave this much space free on the disk
     #[arg(long, value_name = "SIZE", default_value = "1G", value_parser = parse_size)]
     pub min_free: u64,
     /// Do not keep files smaller than this
@@ -30,20 +30,20 @@ pub struct Keeping {
     /// Do not keep files larger than this
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub file_max: Option<u64>,
-    /// Do not keep files that changed less than so many seconds ago
+    /// Do not keep files that changed less than this many seconds ago
     #[arg(long, value_name = "SECONDS", default_value_t = 0)]
     pub changed_min: u64,
-    /// Do not fetch the rest of files of which a part was read, while the link is idle
+    /// Do not fetch the rest of partly read files while the link is idle
     #[arg(long)]
     pub no_fill: bool,
-    /// Tell the origin of reads that it has not seen: a SETATTR of the access time after a read, at most every 30 s for a
-    /// file. It makes every other cache of the file ask anew
+    /// Send access times of cached reads to the origin: a SETATTR after a read, at most every 30 s for each
+    /// file. Then every other cache of the file must revalidate it
     #[arg(long)]
     pub atime: bool,
-    /// What to answer while the origin does not: `wait`, or `read`: whole files as they were last known
+    /// What to do while the origin is away: `wait`, or `read` complete files as last known
     #[arg(long, value_enum, default_value_t)]
     pub offline: OfflineAnswer,
-    /// How many seconds of silence count as the origin being away
+    /// Seconds without an answer after which the origin counts as away
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=3600))]
     pub offline_after: u64,
 }
@@ -54,12 +54,12 @@ pub enum OfflineAnswer {
     /// Wait for the origin, or fail if the mount is soft
     #[default]
     Wait,
-    /// Read whole files as they were last known
+    /// Read complete files as last known
     Read,
 }
 
 impl Default for Keeping {
-    /// As on the command line.
+    /// The defaults of the command line.
     fn default() -> Keeping {
         Keeping {
             cache_size: 10 << 30,
@@ -78,10 +78,10 @@ impl Default for Keeping {
 }
 
 impl Keeping {
-    /// Badros' half minute.
+    /// Badros' interval of half a minute.
     const ATIME_AFTER: Duration = Duration::from_secs(30);
 
-    /// Sets what the cache is to keep.
+    /// Sets these options of a cache.
     pub fn apply(&self, options: &mut cache::Options) {
         options.size_max_bytes = self.cache_size;
         options.size_soft_bytes = self.cache_soft;
@@ -103,18 +103,18 @@ impl Keeping {
 /// `leasehold cache`
 #[derive(Debug, Args)]
 pub struct CacheArguments {
-    /// What to do.
+    /// The command.
     #[command(subcommand)]
     pub command: CacheCommand,
-    /// Print JSON, one object a line
+    /// Print JSON, one object per line
     #[arg(long, global = true)]
     pub json: bool,
 }
 
-/// What is said below `leasehold cache --help`.
+/// The text below `leasehold cache --help`.
 pub const CACHE_HELP: &str = "\
-CACHE-DIR is the --cache of a proxy, or the `cache=` of a mount or the directory that is mounted on. While that runs, it is asked; otherwise the cache is looked at directly, and what needs the origin (`warm`, `verify --origin`) says so.
-PATH leads from the root of the export: /src/main.c. Bytes of names that are no UTF-8 are written \\xHH, and a backslash \\\\; lines of --from are taken as they are.
+CACHE-DIR is the --cache of a proxy, the `cache=` of a mount, or a mount point. If a proxy or mount runs on it, the command asks that process; otherwise it reads the cache itself. `warm` and `verify --origin` need the origin, and fail unless a proxy or mount runs.
+PATH starts at the root of the export: /src/main.c. Bytes that are not UTF-8 are written \\xHH, and a backslash \\\\. Lines of --from are taken as they are.
 
 Examples:
   leasehold cache warm /var/cache/leasehold/filer /src /lib
@@ -122,33 +122,33 @@ Examples:
   leasehold cache pin /var/cache/leasehold/filer /toolchain
   leasehold cache verify /var/cache/leasehold/filer
 
-Exit codes: 0 done; 1 something failed, was not known, or was damaged, one line for each; 2 the command line was wrong.";
+Exit codes: 0 success; 1 something failed, was not known or was damaged, with one line for each; 2 wrong command line.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
 pub enum CacheCommand {
-    /// List what is known below a path, and how much of each file is here
+    /// List known names, and how much of each file is cached
     Ls(Ls),
-    /// Show all that is known of files: age, validity, completeness, pin, size, last use
+    /// Show everything known about files: age, validity, completeness, pin, size, last use
     Stat(Paths),
-    /// Sum up how much of the disk is used: of all, or below paths
+    /// Show disk usage, in total or below paths
     Du(MaybePaths),
-    /// Keep: the cleaner never takes the data of these files, nor of what is or comes below these directories
+    /// Pin files and directories: the cleaner never evicts their data, nor that of new files below them
     Pin(MaybePaths),
-    /// Take pins away
+    /// Remove pins
     Unpin(Unpin),
-    /// Fetch files, and everything below directories; what is whole already is skipped
+    /// Fetch files, and everything below directories; complete files are skipped
     Warm(Warm),
-    /// Take data off this disk, pinned or not; nothing happens at the origin
+    /// Drop data from this disk, pinned or not; the origin does not change
     Drop(Dropping),
-    /// Check what is on this disk against the checksums of what was stored; drop what is damaged
+    /// Compare the data on this disk with its checksums, and drop what is damaged
     Verify(Verify),
 }
 
-/// Which cache.
+/// A cache.
 #[derive(Debug, Args)]
 pub struct Directory {
-    /// The cache directory
+    /// The cache directory, or a mount point
     #[arg(value_name = "CACHE-DIR")]
     pub directory: PathBuf,
 }
@@ -156,35 +156,35 @@ pub struct Directory {
 /// `leasehold cache ls`
 #[derive(Debug, Args)]
 pub struct Ls {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub cache: Directory,
-    /// What to list [default: /]
+    /// The paths to list [default: /]
     #[arg(value_name = "PATH")]
     pub paths: Vec<std::ffi::OsString>,
-    /// Also what is below directories
+    /// Descend into directories
     #[arg(short = 'R', long)]
     pub recursive: bool,
 }
 
-/// A cache, and paths in it.
+/// A cache and paths in it.
 #[derive(Debug, Args)]
 pub struct Paths {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub cache: Directory,
-    /// Which files and directories
+    /// Files and directories
     #[arg(value_name = "PATH", required = true)]
     pub paths: Vec<std::ffi::OsString>,
 }
 
-/// A cache, and perhaps paths in it.
+/// A cache, and optional paths in it.
 #[derive(Debug, Args)]
 pub struct MaybePaths {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub cache: Directory,
-    /// Which files and directories; without any, all (`du`), or the list of pins (`pin`)
+    /// Files and directories; without any, the whole cache (`du`) or the list of pins (`pin`)
     #[arg(value_name = "PATH")]
     pub paths: Vec<std::ffi::OsString>,
 }
@@ -192,13 +192,13 @@ pub struct MaybePaths {
 /// `leasehold cache unpin`
 #[derive(Debug, Args)]
 pub struct Unpin {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub cache: Directory,
-    /// Which files and directories, as `leasehold cache pin CACHE-DIR` lists them
+    /// Files and directories, as `leasehold cache pin CACHE-DIR` lists them
     #[arg(value_name = "PATH", required_unless_present = "all")]
     pub paths: Vec<std::ffi::OsString>,
-    /// All pins
+    /// Remove all pins
     #[arg(long, conflicts_with = "paths")]
     pub all: bool,
 }
@@ -206,13 +206,13 @@ pub struct Unpin {
 /// `leasehold cache drop`
 #[derive(Debug, Args)]
 pub struct Dropping {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub cache: Directory,
-    /// Which files, and directories with all that is below them
+    /// Files, and directories with everything below them
     #[arg(value_name = "PATH", required_unless_present = "all")]
     pub paths: Vec<std::ffi::OsString>,
-    /// All data of this cache
+    /// Drop all data of this cache
     #[arg(long, conflicts_with = "paths")]
     pub all: bool,
 }
@@ -220,19 +220,20 @@ pub struct Dropping {
 /// `leasehold cache warm`
 #[derive(Debug, Args)]
 pub struct Warm {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub cache: Directory,
-    /// Which files, and directories with all that is below them [default: / with --newer]
+    /// Files, and directories with everything below them [default: / with --newer]
     #[arg(value_name = "PATH", required_unless_present_any = ["from", "newer"])]
     pub paths: Vec<std::ffi::OsString>,
-    /// Read more paths from this file, one a line; `-` is standard input
+    /// Read more paths from this file, one per line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
-    /// Only files that changed since: `2026-01-31`, `2026-01-31T12:00:00` (UTC), `@SECONDS`, or how long ago: `90m`, `36h`, `7d`
+    /// Only files that changed since: `2026-01-31`, `2026-01-31T12:00:00` (UTC), `@SECONDS`, or an age:
+    /// `90m`, `36h`, `7d`
     #[arg(long, value_name = "TIME")]
     pub newer: Option<Moment>,
-    /// Pin the paths first, so that they stay
+    /// Pin the paths first, so that the cleaner keeps them
     #[arg(long)]
     pub pin: bool,
     /// Read as this user and group of the origin [default: 0:0, which the origin may squash]
@@ -243,22 +244,22 @@ pub struct Warm {
 /// `leasehold cache verify`
 #[derive(Debug, Args)]
 pub struct Verify {
-    /// Which cache.
+    /// The cache.
     #[command(flatten)]
     pub cache: Directory,
-    /// Which files, and directories with all that is below them [default: all]
+    /// Files, and directories with everything below them [default: all]
     #[arg(value_name = "PATH")]
     pub paths: Vec<std::ffi::OsString>,
-    /// Compare with the bytes of the origin, too: reads everything there again
+    /// Compare with the origin's bytes, too: this reads every file there again
     #[arg(long)]
     pub origin: bool,
-    /// Only tell: do not drop what is damaged
+    /// Report what is damaged, but do not drop it
     #[arg(long)]
     pub keep: bool,
 }
 
 impl CacheCommand {
-    /// Which cache it is about.
+    /// The cache directory of the command.
     pub fn directory(&self) -> &std::path::Path {
         let cache = match self {
             CacheCommand::Ls(ls) => &ls.cache,
@@ -275,5 +276,5 @@ impl CacheCommand {
 
 fn parse_user(text: &str) -> Result<(u32, u32), String> {
     let ids = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-    ids.ok_or_else(|| format!("`{text}` is no user and group: write two numbers, such as 1000:1000"))
+    ids.ok_or_else(|| format!("`{text}` is not a user and group: write two numbers, such as 1000:1000"))
 }

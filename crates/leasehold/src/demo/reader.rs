@@ -1,4 +1,5 @@
-//! Reads a whole tree as a program would: list a directory, look each name up, read each file to its end.
+//! Reads a whole tree as a program does: lists a directory, looks up each name, and reads each file to its
+//! end.
 
 use std::hash::Hasher;
 
@@ -12,14 +13,14 @@ use crate::Failure;
 const AT_ONCE: usize = 4;
 const READ_BYTES: u32 = 1 << 20;
 
-/// What was read.
+/// The amount that was read.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Reading {
     /// Regular files.
     pub files: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Of names and contents, whatever the order they came in.
+    /// Over names and contents; independent of the order in which they were read.
     pub checksum: u64,
 }
 
@@ -31,7 +32,7 @@ impl Reading {
     }
 }
 
-/// Reads everything below the root of what is mounted.
+/// Reads everything below the root of the export.
 pub async fn read_tree(fs: &dyn FileSystem, progress: &ProgressBar) -> Result<Reading, Failure> {
     let caller = Caller::machine().with_freshness(Freshness::Open);
     let failed = |error: Error| Failure(format!("reading the sample tree failed: {error}"));

@@ -1,21 +1,21 @@
-//! The tree that the demo reads: what a small project looks like, with a few larger files.
+//! The tree that the demo reads: the files of a small project, and a few larger ones.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-/// The path under which it is exported.
+/// The exported path.
 pub const EXPORT: &str = "/sample";
-/// Files in it.
+/// The number of files.
 pub const FILES: usize = DIRECTORIES * FILES_EACH;
 
 const DIRECTORIES: usize = 10;
 const FILES_EACH: usize = 10;
 const KIB: usize = 1024;
 
-/// Makes the tree. Its files look an hour old: a file that was written this very moment might be written again within
-/// the same tick of the clock, and the cache would not trust what it read of it.
+/// Makes the tree, with times an hour in the past. A file written just now is racy (a second write could
+/// carry the same timestamp), so the cache would not trust what it read of it.
 pub fn make(root: &Path) -> io::Result<()> {
     let then = SystemTime::now() - Duration::from_secs(3600);
     let mut made = vec![root.to_path_buf()];
@@ -30,14 +30,14 @@ pub fn make(root: &Path) -> io::Result<()> {
         }
         made.push(path);
     }
-    // Directories last, after everything that changes them.
+    // Set the times of directories last, because adding an entry changes them.
     for path in made.iter().rev() {
         File::open(path)?.set_modified(then)?;
     }
     Ok(())
 }
 
-/// Mostly a few KiB; every tenth file a MiB.
+/// The content of a file: a few KiB, and for every tenth file a MiB.
 fn content(number: usize) -> Vec<u8> {
     let length = if number % 10 == 9 { 1024 * KIB } else { (1 + number * 7 % 32) * KIB };
     let mut word = number as u64 + 1;

@@ -1,15 +1,15 @@
-//! The one table that the demo prints.
+//! The table that the demo prints.
 
 use serde_json::{Map, Value, json};
 
 /// One reading of the tree.
 #[derive(Debug)]
 pub struct Row {
-    /// Which way.
+    /// Which way the tree was read.
     pub name: &'static str,
-    /// How long.
+    /// How long the reading took.
     pub seconds: f64,
-    /// Calls that the origin answered for it.
+    /// Calls that the origin answered meanwhile.
     pub origin_calls: u64,
     /// Bytes to and from the origin.
     pub origin_bytes: u64,
@@ -17,7 +17,7 @@ pub struct Row {
     pub files: u64,
     /// Bytes read.
     pub bytes: u64,
-    /// Of what was read.
+    /// Over all names and contents.
     pub checksum: u64,
     /// The origin's calls by procedure.
     pub calls: Vec<(&'static str, u64)>,

@@ -1,13 +1,13 @@
-//! `mount.leasehold`, `umount.leasehold`: how mount(8) and umount(8) call us, under names of their own (EXTERNAL HELPERS in
-//! their manuals).
+//! `mount.leasehold` and `umount.leasehold`: the names under which mount(8) and umount(8) call this program
+//! (see EXTERNAL HELPERS in their manuals).
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
-/// What mount(8) wants to hear of a failure.
+/// The exit code for a failure that mount(8) expects.
 pub const FAILED: u8 = 32;
 
-/// A name under which we are called.
+/// A name under which mount(8) or umount(8) calls this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Helper {
     /// `mount.leasehold SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]`
@@ -17,7 +17,7 @@ pub enum Helper {
 }
 
 impl Helper {
-    /// By the name of the program as it was called.
+    /// The helper that a program name stands for, if any.
     pub fn of(name: &OsStr) -> Option<Helper> {
         match Path::new(name).file_name()?.to_str()? {
             "mount.leasehold" | "mount.fuse.leasehold" => Some(Helper::Mount),
@@ -26,7 +26,8 @@ impl Helper {
         }
     }
 
-    /// The command line of `leasehold mount` or `leasehold umount`. `None` if there is nothing to be done (`mount -f`).
+    /// The command line of `leasehold mount` or `leasehold umount`. `None` if there is nothing to do (`mount
+    /// -f`).
     pub fn translate(self, mut arguments: impl Iterator<Item = OsString>) -> Option<Vec<OsString>> {
         let command = if self == Helper::Mount { "mount" } else { "umount" };
         let mut to: Vec<OsString> = vec!["leasehold".into(), command.into()];
@@ -37,7 +38,8 @@ impl Helper {
                     to.push("-o".into());
                     to.extend(arguments.next());
                 }
-                // The type is ours, and the name space is the one that we were started in.
+                // The type is always ours. The mount goes into the namespace in which this helper was
+                // started.
                 "-t" | "-N" => drop(arguments.next()),
                 flags if flags.starts_with('-') && flags.len() > 1 && !flags.starts_with("--") => {
                     for flag in flags.chars() {

@@ -1,4 +1,5 @@
-//! Where messages go: standard error as long as somebody looks at it, then a file or the system's log.
+//! Where messages go: to standard error at first; after the mount has gone to the background, to a file or
+//! the system log.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -9,7 +10,7 @@ use parking_lot::Mutex;
 
 use crate::Failure;
 
-/// Where the system listens.
+/// The socket of the system log.
 const SYSLOG: &str = "/dev/log";
 /// `LOG_DAEMON | LOG_NOTICE` (RFC 3164)
 const PRIORITY: &str = "<29>";
@@ -23,7 +24,7 @@ enum Sink {
     Nowhere,
 }
 
-/// A place to write messages to, as `tracing` wants it: each write is one message.
+/// A writer for `tracing`: each write is one message.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Log;
 
@@ -38,7 +39,7 @@ impl Write for Log {
             Sink::Syslog(socket) => {
                 let mut line = format!("{PRIORITY}leasehold[{}]: ", std::process::id()).into_bytes();
                 line.extend_from_slice(message.trim_ascii_end());
-                // A log that is full loses messages; it does not stop us.
+                // If the socket is full, the message is lost; logging never blocks.
                 let _ = socket.send(&line);
             }
             Sink::Nowhere => {}
@@ -51,7 +52,7 @@ impl Write for Log {
     }
 }
 
-/// One message as one line, in which nothing is obeyed.
+/// One message as one line, with its control characters escaped.
 fn line(message: &[u8]) -> Vec<u8> {
     let text = String::from_utf8_lossy(message);
     let (text, end) = text.strip_suffix('\n').map_or((&text[..], ""), |text| (text, "\n"));
@@ -60,7 +61,7 @@ fn line(message: &[u8]) -> Vec<u8> {
     line
 }
 
-/// A file to log to, opened while somebody can be told that it cannot be.
+/// Opens the log file. Called while standard error can still take the error.
 pub fn open(path: &Path) -> Result<File, Failure> {
     let opened = File::options().create(true).append(true).open(path);
     opened.map_err(|error| {
@@ -68,7 +69,7 @@ pub fn open(path: &Path) -> Result<File, Failure> {
     })
 }
 
-/// From now on messages go to the file, or to the system's log.
+/// From now on, messages go to the file, or to the system log.
 pub fn leave_stderr(file: Option<File>) {
     let syslog = || {
         let socket = UnixDatagram::unbound().ok()?;

@@ -1,31 +1,31 @@
-//! A line in libmount's table that sends umount(8) to our helper.
+//! An entry in libmount's table that makes umount(8) call our helper.
 //!
-//! umount(8) learns the type of a directory from statfs(2), which says no more than `fuse`, and would look for
-//! `umount.fuse`, the helper of all such file systems. A directory that has an entry in libmount's own table is looked up
-//! there first, and `helper=leasehold` in it means `/sbin/umount.leasehold`, for every user. mount(8) with `--fake` writes
-//! such an entry and mounts nothing, as it does for libfuse.
+//! umount(8) learns the type of a directory from statfs(2), which only says `fuse`, and would look for
+//! `umount.fuse`, the helper of all FUSE file systems. It looks in libmount's own table first. The entry
+//! `helper=leasehold` there means `/sbin/umount.leasehold`, for every user. mount(8) with `--fake` writes
+//! such an entry and mounts nothing; libfuse uses it in the same way.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::KIND;
 
-/// An entry; it goes with the value.
+/// An entry; dropping the value removes it.
 #[derive(Debug)]
 pub struct Marker(Option<PathBuf>);
 
 impl Drop for Marker {
     fn drop(&mut self) {
         let Some(directory) = &self.0 else { return };
-        // The next mount there may be of ours, and have an entry of its own.
+        // The next mount of ours may be there already, with an entry of its own.
         if !matches!(mount::mounted_at(directory), Some((kind, _)) if kind == KIND) {
             run(Command::new("umount").args(["--no-canonicalize", "-i", "--fake", "--"]).arg(directory));
         }
     }
 }
 
-/// Writes the entry, with the words of mount(8) that belong there. Where it cannot be, umount(8) does not wait for us; that
-/// is no reason not to mount.
+/// Writes the entry, with the options of mount(8) that belong there. If that fails, the mount works all the
+/// same, but umount(8) does not wait for it.
 pub fn set(source: &str, directory: &Path, words: &[String]) -> Marker {
     if !rustix::process::geteuid().is_root() {
         return Marker(None);

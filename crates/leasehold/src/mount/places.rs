@@ -1,11 +1,11 @@
-//! Which cache and which process belong to which mount: two files per mount in a directory that does not outlive
-//! the run of the machine.
+//! Records which cache and which process belong to a mount: two files per mount, in a directory that a
+//! reboot clears.
 
 use std::path::{Path, PathBuf};
 
 use crate::state;
 
-/// One mount's entry; it goes with the value.
+/// The record of one mount; dropping the value removes it.
 #[derive(Debug)]
 pub struct Place(Option<(PathBuf, PathBuf)>);
 
@@ -20,7 +20,8 @@ impl Drop for Place {
     }
 }
 
-/// Writes down that this cache is mounted there, by this process. That it cannot be is no reason not to mount.
+/// Records the cache of a mount, and this process. If the record cannot be written, the mount works without
+/// it.
 pub fn remember(mounted: &Path, cache: &Path) -> Place {
     let write = || {
         let directory = directory()?;
@@ -34,28 +35,29 @@ pub fn remember(mounted: &Path, cache: &Path) -> Place {
     Place(write())
 }
 
-/// Where the process of an entry is written. No other mount has an entry of this name.
+/// The file that records the process. `_p` is not an escape of [`name`], so no other mount has this name.
 fn beside(path: &Path) -> PathBuf {
     let mut path = path.as_os_str().to_owned();
     path.push("_process");
     path.into()
 }
 
-/// The process of what is mounted there.
+/// The process of the mount on a directory.
 pub fn process_of(mounted: &Path) -> Option<i32> {
     let absolute = std::path::absolute(mounted).ok()?;
     std::fs::read_to_string(beside(&directory()?.join(name(&absolute)))).ok()?.parse().ok()
 }
 
-/// The cache of what is mounted there.
+/// The cache of the mount on a directory.
 pub fn cache_of(mounted: &Path) -> Option<PathBuf> {
-    // The directory itself is not looked at: its server may be away.
+    // Do not touch the directory itself, because its server may be away.
     let absolute = std::path::absolute(mounted).ok()?;
     let written = std::fs::read_to_string(directory()?.join(name(&absolute))).ok()?;
     Some(written.into())
 }
 
-/// Slashes and what else is special, in a way that keeps names apart.
+/// A file name for a mount point: a slash becomes `-`, and other special bytes are escaped, so different
+/// paths differ.
 fn name(mounted: &Path) -> String {
     use std::os::unix::ffi::OsStrExt;
     let spelt = |byte: &u8| match byte {
@@ -63,7 +65,7 @@ fn name(mounted: &Path) -> String {
         byte if byte.is_ascii_alphanumeric() || *byte == b'.' => (*byte as char).to_string(),
         byte => format!("_{byte:02x}"),
     };
-    // However it was typed: `/mnt/` is `/mnt`.
+    // `/mnt/` and `/mnt` name the same mount point.
     let bytes = mounted.as_os_str().as_bytes();
     let length = bytes.iter().rposition(|byte| *byte != b'/').map_or(0, |last| last + 1);
     bytes[..length].iter().map(spelt).collect()

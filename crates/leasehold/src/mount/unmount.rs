@@ -1,4 +1,4 @@
-//! `leasehold umount`: out of sight at once, and back when all that was written is stored.
+//! `leasehold umount`: detaches the mount at once, and returns when all dirty data is stored.
 
 use std::path::Path;
 use std::time::Duration;
@@ -9,10 +9,10 @@ use super::{KIND, guardian, places};
 use crate::departure::{Stage, Waiting};
 use crate::{Failure, cli, output};
 
-/// A process takes no longer to notice that its mount is gone everywhere.
+/// How long a process may take to notice that its mount is gone from every namespace.
 const NOTICED: Duration = Duration::from_secs(5);
 
-/// Unmounts, and waits for the mount's process unless told otherwise.
+/// Unmounts. Unless told otherwise, waits for the mount's process.
 pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     let directory = std::path::absolute(&arguments.directory)
         .map_err(|error| Failure(format!("cannot unmount {}: {error}", arguments.directory.display())))?;
@@ -24,10 +24,10 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     };
     if !matches!(mount::mounted_at(&directory), Some((kind, _)) if kind == KIND) {
         return match waiting.filter(|waiting| waiting.last.stage != Stage::Running) {
-            // Somebody else has unmounted it, or has not waited.
+            // It is unmounted already: by another program, or by an earlier `umount` that did not wait.
             Some(waiting) if !arguments.lazy => waiting.ended(&at.to_string()).await,
             _ => Err(Failure(format!(
-                "nothing of ours is mounted on {at}; `findmnt -t fuse.leasehold` lists what is"
+                "nothing of Leasehold is mounted on {at}; `findmnt -t fuse.leasehold` lists its mounts"
             ))),
         };
     }
@@ -35,10 +35,10 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
     let connection = mount::mounted_at(&directory).map(|(_, connection)| connection);
     unmount(&directory, arguments)?;
     let Some(mut waiting) = waiting else {
-        // A bind mount of one of ours has no process of its own, and leaves nothing to store.
+        // A bind mount of one of our mounts has no process of its own and leaves nothing to store.
         if silent && !connection.is_some_and(mount::has_mounts) {
             output::tell(format_args!(
-                "{at} is unmounted; its process does not say what is left to store: wait until it has ended"
+                "{at} is unmounted; its process does not report what is left to store: wait until it has exited"
             ));
         }
         return Ok(());
@@ -47,14 +47,14 @@ pub async fn run(arguments: &cli::Umount) -> Result<(), Failure> {
         let left = waiting.last.left;
         if left.files > 0 {
             output::tell(format_args!(
-                "{at} is out of sight; {left}, and its process goes on until they are; `leasehold umount {at}` waits for it"
+                "{at} is detached; {left}, and its process runs until then; `leasehold umount {at}` waits for it"
             ));
         }
         return Ok(());
     }
     if !waiting.begun(NOTICED).await {
         output::tell(format_args!(
-            "{at} is unmounted here, and mounted elsewhere still, as in another mount namespace: its process goes on"
+            "{at} is unmounted here, and mounted elsewhere still (perhaps in another mount namespace), so its process goes on"
         ));
         return Ok(());
     }
@@ -69,6 +69,8 @@ fn unmount(directory: &Path, arguments: &cli::Umount) -> Result<(), Failure> {
     };
     mount::unmount(directory, how).map_err(|error| {
         let at = directory.display();
-        Failure(format!("cannot unmount {at}: {error}; end what uses it (fuser -m {at}), or give --lazy"))
+        Failure(format!(
+            "cannot unmount {at}: {error}; stop the programs that use it (fuser -m {at}), or pass --lazy"
+        ))
     })
 }

@@ -1,4 +1,4 @@
-//! The words behind `-o`: those of nfs(5), of mount(8) and fstab(5), and a few of our own.
+//! The options behind `-o`: those of nfs(5), of mount(8) and fstab(5), and a few of our own.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -11,14 +11,14 @@ use crate::Failure;
 use crate::cli::cache::{Keeping, OfflineAnswer};
 use crate::cli::parse_size;
 
-/// What the words said.
+/// The parsed options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Words {
     /// `ro`
     pub read_only: bool,
-    /// `nosuid`, unless `suid` says otherwise: the server's root would be root here.
+    /// `nosuid`, unless `suid` is given: a setuid program of the server's root would run as root here.
     pub nosuid: bool,
-    /// `nodev`, unless `dev` says otherwise, for the same reason.
+    /// `nodev`, unless `dev` is given, for the same reason.
     pub nodev: bool,
     /// `noexec`
     pub noexec: bool,
@@ -26,7 +26,7 @@ pub struct Words {
     pub noatime: bool,
     /// `sync`
     pub sync: bool,
-    /// `allow_other`: for root, unless it is taken back.
+    /// `allow_other`: the default for root.
     pub allow_other: bool,
     /// `nolock`, `local_lock=all`
     pub local_locks: bool,
@@ -34,23 +34,24 @@ pub struct Words {
     pub passthrough: bool,
     /// `cache=DIR`
     pub cache: Option<PathBuf>,
-    /// `cachesize=SIZE`, `minfree=SIZE`, `offline=read`, `nofill`: how much is kept, and what is answered without the server.
+    /// `cachesize=SIZE`, `minfree=SIZE`, `offline=read`, `nofill`: how much the cache keeps, and whether it
+    /// answers without the server.
     pub keeping: Keeping,
     /// `log=FILE`
     pub log: Option<PathBuf>,
-    /// `retry=MINUTES`: how long a server that does not answer is waited for.
+    /// `retry=MINUTES`: how long to wait for a server that does not answer.
     pub retry: Duration,
-    /// `_netdev`, `x-…`: not for us, but for mount(8) and others to find again.
+    /// `_netdev`, `x-…`: not used here, but kept for mount(8) and others.
     pub remembered: Vec<String>,
 }
 
-/// What is known besides the words of nfs(5).
+/// The options besides those of nfs(5).
 const OURS: &str = "ro, rw, remount, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, sync, async, allow_other, \
      noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, log, retry, and those that \
-     only fstab reads";
+     only fstab uses";
 
 impl Words {
-    /// Before any word.
+    /// The defaults.
     pub fn new() -> Words {
         Words {
             read_only: false,
@@ -70,10 +71,11 @@ impl Words {
         }
     }
 
-    /// Takes words, separated by commas; those for the server go to the URL. `sloppy` passes over what nobody knows.
+    /// Parses options that commas separate; those for the server go to the URL. With `sloppy`, unknown
+    /// options are ignored.
     ///
     /// # Errors
-    /// Names the word.
+    /// Names the option that is unknown or wrong.
     pub fn take(&mut self, text: &str, url: &mut Url, sloppy: bool) -> Result<(), Failure> {
         for word in text.split(',').filter(|word| !word.is_empty()) {
             if self.own(word)? {
@@ -91,7 +93,7 @@ impl Words {
         Ok(())
     }
 
-    /// One of ours? Those that mean the same to us either way, or nothing, are taken silently.
+    /// Parses one of our options; false if it is not ours. Options that have no effect here are accepted.
     fn own(&mut self, word: &str) -> Result<bool, Failure> {
         let (name, value) = match word.split_once('=') {
             Some((name, value)) => (name, Some(value)),
@@ -100,20 +102,21 @@ impl Words {
         let wants = |wanted: &str| Failure(format!("option `{word}`: {wanted}"));
         let text = |wanted: &str| value.filter(|value| !value.is_empty()).ok_or_else(|| wants(wanted));
         match name {
-            "cache" => self.cache = Some(text("name a directory, as cache=/var/cache/x")?.into()),
-            "cachesize" => self.keeping.cache_size = parse_size(text("a size, as 10G")?).map_err(Failure)?,
-            "minfree" => self.keeping.min_free = parse_size(text("a size, as 1G")?).map_err(Failure)?,
+            "cache" => self.cache = Some(text("name a directory, such as cache=/var/cache/x")?.into()),
+            "cachesize" => self.keeping.cache_size = parse_size(text("write e.g. 10G")?).map_err(Failure)?,
+            "minfree" => self.keeping.min_free = parse_size(text("write e.g. 1G")?).map_err(Failure)?,
             "offline" => {
                 self.keeping.offline = match value {
                     Some("wait") => OfflineAnswer::Wait,
                     Some("read") => OfflineAnswer::Read,
-                    _ => return Err(wants("`wait`, or `read`: whole files as they were last known")),
+                    _ => return Err(wants("write `wait`, or `read` to read complete files as last known")),
                 }
             }
-            "log" => self.log = Some(text("name a file, as log=/var/log/x")?.into()),
+            "log" => self.log = Some(text("name a file, such as log=/var/log/x")?.into()),
             "retry" => {
-                let minutes: u64 =
-                    text("minutes")?.parse().map_err(|_| wants("a number of minutes, as retry=2"))?;
+                let minutes: u64 = text("write a number of minutes, such as retry=2")?
+                    .parse()
+                    .map_err(|_| wants("write a number of minutes, such as retry=2"))?;
                 self.retry = Duration::from_secs(minutes.min(1_000_000) * 60);
             }
             "local_lock" => {
@@ -122,7 +125,7 @@ impl Words {
                     Some("all") => true,
                     _ => {
                         return Err(wants(
-                            "`all` or `none`: flock and posix cannot be told apart at the server",
+                            "write `all` or `none`: flock and POSIX locks are the same at the server",
                         ));
                     }
                 }
@@ -158,11 +161,11 @@ impl Words {
             "nofill" => self.keeping.no_fill = true,
             "passthrough" => self.passthrough = true,
             "nopassthrough" => self.passthrough = false,
-            // As mount(8) has it for mounts of users.
+            // mount(8) implies these flags for mounts by users.
             "user" | "users" | "owner" | "group" => {
                 (self.nosuid, self.nodev, self.noexec) = (true, true, name != "owner" && name != "group");
             }
-            // What is mounted already is looked for before: see `remount`.
+            // `remount` is handled before this: see that module.
             "remount" | "defaults" | "auto" | "noauto" | "nouser" | "nofail" | "diratime" | "nodiratime"
             | "norelatime" | "lazytime" | "nolazytime" | "silent" | "loud" | "fg" | "intr" | "nointr" => {}
             _ => return false,
@@ -170,7 +173,7 @@ impl Words {
         true
     }
 
-    /// How writes are delayed: not at all where each is to be at the server before it returns.
+    /// How writes are delayed. `None` if every write must reach the server before it returns.
     pub fn write_behind(&self, url: &Url) -> Option<WriteBehind> {
         // nfs(5): with noac, writes are synchronous.
         if self.sync || !url.options.cache.ac {
@@ -180,7 +183,7 @@ impl Words {
         Some(WriteBehind { wsize: url.options.wsize.unwrap_or(usual.wsize), ..usual })
     }
 
-    /// What `findmnt` and `df` show: the source as it was given, and the port if that was given apart from it.
+    /// The source that `findmnt` and `df` show: as it was given, with the port if an option gave the port.
     pub fn shown(given: &str, url: &Url) -> String {
         match url.options.port {
             Some(port) if url.port != Some(port) => Url { port: Some(port), ..url.clone() }.to_string(),
@@ -188,7 +191,7 @@ impl Words {
         }
     }
 
-    /// Where and how to mount.
+    /// The mount point, and the flags of mount(8).
     pub fn target(&self, directory: PathBuf, source: String) -> Target {
         let mut target = Target::new(directory, source);
         target.read_only = self.read_only;
@@ -201,12 +204,12 @@ impl Words {
     }
 }
 
-/// `nfs://…`, or `server:/export` as mount(8) has it.
+/// Parses `nfs://…`, or `server:/export` as mount(8) writes it.
 pub fn source(text: &str) -> Result<Url, Failure> {
     if text.contains("://") {
         return Url::parse(text).map_err(|error| Failure(error.to_string()));
     }
-    let bad = || Failure(format!("`{text}` is no server: write nfs://SERVER/EXPORT or SERVER:/EXPORT"));
+    let bad = || Failure(format!("`{text}` is not a server: write nfs://SERVER/EXPORT or SERVER:/EXPORT"));
     let colon = if text.starts_with('[') { text.find("]:").map(|at| at + 1) } else { text.find(":/") };
     let (host, path) = text.split_at(colon.ok_or_else(bad)?);
     let path = path[1..].replace('%', "%25").replace('?', "%3f");

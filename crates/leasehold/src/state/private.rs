@@ -1,8 +1,9 @@
-//! Directories that hold what clients and users keep from each other: data of files, handles, what is held at the origin.
+//! Private directories: they hold file data, handles, and state at the origin, which other users must not
+//! see.
 //!
-//! Nobody else may read or change what is in them, whoever made them. The modes of a directory of ours that another user
-//! may enter or read are made stricter (systemd's `CacheDirectory=` is 0755). Where another user could have left something,
-//! nothing is believed: such a directory is refused.
+//! No other user may read or change their contents, whichever program made the directory. If other users may
+//! enter or read a directory of ours, its mode is made stricter (systemd makes its `CacheDirectory=` 0755).
+//! If another user may write to the directory, its contents cannot be trusted, and it is refused.
 
 use std::fs::{File, Metadata, Permissions};
 use std::io;
@@ -11,17 +12,17 @@ use std::path::Path;
 
 use crate::Failure;
 
-/// For the group and all others.
+/// Mode bits of the group and others.
 const FOREIGN: u32 = 0o077;
-/// To write, for the same.
+/// Their write bits.
 const FOREIGN_WRITE: u32 = 0o022;
-/// Where entries of a directory are looked at as well.
+/// Subdirectories whose entries are checked, too.
 const BELOW: [&str; 3] = ["state", "objects", "index"];
 
-/// Refuses a last component that is another user's symbolic link.
+/// Refuses a path whose last component is a symbolic link of another user.
 ///
 /// # Errors
-/// What is wrong with it.
+/// If it is one.
 pub fn check_link(directory: &Path) -> Result<(), Failure> {
     match std::fs::symlink_metadata(directory) {
         Ok(found) if found.is_symlink() && !is_trusted(found.uid()) => Err(Failure(format!(
@@ -33,10 +34,10 @@ pub fn check_link(directory: &Path) -> Result<(), Failure> {
     }
 }
 
-/// Makes a directory, and what is in it, private.
+/// Makes a directory and its contents private.
 ///
 /// # Errors
-/// If it is another user's, if another user may write to it, or if there are symbolic links in it.
+/// If it belongs to another user, if another user may write to it, or if there are symbolic links in it.
 pub fn secure(directory: &Path) -> Result<(), Failure> {
     let unusable = |path: &Path, error: io::Error| {
         Failure(format!("cannot use {}: {error}; name another directory", path.display()))
@@ -44,7 +45,7 @@ pub fn secure(directory: &Path) -> Result<(), Failure> {
     let opened = open_directory(directory).map_err(|error| unusable(directory, error))?;
     let found = opened.metadata().map_err(|error| unusable(directory, error))?;
     judge(directory, &found)?;
-    // A directory that was named by mistake keeps its modes.
+    // A directory that is not ours was given by mistake; leave its modes alone.
     if !is_leaseholds(directory).map_err(|error| unusable(directory, error))? {
         return Ok(());
     }
@@ -59,7 +60,7 @@ pub fn secure(directory: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Is it empty, or has an earlier process of ours had its lock there?
+/// Is it ours: empty, or with the lock file of an earlier process?
 fn is_leaseholds(directory: &Path) -> io::Result<bool> {
     let has_lock = std::fs::symlink_metadata(directory.join("lock")).is_ok();
     Ok(has_lock || std::fs::read_dir(directory)?.next().is_none())
@@ -79,7 +80,7 @@ fn judge(path: &Path, found: &Metadata) -> Result<(), Failure> {
     }
     if found.mode() & FOREIGN_WRITE != 0 {
         return Err(Failure(format!(
-            "other users may write to {path} (mode {:04o}), and what is in it may be theirs; name a new directory",
+            "other users may write to {path} (mode {:04o}), so its contents cannot be trusted; name a new directory",
             found.mode() & 0o7777
         )));
     }
@@ -93,7 +94,8 @@ fn tighten(file: &File, found: &Metadata) -> io::Result<()> {
     file.set_permissions(Permissions::from_mode(found.mode() & 0o7777 & !FOREIGN))
 }
 
-/// Refuses symbolic links among the entries of a directory that is ours alone, and makes the entries as strict as it is.
+/// Refuses symbolic links among the entries of a private directory, and makes the modes of the entries as
+/// strict.
 fn look_into(directory: &Path) -> Result<(), Failure> {
     let unusable = |error: io::Error| {
         Failure(format!("cannot read {}: {error}; name another directory", directory.display()))
@@ -112,7 +114,8 @@ fn look_into(directory: &Path) -> Result<(), Failure> {
                 path.display()
             )));
         }
-        // A key that others could read is no secret any more: it is refused where it is used.
+        // A key that others could read is not secret any more. Leave its mode, so that loading the key
+        // refuses it.
         let is_key = entry.file_name() == "handle.key";
         if !is_key && (found.is_file() || found.is_dir()) && found.mode() & FOREIGN != 0 {
             let opened =
@@ -207,7 +210,7 @@ mod tests {
     fn a_directory_of_another_user_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         if !rustix::process::geteuid().is_root() {
-            // Only root can give it away; root's own is another user's.
+            // Only root can give a directory away; another user tries one that belongs to root.
             let refused = secure(Path::new("/usr")).unwrap_err();
             assert!(refused.0.contains("belongs to user 0"), "{}", refused.0);
             return;

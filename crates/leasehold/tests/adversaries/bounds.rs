@@ -1,5 +1,5 @@
-//! Peers that take all they can get: connections, descriptors, memory. A client beside them is served as before, and the
-//! process stays within its bounds.
+//! Peers that take as many connections and descriptors and as much memory as they can. Another client gets
+//! the same service as before, and the process stays within its limits.
 
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -9,20 +9,20 @@ use tokio::io::AsyncWriteExt;
 use crate::program::{Running, Tree};
 use crate::wire::{Wire, connect, rss};
 
-/// The client that is to be served.
+/// The client that must be served.
 const LISTED: Ipv4Addr = Ipv4Addr::LOCALHOST;
 const STRANGER: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const GREEDY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 3);
 const LISTED_BOTH: &str = "127.0.0.1,127.0.0.3";
 
-/// Fewer than the attackers make connections.
+/// Fewer than the connections that the attackers make.
 const DESCRIPTORS: &str = "700";
 const MIB: usize = 1 << 20;
-/// `--memory-in-flight` of all tests here, and what the process may grow by under attack: as much, and what the system's
-/// allocator loses between pieces.
+/// `--memory-in-flight` of all tests here. The process may grow by as much under attack, and by what the
+/// system's allocator loses to fragmentation.
 const LIMIT: &str = "48M";
 const GROWTH_MAX: usize = 96 * MIB;
-/// A call takes no longer under attack, or than three times what it took before.
+/// The longest a call may take under attack, unless three times its duration before is longer.
 const SLOW: Duration = Duration::from_millis(150);
 
 fn serve(tree: &Tree, clients: &str) -> Vec<String> {
@@ -51,7 +51,7 @@ fn start_with(arguments: &[String], descriptors: &str) -> Running {
     Running::start_limited(&arguments.iter().map(String::as_str).collect::<Vec<_>>(), descriptors)
 }
 
-/// The slowest but one of a hundred calls.
+/// The second slowest of a hundred calls.
 async fn p99(client: &mut Wire, root: &[u8]) -> Duration {
     let mut taken = Vec::new();
     for _ in 0..100 {
@@ -63,7 +63,7 @@ async fn p99(client: &mut Wire, root: &[u8]) -> Duration {
     taken[98]
 }
 
-/// Attacks while a listed client is served, and looks at what the process has grown to meanwhile.
+/// Attacks while a listed client is served, and checks how far the process has grown.
 async fn is_served_beside<T>(server: &Running, attack: impl AsyncFnOnce() -> T) {
     let mut client = Wire::connect(LISTED, &server.address).await;
     let root = client.mount("/export").await;
@@ -71,14 +71,14 @@ async fn is_served_beside<T>(server: &Running, attack: impl AsyncFnOnce() -> T) 
     let attackers = attack().await;
     let during = p99(&mut client, &root).await;
     assert!(during <= (3 * before).max(SLOW), "{during:?} under attack, {before:?} before");
-    // Until it has grown as far as it does.
+    // Wait until the process does not grow any more.
     let mut most = 0;
     while rss(server) > most {
         most = rss(server);
         assert!(most <= idle + GROWTH_MAX, "{} MiB, {} before", most / MIB, idle / MIB);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // A new one gets in, and all that the server does goes on.
+    // A new client can connect, and all its calls succeed.
     let mut late = Wire::connect(LISTED, &server.address).await;
     assert_eq!(late.getattr(&root).await, 0);
     let file = late.lookup(&root, "file").await.unwrap();
@@ -134,7 +134,7 @@ async fn records_that_are_never_finished_take_no_more_than_the_limit() {
             let mut stream = connect(GREEDY, &server.address, None).await.unwrap();
             let record = vec![b'x'; 2 * MIB];
             stream.write_u32(((2 * MIB) as u32 + 4) | (1 << 31)).await.unwrap();
-            // What is not taken is left with the system, as far as it takes it.
+            // Bytes that the server does not read stay in the socket buffers, as far as they fit.
             let _ = tokio::time::timeout(Duration::from_millis(10), stream.write_all(&record)).await;
             held.push(stream);
         }

@@ -1,8 +1,10 @@
-//! What a proxy and a server keep, cut, torn and flipped between two lives: the next life starts, and serves what is there.
+//! Damages the files of a proxy and a server between two incarnations: cut, torn and with flipped bits. The
+//! next incarnation starts and serves the true content.
 //!
-//! Damaged is every file of the state and cache directories, by seed, with three exceptions: the handle key, of which any 16
-//! bytes are one; `format`, which says whose the cache is, and without which the program refuses to start, in one line; and
-//! the insides of cached data, which a READ does not check (`leasehold cache verify` does). Those are cut.
+//! The seed chooses the damage among all files of the state and cache directories, with three exceptions.
+//! Any 16 bytes are a valid handle key. Without `format`, which names the owner of the cache, the program
+//! refuses to start, with one line. Cached data is only cut, because a READ does not check its content
+//! (`leasehold cache verify` does).
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
@@ -16,12 +18,13 @@ use crate::program::{Running, Tree};
 
 const FILES: usize = 12;
 const PAGE: u64 = 4096;
-/// In the test run; `DAMAGE_SEEDS` sets another number.
+/// Seeds in the test run; `DAMAGE_SEEDS` sets another number.
 const SEEDS: u64 = 4;
-/// How long the second lives hold everybody, since who held something in the first does not come back.
+/// How long the second incarnations keep their clients waiting for holders of the first, which do not come
+/// back.
 const LEASE_SECONDS: &str = "5";
 
-/// xorshift64*: the same in every run.
+/// xorshift64*, the same sequence in every run.
 struct Random(u64);
 
 impl Random {
@@ -50,7 +53,7 @@ fn files(directory: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Damages a file, or leaves it alone. Says what was done.
+/// Damages a file or leaves it alone. Returns a description of the damage.
 fn damage(path: &Path, random: &mut Random) -> Option<String> {
     let file = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
     let length = file.metadata().unwrap().len();
@@ -68,7 +71,7 @@ fn damage(path: &Path, random: &mut Random) -> Option<String> {
             "flipped"
         }
         2 if !is_data => {
-            // The second half of a page has not been written.
+            // The second half of a page was not written.
             let from = (at / PAGE * PAGE + PAGE / 2).min(length);
             let to = (at / PAGE * PAGE + PAGE).min(length);
             file.write_all_at(&vec![0; (to - from) as usize], from).unwrap();
@@ -96,7 +99,7 @@ fn name(number: usize) -> String {
     format!("file{number}")
 }
 
-/// Everything as it is, by all names, through a client that knows nothing of before.
+/// The content of all files, by name, read through a new client.
 async fn all(server: &Running, vers: &str) -> BTreeMap<String, Vec<u8>> {
     let (fs, caller) = (connect(server, vers).await, Caller::unix(0, 0, &[]));
     let root = fs.root(&caller).await.unwrap().handle;
@@ -125,7 +128,7 @@ fn expected(generation: impl Fn(usize) -> u8) -> BTreeMap<String, Vec<u8>> {
     (0..FILES).map(|number| (name(number), content(number, generation(number)))).collect()
 }
 
-/// Work of one life: reads, changes through the proxy, and an open that outlives it.
+/// The work of one incarnation: reads, and changes through the proxy.
 async fn live(proxy: &Running) {
     all(proxy, "3").await;
     all(proxy, "4.2").await;
@@ -146,7 +149,7 @@ async fn live(proxy: &Running) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whatever_is_damaged_between_two_lives_the_next_one_serves_what_is_there() {
     let seeds = std::env::var("DAMAGE_SEEDS").map_or(SEEDS, |seeds| seeds.parse().unwrap());
-    // At once, since each may wait for a lease of its own.
+    // Run them at the same time, because each may wait for a lease to expire.
     let mut playing: tokio::task::JoinSet<()> = (1..=seeds).map(play).collect();
     while let Some(played) = playing.join_next().await {
         played.unwrap();
@@ -196,7 +199,7 @@ async fn play(seed: u64) {
     for vers in ["3", "4.2"] {
         assert!(all(&proxy, vers).await == expected(generation), "seed {seed}: {done:#?}");
     }
-    // It keeps what it is told from now on, and both end in order.
+    // The incarnation keeps new changes, and both processes shut down cleanly.
     live(&proxy).await;
     assert!(all(&origin, "3").await == expected(generation), "seed {seed}: {done:#?}");
     for said in [proxy.terminate(), origin.terminate()] {

@@ -1,5 +1,5 @@
-//! Other users of the machine: what is in the directories of a proxy and a server is neither theirs to read nor to lead
-//! astray.
+//! Other users of the machine can neither read the directories of a proxy and a server nor redirect their
+//! files.
 
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -14,7 +14,7 @@ fn chmod(path: impl AsRef<Path>, mode: u32) {
     std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
 }
 
-/// All that another user could use below a directory.
+/// All entries below a directory that are open to other users.
 fn open_to_others(directory: &Path) -> Vec<(PathBuf, u32)> {
     let mut found = Vec::new();
     let mut left = vec![directory.to_owned()];
@@ -34,7 +34,7 @@ fn open_to_others(directory: &Path) -> Vec<(PathBuf, u32)> {
 async fn what_a_proxy_and_a_server_keep_is_for_their_user_alone() {
     let tree = Tree::new();
     std::fs::write(tree.path("served/file"), vec![b's'; 200 << 10]).unwrap();
-    // As systemd makes CacheDirectory= and StateDirectory=.
+    // systemd makes CacheDirectory= and StateDirectory= with this mode.
     chmod(tree.path("cache"), 0o755);
     chmod(tree.path("state"), 0o755);
     let origin = tree.serve();

@@ -1,5 +1,5 @@
-//! The program against those who mean it ill: each finding of a hostile review is a test here or, where the wire is enough,
-//! in `server/tests/v4_state/adversaries`.
+//! The program against hostile users and peers. Each finding of a hostile review is a test here, or in
+//! `server/tests/v4_state/adversaries` where the wire protocol is enough.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod bounds;

@@ -1,5 +1,5 @@
-//! Users who lost a right at the origin: through a proxy they read nothing that is newer than the last proof of it, whatever
-//! the proxy has open there.
+//! Users who lost a right at the origin. Through a proxy they read nothing newer than the last proof of the
+//! right, whatever the proxy has open at the origin.
 
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ struct Site {
     tree: Tree,
     _origin: Running,
     _proxy: Running,
-    /// A client of the proxy, and one of the origin.
+    /// A client of the proxy, then a client of the origin.
     through: Arc<dyn FileSystem>,
     direct: Arc<dyn FileSystem>,
 }
@@ -45,7 +45,7 @@ impl Site {
         Site { tree, _origin: origin, _proxy: proxy, through, direct }
     }
 
-    /// A file of the owner that the group may read.
+    /// Makes a file of the owner that the group may read.
     fn put(&self, name: &str) {
         let path = self.tree.path(&format!("served/{name}"));
         std::fs::write(&path, vec![b'o'; BYTES]).unwrap();
@@ -53,7 +53,7 @@ impl Site {
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o640)).unwrap();
     }
 
-    /// The owner takes the right away and writes, at the origin.
+    /// At the origin, the owner revokes the right and writes.
     async fn revoke(&self, name: &str) {
         let file = find(&self.direct, name).await;
         let set = SetAttributes { mode: Some(0o600), ..SetAttributes::default() };
@@ -92,7 +92,8 @@ async fn a_user_who_lost_the_right_reads_nothing_new_through_a_proxy() {
         assert_eq!(read(&site.through, &member(), &file, 0).await, Ok(b'o'), "{origin} {client}");
         site.revoke("file").await;
         for offset in [0, 64 << 10, 0] {
-            // By the attributes or without having looked, by what is cached or not, by an open of the proxy's or not.
+            // The reads come with and without a preceding GETATTR, from the cache or not, and under an open
+            // of the proxy or not.
             let got = read(&site.through, &member(), &file, offset).await;
             assert!(matches!(got, Ok(b'o') | Err(Status::Access)), "{origin} {client}: {got:?}");
             let mode = site.through.getattr(&member(), &file).await.unwrap().mode;
@@ -103,7 +104,7 @@ async fn a_user_who_lost_the_right_reads_nothing_new_through_a_proxy() {
         let granted = site.through.access(&member(), &file, AccessMask::READ).await.unwrap().granted;
         assert!(granted.is_empty());
         assert_eq!(read(&site.through, &owner(), &file, 0).await, Ok(b'N'), "{origin} {client}");
-        // It is cached now, and the proxy has it open: for whom, the origin says.
+        // Now the proxy has the data cached and open. The origin still decides which users may read it.
         for offset in [0, 64 << 10] {
             assert_eq!(read(&site.through, &member(), &file, offset).await, Err(Status::Access));
             assert_eq!(

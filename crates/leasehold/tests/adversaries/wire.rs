@@ -1,4 +1,4 @@
-//! Calls word by word, from any address of this machine: what a client that means it ill can send.
+//! Encodes calls word by word and sends them from any address of this machine, as a hostile client can.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use xdr::{Decoder, Encoder};
 
 use crate::program::Running;
 
-/// No call takes longer.
+/// The longest a call may take.
 const BOUND: Duration = Duration::from_secs(30);
 
 /// Resident memory of a process, in bytes.
@@ -22,7 +22,7 @@ pub fn rss(of: &Running) -> usize {
     line.trim().strip_suffix("kB").unwrap().trim().parse::<usize>().unwrap() * 1024
 }
 
-/// A connection from an address, perhaps with a small receive buffer.
+/// Connects from an address, optionally with a small receive buffer.
 pub async fn connect(from: Ipv4Addr, to: &str, buffer: Option<u32>) -> std::io::Result<TcpStream> {
     let socket = TcpSocket::new_v4()?;
     if let Some(bytes) = buffer {
@@ -32,7 +32,7 @@ pub async fn connect(from: Ipv4Addr, to: &str, buffer: Option<u32>) -> std::io::
     socket.connect(to.parse::<SocketAddr>().unwrap()).await
 }
 
-/// A client as user 0.
+/// A client that acts as user 0.
 pub struct Wire {
     pub stream: TcpStream,
     xid: u32,
@@ -49,7 +49,7 @@ impl Wire {
         Wire::of(stream)
     }
 
-    /// A record with a call in it.
+    /// A record that contains a call.
     fn record(&mut self, (program, version, procedure): (u32, u32, u32), arguments: Encoder) -> Vec<u8> {
         self.xid += 1;
         let credential = Credential::Sys(AuthSys::default());
@@ -107,7 +107,7 @@ impl Wire {
     pub async fn create(&mut self, directory: &[u8], name: &str) -> u32 {
         let mut arguments = opaque(directory);
         put(&mut arguments, name.as_bytes());
-        // UNCHECKED, and nothing is set.
+        // UNCHECKED, without attributes.
         (0..7).for_each(|_| arguments.u32(0));
         self.nfs3(nfs3::Procedure::Create, arguments).await.u32().unwrap()
     }
@@ -119,7 +119,7 @@ impl Wire {
         arguments
     }
 
-    /// A READ, not sent.
+    /// Encodes a READ without sending it.
     pub fn read_call(&mut self, handle: &[u8], offset: u64, count: u32) -> Vec<u8> {
         let procedure = (nfs3::PROGRAM, nfs3::VERSION, nfs3::Procedure::Read as u32);
         self.record(procedure, Wire::read_arguments(handle, offset, count))
@@ -138,7 +138,7 @@ impl Wire {
         Ok(reply.slice(2 << 20).unwrap().to_vec())
     }
 
-    /// Sends so many WRITEs one after the other, without waiting; the number of those that succeeded.
+    /// Sends this many WRITEs in a row without waiting. Returns how many succeeded.
     pub async fn write_all_of(mut self, handle: Vec<u8>, count: u64, bytes: usize) -> usize {
         let mut records = Vec::new();
         for number in 0..count {
@@ -168,7 +168,8 @@ impl Wire {
         tokio::join!(send, receive).1
     }
 
-    /// A compound of minor version 0 that walks a path and reads from its start again and again; not sent.
+    /// Encodes a compound of minor version 0 that walks a path and then READs from offset 0 repeatedly; does
+    /// not send it.
     pub fn gulp(&mut self, path: &[&str], reads: u32, bytes: u32) -> Vec<u8> {
         let mut arguments = Encoder::new();
         (0..2).for_each(|_| arguments.u32(0)); // no tag, minor version 0

@@ -1,5 +1,6 @@
-//! cp and rsync onto a file system that is full or nearly full: what they were told to be written is there, what is not
-//! there they were told of, and once there is space again they succeed.
+//! cp and rsync onto a file system that is full or nearly full. A file that the program reported as copied
+//! is there. For every other file the program reported an error. With free space again, the programs
+//! succeed.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -13,29 +14,29 @@ use super::{Pair, said};
 const FILES: usize = 60;
 const DIRECTORIES: usize = 6;
 const BLOCK: usize = 4096;
-/// How large the file system should be: so much is written to fill it.
+/// How large the file system should be: filling it writes this many bytes.
 pub const FILE_SYSTEM: u64 = 16 << 20;
-/// How much of what is needed there is, in hundredths.
+/// Available space as a percentage of the space that the copy needs.
 const PERCENTS: [u64; 2] = [0, 50];
-/// What directories that grew keep.
+/// Space that directories keep after they have grown.
 const SLACK: u64 = 256 << 10;
-/// How long space that was given back may take to be seen.
+/// How long freed space may take to become visible.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// What no program may hear of a full file system.
+/// Errors that a full file system must not cause.
 const FALSE: [&str; 5] =
     ["Input/output error", "Stale file handle", "No such file", "Permission denied", "Resource temporarily"];
 
-/// A program that copies a tree, and how to tell what it holds for copied.
+/// A program that copies a tree, and how to tell which files it considers copied.
 struct Copier {
     name: &'static str,
     copy: fn(from: &Path, to: &Path) -> Output,
-    /// Whether it holds a file for copied that is at `at`, of what it said.
+    /// Whether the program considers the file at `at` copied, according to its output `said`.
     holds: fn(said: &str, at: &Path) -> bool,
 }
 
 const COPIERS: [Copier; 2] = [
     Copier { name: "cp", copy: |from, to| run("cp", "-rT", from, to), holds: is_unmentioned },
-    // It gives a file its name when all of it is written and closed.
+    // rsync renames a file to its final name after it has written and closed the whole file.
     Copier {
         name: "rsync",
         copy: |from, to| run("rsync", "-a", &from.join(""), to),
@@ -48,12 +49,12 @@ fn run(program: &str, option: &str, from: &Path, to: &Path) -> Output {
     Command::new("timeout").args(limit).arg(from).arg(to).env("LC_ALL", "C").output().unwrap()
 }
 
-/// cp complains of each file that it could not make, write or close, or of a directory above it.
+/// cp names every file that it could not create, write or close, or a directory above it.
 fn is_unmentioned(said: &str, at: &Path) -> bool {
     !at.ancestors().any(|ancestor| said.contains(&format!("'{}'", ancestor.display())))
 }
 
-/// A tree on this machine, and what it takes.
+/// Makes a tree on this machine, and returns it with the space that it needs.
 fn source(pair: &Pair) -> (PathBuf, u64) {
     let source = pair.scratch.join("source");
     let mut needed = 0;
@@ -76,19 +77,19 @@ fn files(below: &Path) -> BTreeSet<PathBuf> {
     found
 }
 
-/// Bytes that the file system has for files.
+/// Bytes available for files on the file system.
 fn available(at: &Path) -> u64 {
     let stat = rustix::fs::statvfs(at).unwrap();
     stat.f_bavail * stat.f_frsize
 }
 
-/// Fills the file system by the client at `at` until only so much is left, or nothing.
+/// Fills the file system through the client at `at` until `left` bytes are available, or none.
 fn fill(at: &Path, left: u64) {
     let mut filler = OpenOptions::new().append(true).create(true).open(at.join("filler")).unwrap();
     let data = vec![1; 64 << 10];
     loop {
         let chunks = available(at).saturating_sub(left) / data.len() as u64;
-        // With nothing left to leave, an error ends it.
+        // If nothing is to be left, write until an error ends the loop.
         let chunks = chunks.max(u64::from(left == 0));
         let wrote = (0..chunks).try_for_each(|_| filler.write_all(&data)).and_then(|()| filler.sync_all());
         if chunks == 0 || wrote.is_err() {
@@ -97,14 +98,14 @@ fn fill(at: &Path, left: u64) {
     }
 }
 
-/// What is on the export and has to be complete: the directory of the copy, files below it, and where they come from.
+/// A copy on the export: its directory, the files that must be complete, and their source.
 struct Copied {
     name: String,
     source: PathBuf,
     files: BTreeSet<PathBuf>,
 }
 
-/// Holds what a client has against what was copied.
+/// Compares the files that a client sees with their source.
 #[track_caller]
 fn check(setting: &str, copied: &Copied, at: &Path) {
     for file in &copied.files {
@@ -115,7 +116,7 @@ fn check(setting: &str, copied: &Copied, at: &Path) {
     }
 }
 
-/// The first client copies, the second one fills the file system and looks.
+/// The first client copies; the second client fills the file system and checks the copy.
 pub fn play(pair: &Pair) {
     let (source, needed) = source(pair);
     let space = available(&pair.first(""));
@@ -150,7 +151,7 @@ pub fn play(pair: &Pair) {
     assert!(refused > 0, "{}: the file system was never full", pair.setting);
 }
 
-/// Space that was given back is seen.
+/// Waits until freed space becomes visible.
 fn wait_for_space(setting: &str, at: &Path, wanted: u64) {
     let began = Instant::now();
     while available(at) < wanted {

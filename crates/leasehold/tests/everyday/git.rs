@@ -1,5 +1,6 @@
-//! git: two clients push to one bare repository, move one branch with `update-ref`, commit in worktrees of it, and one of
-//! them collects garbage meanwhile. No commit is lost, and git says nothing but that the other client was faster.
+//! git: two clients push to one bare repository, move one branch with `update-ref`, and commit in worktrees
+//! of the repository. One of them collects garbage meanwhile. No commit is lost, and git reports only that
+//! the other client was faster.
 
 use std::fs;
 use std::path::Path;
@@ -8,14 +9,14 @@ use std::time::{Duration, Instant};
 
 use super::Pair;
 
-/// How long a client tries one change. Each failure is a success of the other client.
+/// How long a client retries one change. Each failure is a success of the other client.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The first client collects garbage after so many commits.
+/// The first client collects garbage once per this number of commits.
 const COLLECT_EVERY: usize = 2;
-/// What `update-ref` takes for a branch that is not there.
+/// The old value that `update-ref` expects for a branch that does not exist.
 const ABSENT: &str = "0000000000000000000000000000000000000000";
 
-/// Runs git in a directory. What it says if it fails.
+/// Runs git in a directory. The error is git's message.
 pub fn git(at: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new("git");
     command.current_dir(at).args(["-c", "user.name=lab", "-c", "user.email=lab@localhost"]);
@@ -26,13 +27,13 @@ pub fn git(at: &Path, arguments: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
 }
 
-/// What git says when another client was faster, which is no fault.
+/// Does the message mean that another client was faster? That is no fault.
 pub fn is_contention(said: &str) -> bool {
     let words = ["non-fast-forward", "fetch first", "failed to update ref", "cannot lock ref", "File exists"];
     words.iter().any(|word| said.contains(word)) && !said.contains("bad ") && !said.contains("corrupt")
 }
 
-/// Tries until the other client was not faster.
+/// Retries until the other client is not faster.
 fn until_done<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let began = Instant::now();
     loop {
@@ -45,7 +46,7 @@ fn until_done<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> 
     }
 }
 
-/// Both clients make so many commits of each kind, at the same time.
+/// Both clients make this many commits of each kind, at the same time.
 pub fn play(pair: &Pair, commits: usize) {
     let setting = &pair.setting;
     git(&pair.first(""), &["init", "-q", "--bare", "-b", "main", "shared.git"]).unwrap();
@@ -83,7 +84,7 @@ pub fn play(pair: &Pair, commits: usize) {
     pair.each(|name, at| check(&format!("{setting}: {name} after gc"), &at.join("shared.git"), commits));
 }
 
-/// Commits in a clone, and pushes it behind what the other client has pushed.
+/// Commits in a clone, and pushes on top of the other client's commits.
 fn push(by: &str, clone: &Path, subject: &str) {
     fs::write(clone.join(subject), subject).unwrap();
     git(clone, &["add", "."]).unwrap();
@@ -98,7 +99,8 @@ fn push(by: &str, clone: &Path, subject: &str) {
     });
 }
 
-/// Moves a branch if it is where it was seen: of two clients that have read the same, one wins.
+/// Moves a branch if it is still at the commit that was read. If two clients have read the same commit, one
+/// wins.
 fn update(by: &str, shared: &Path, subject: &str) {
     until_done(&format!("{by}: update-ref to {subject}"), || {
         let old = git(shared, &["rev-parse", "-q", "--verify", "refs/heads/counter"]).unwrap_or_default();

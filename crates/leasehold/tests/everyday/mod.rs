@@ -1,7 +1,8 @@
-//! Everyday programs at two clients of one export. A play says what a user of the program relies on, whatever is between the
-//! clients and their data: the tests `programs` play on mounts of one `serve`, those of the lab before every origin.
+//! Everyday programs on two clients of one export. A play checks what a user of the program relies on,
+//! whatever lies between the clients and their data. The tests `programs` play on mounts of one `serve`, and
+//! the lab plays with every origin.
 //!
-//! `LAB_COMMITS` says how many commits or transactions each client makes by hand.
+//! `LAB_COMMITS` sets the number of commits or transactions of each client in a manual run.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
@@ -14,26 +15,26 @@ use std::process::{Command, Output, Stdio};
 
 /// Two clients of one export.
 pub struct Pair {
-    /// Their names and where each has the export.
+    /// The name of each client, and the directory in which it has the export.
     pub clients: [(&'static str, PathBuf); 2],
-    /// A directory of this machine.
+    /// A directory on this machine.
     pub scratch: PathBuf,
-    /// What is between the clients, for messages.
+    /// A description of what lies between the clients, for messages.
     pub setting: String,
 }
 
 impl Pair {
-    /// Something on the first client.
+    /// A path on the first client.
     pub fn first(&self, name: &str) -> PathBuf {
         self.clients[0].1.join(name)
     }
 
-    /// Something on the second client.
+    /// A path on the second client.
     pub fn second(&self, name: &str) -> PathBuf {
         self.clients[1].1.join(name)
     }
 
-    /// Runs what each client does, both at the same time.
+    /// Runs `act` for both clients at the same time.
     pub fn each(&self, act: impl Fn(&'static str, &Path) + Sync) {
         std::thread::scope(|scope| {
             for (name, at) in &self.clients {
@@ -44,12 +45,12 @@ impl Pair {
     }
 }
 
-/// Commits or transactions of a client in a test run, or by hand.
+/// The number of commits or transactions of a client: `LAB_COMMITS`, or the given default.
 pub fn commits(in_a_run: usize) -> usize {
     std::env::var("LAB_COMMITS").ok().and_then(|text| text.parse().ok()).unwrap_or(in_a_run)
 }
 
-/// Whether a program is there. Says so if not.
+/// Does a program exist? Reports a skip if not.
 pub fn has(program: &str) -> bool {
     let found = Command::new(program).arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if found.is_err() {
@@ -65,7 +66,7 @@ pub fn done(command: &mut Command) {
     assert!(output.status.success(), "{command:?}: {}", said(&output));
 }
 
-/// What a program said, standard error behind standard output.
+/// The output of a program: standard output, then standard error.
 fn said(output: &Output) -> String {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
     format!("{}{}", text(&output.stdout), text(&output.stderr))

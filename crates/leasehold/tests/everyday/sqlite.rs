@@ -1,4 +1,5 @@
-//! sqlite with a rollback journal: two clients change one database, one of them is killed, and nothing acknowledged is lost.
+//! sqlite with a rollback journal: two clients change one database, and one of them is killed. No
+//! acknowledged transaction is lost.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -6,14 +7,14 @@ use std::process::{Command, Stdio};
 
 use super::{Pair, said};
 
-/// How each client journals. Those with a rollback journal may be mixed.
+/// The journal mode of each client. Clients may use different modes of the rollback journal on one database.
 const JOURNALS: [[&str; 2]; 3] = [["delete", "delete"], ["truncate", "persist"], ["persist", "delete"]];
 /// How long sqlite tries to get a lock, in milliseconds.
 const BUSY_TIMEOUT: u32 = 60_000;
-/// Rows of the table that a killed transaction changes: much more than its cache of pages holds.
+/// Rows of the table that the killed transaction changes: many more than its page cache holds.
 const ROWS: usize = 400;
 
-/// Runs SQL in one process. It must succeed; what it answers.
+/// Runs SQL in one process, which must succeed. Returns its output.
 fn sql(by: &str, database: &Path, text: &str) -> String {
     let mut command = Command::new("timeout");
     command.args(["-s", "KILL", "300", "sqlite3", "-batch", "-bail"]).arg(database);
@@ -31,7 +32,8 @@ fn transaction(name: &str, number: usize) -> String {
     )
 }
 
-/// Both clients make so many transactions, at the same time: one in one process, the other in a process each.
+/// Both clients make this many transactions at the same time: one client in one process, the other in a
+/// process for each.
 pub fn play(pair: &Pair, transactions: usize) {
     for (round, journals) in JOURNALS.iter().enumerate() {
         let name = format!("data{round}.db");
@@ -58,7 +60,8 @@ pub fn play(pair: &Pair, transactions: usize) {
     play_a_kill(pair);
 }
 
-/// A process dies in mid-transaction, with half of it in the database: the other client takes it back.
+/// A process dies within a transaction that is half written to the database. The other client rolls the
+/// transaction back.
 fn play_a_kill(pair: &Pair) {
     let setting = &pair.setting;
     let (here, there) = (pair.first("killed.db"), pair.second("killed.db"));

@@ -1,9 +1,10 @@
-//! Nache's Figures 15 to 17 (2007, section 6) in small: a source tree at the origin, objects local to each client, built by
-//! one client of the proxy, then by another, then by two at once, then by four, two of them new. What is there costs the origin nothing again, and nor
-//! does what is not: the compiler looks for each header beside the source first, and the proxy has leases on the
+//! Nache's Figures 15 to 17 (2007, section 6) at small scale. A source tree is at the origin, and each
+//! client keeps its objects locally. One client of the proxy builds, then another, then two at once, then
+//! four, two of them new. Files that the proxy has cost the origin nothing again. Neither do files that do
+//! not exist: the compiler looks for each header beside the source first, and the proxy has leases on the
 //! directories.
 //!
-//! The clients are kernels (4.1) in guests, and what builds is a shell loop around the C compiler over the lab's tree of 25
+//! The clients are kernels (4.1) in guests. A shell loop runs the C compiler over the lab's tree of 25
 //! modules and 217 headers.
 //!
 //! Promise: directory-leases
@@ -18,7 +19,8 @@ const BUILD: &str = "rm -rf /tmp/objects; mkdir /tmp/objects; cd /mnt/nfs/tree
     for source in src/*.c; do gcc -O0 -Iinclude -c -o /tmp/objects/$(basename $source .c).o $source; done
     gcc -o /tmp/objects/program /tmp/objects/*.o; [ $(/tmp/objects/program) = $(cat ANSWER) ]";
 
-/// Calls to the origin while these build, with nothing in their own caches: OPENs, and all others.
+/// Builds on these guests, with empty caches of their own. Returns the calls to the origin: OPENs, and all
+/// others.
 fn build(proxy: &Leasehold, guests: &[&Guest]) -> (u64, u64) {
     guests.iter().for_each(|guest| guest.drop_caches());
     let before = proxy.upstream_calls();
@@ -58,7 +60,7 @@ fn further_clients_build_at_no_cost_to_the_origin() {
          four at once {all:?}"
     );
     assert!(cold.0 + cold.1 > 200, "{cold:?}");
-    // No OPENs at all; what a right is good for goes with time, and not with clients.
+    // No OPENs at all. Access rights expire with time, independent of the number of clients.
     assert!(second.0 == 0 && second.1 <= 5, "{second:?}");
     assert!(both.0 == 0 && both.1 <= 5, "{both:?}");
     assert!(all.0 == 0 && all.1 <= 5, "{all:?}");

@@ -1,13 +1,12 @@
-//! The promise of docs/semantics.md, and two who try to break it: every open sees what was there when the last writer
-//! closed, for changes one granule of the origin's time stamps apart, however small and however like the last one.
-//!
-//! Promise: close-to-open
+//! Tests the promise of docs/semantics.md with clients that try to break it. Every open sees the content at
+//! the last writer's close, if changes are further apart than the origin's timestamp granularity. That holds
+//! however small a change is, and however similar to the one before.
 
 use lab::{CloseToOpen, Ganesha, Guest, Knfsd, Lab, Origin, Rng, Seat, V3};
 
 use crate::stack;
 
-/// ganesha 4.3 answers SETACL with garbage; the others do not mind.
+/// ganesha 4.3 answers SETACL with garbage; the other origins do not need this option.
 fn options() -> String {
     format!("{V3},noacl")
 }
@@ -17,7 +16,7 @@ fn seat(guest: &Guest, origin: &Origin) -> Seat {
     Seat::new(guest.name(), guest.hand(), "/mnt/nfs")
 }
 
-/// One client of the proxy beside one of the origin, and a second client of the proxy.
+/// Two clients of the proxy, and one of the origin.
 fn play(lab: &Lab, origin: &Origin) {
     let proxy = stack::proxy(lab, origin, "cache", &[]);
     let guests = ["proxied", "proxied-too", "direct"].map(|name| lab.guest(name));

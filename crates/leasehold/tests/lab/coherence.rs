@@ -1,9 +1,6 @@
-//! Kernel clients of all versions on one proxy, and one of its origin, at the same files at once: with delegations and
-//! without, through restarts, cuts and losses. `LAB_STEPS` has each play longer, `LAB_SEED` repeats what each player does.
-//!
-//! Promise: close-to-open
-//! Promise: version-4-opens
-//! Promise: locks-as-points-of-coherence
+//! Kernel clients of all versions on one proxy, and one client of its origin, use the same files at once.
+//! They play with and without delegations, through restarts, cuts and losses. `LAB_STEPS` sets the number of
+//! steps, `LAB_SEED` repeats the acts of each player.
 
 use std::time::Duration;
 
@@ -16,26 +13,27 @@ use crate::stack;
 
 /// Acts of each player in one stretch.
 const STEPS: usize = 150;
-/// The shortest lease that there is: what waits for one to end waits for seconds.
+/// The shortest lease time that is allowed, so that a wait for its end takes only seconds.
 const LEASE: [&str; 2] = ["--lease-time", "5"];
-/// The tick of an older kernel, and some.
+/// The clock tick of an older kernel, and some more.
 const GRANULARITY: Duration = Duration::from_millis(22);
-/// Bytes that are written before a close.
+/// Bytes written before a close.
 const CLOSED_BYTES: usize = 300_000;
-/// A lease, a grace period, a recall; twice, because each may follow the other.
+/// A lease, a grace period and a recall. Twice, because one may follow the other.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn steps() -> usize {
     std::env::var("LAB_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(STEPS)
 }
 
-/// A player at a mount of its own. Names that a client remembers are not what is tried. Locks of version 3 stay at home.
+/// A player on a mount of its own. Names that a client caches are not tested here. Locks of version 3 are
+/// local.
 fn player(guest: &Guest, origin: &Origin, version: &str) -> Player {
     guest.mount_nfs(origin, "/mnt/nfs", &format!("{version},lookupcache=none"));
     Player::new(Seat::new(guest.name(), guest.hand(), "/mnt/nfs"), version != V3)
 }
 
-/// Two clients of the proxy, which speaks `vers` to the origin, and one of the origin.
+/// Two clients of the proxy, which uses `vers` at the origin, and one client of the origin.
 fn play(lab: &Lab, origin: &Origin, vers: &str, versions: [&str; 3]) -> Report {
     let proxy = stack::proxy_in(lab, origin, vers, "cache", &[]);
     let guests = ["near", "near-too", "far"].map(|name| lab.guest(name));
@@ -71,7 +69,7 @@ fn clients_of_version_4_are_coherent_before_knfsd() {
     play(&lab, &knfsd.origin_v4(), "4.2", [V4_0, V4_1, V4_2]);
 }
 
-/// What kernels do among themselves, for comparison.
+/// Kernels among themselves, for comparison.
 #[test]
 fn kernels_are_coherent_without_us() {
     if std::env::var_os("LAB_STEPS").is_none() {
@@ -92,11 +90,11 @@ fn clients_of_one_proxy_are_coherent_before_an_origin_of_version_3() {
     play(&lab, &serve.origin(), "3", [V4_1, V4_2, V3]);
 }
 
-/// The same with short leases, and with what the fault is done to at hand.
+/// The same with short leases, and with access to the processes and links that a fault hits.
 struct Stage {
     serve: stack::Leasehold,
     proxy: stack::Leasehold,
-    /// The way of the first client to the proxy.
+    /// The link of the first client to the proxy.
     way: Link,
     guests: Vec<Option<Guest>>,
     game: Coherence,
@@ -104,7 +102,7 @@ struct Stage {
 }
 
 impl Stage {
-    /// `locks` says which players lock.
+    /// `locks` says which players use locks.
     fn set(lab: &Lab, locks: [bool; 3]) -> Stage {
         let serve = stack::serve_with(lab, &lab.subdirectory("served"), &LEASE);
         let proxy = stack::proxy_in(lab, &serve.origin(), "4.2", "cache", &LEASE);
@@ -127,7 +125,7 @@ impl Stage {
     }
 }
 
-/// Waits for so many more acts.
+/// Waits until the players have done this many more acts.
 fn acts(made: &dyn Fn() -> usize, more: usize) {
     let from = made();
     wait_for("the players to go on", 4 * PATIENCE, || (made() >= from + more).then_some(()));
@@ -150,7 +148,7 @@ fn clients_are_coherent_through_restarts_of_the_origin() {
 #[test]
 fn clients_are_coherent_through_kills_of_the_proxy() {
     let Some(lab) = Lab::enter("coherence-proxy") else { return };
-    // What the proxy held at the origin is not kept across its death: who locks there may lock what was locked here.
+    // The client of the origin takes no locks here; `restart` tests its locks through kills of the proxy.
     let mut stage = Stage::set(&lab, [true, true, false]);
     let Stage { proxy, game, rng, .. } = &mut stage;
     let report = game.run_while(steps(), rng, |made| {
@@ -177,11 +175,11 @@ fn clients_are_coherent_after_one_was_lost_with_its_delegations() {
 #[test]
 fn clients_are_coherent_after_one_was_cut_off_and_came_back() {
     let Some(lab) = Lab::enter("coherence-cut") else { return };
-    // A client of Linux 6.1 gives up locks that it may have lost, with an I/O error.
+    // A Linux 6.1 client drops locks that it may have lost, with an I/O error.
     let mut stage = Stage::set(&lab, [false, true, true]);
     stage.run();
-    // Recalls go the way of everything else: neither is answered. A client that trusts a delegation for longer than its
-    // lease is not what is tried: it rests.
+    // The cut also hits recalls, so they get no reply. A client that trusts a delegation beyond its lease is
+    // not tested, so this player pauses.
     stage.way.cut(Cut::BlackHole);
     stage.game.rest(0, true);
     let report = stage.run();
@@ -194,9 +192,8 @@ fn clients_are_coherent_after_one_was_cut_off_and_came_back() {
     stage.run();
 }
 
-/// Under a write delegation with space for it, Linux begins to write at a close and does not wait, and it returns the
-/// delegation without waiting either.
-// Promise: close-of-a-linux-client
+/// Under a write delegation with enough space, Linux starts to write at a close without waiting. It also
+/// returns the delegation without waiting.
 #[test]
 fn a_close_of_a_kernel_under_a_write_delegation_is_seen_by_the_next_open() {
     let Some(lab) = Lab::enter("coherence-close") else { return };

@@ -1,4 +1,4 @@
-//! What the origin is asked, held to docs/reference/costs.md.
+//! Counts the calls to the origin and compares them with the table in docs/architecture.md.
 
 use lab::{Ganesha, Guest, Lab, V3, V4_1};
 
@@ -6,12 +6,12 @@ use crate::stack::{self, Leasehold, between};
 
 const READ_ALL: &str = "cd /mnt/nfs/tree && find . -type f -print0 | sort -z | xargs -0 cat | sha256sum";
 
-/// A tree at the origin whose time stamps are older than any doubt about the origin's clock.
+/// Makes a tree at the origin with nonracy timestamps, old enough for any error of the origin's clock.
 fn aged_tree(lab: &Lab, guest: &Guest) -> Leasehold {
     let served = lab.subdirectory("served");
     let serve = stack::serve(lab, &served);
     guest.mount_nfs(&serve.origin(), "/mnt/origin", V3);
-    // ctime cannot be set: the change must really be past.
+    // ctime cannot be set, so the change must really be in the past.
     guest.sh(
         "cd /mnt/origin; mkdir tree; cd tree
          for d in a b c d; do mkdir $d; for f in $(seq 25); do head -c $((f * 3000)) /dev/urandom >$d/$f; done; done
@@ -22,7 +22,7 @@ fn aged_tree(lab: &Lab, guest: &Guest) -> Leasehold {
     serve
 }
 
-/// Everything but what keeps a promise, and FSSTAT, which a mount asks for and nobody caches.
+/// All calls except GETATTR, which close-to-open needs, and FSSTAT, which a mount sends and nobody caches.
 fn other_than_getattr(calls: &[(String, u64)]) -> Vec<(String, u64)> {
     calls.iter().filter(|(name, _)| name != "GETATTR" && name != "FSSTAT").cloned().collect()
 }
@@ -55,15 +55,15 @@ fn a_warm_read_costs_the_origin_what_close_to_open_demands() {
         "the client did ask us"
     );
 
-    // A restart forgets nothing. What is known of the files has grown old meanwhile, and the client asks for it with its
-    // READDIRPLUSes: one of ours may answer each of them.
+    // A restart loses nothing. Meanwhile the attributes have expired, and the client asks for them with
+    // READDIRPLUS. The proxy may answer each of those with one of its own.
     proxy.kill_and_restart();
     guest.drop_caches();
     let (before, asked_before) = (proxy.upstream_calls(), guest.nfs3_calls());
     assert_eq!(guest.sh(READ_ALL), cold);
     let (calls, asked) = (between(&before, &proxy.upstream_calls()), guest.nfs3_calls().since(&asked_before));
     eprintln!("lab: counts: after kill -9, the client called {asked:?}, the proxy {calls:?}");
-    // A proxy that starts asks once what the origin's file system can do.
+    // A proxy asks once at its start what the origin's file system supports.
     let mut others = other_than_getattr(&calls);
     others.retain(|(name, _)| name != "FSINFO" && name != "PATHCONF");
     let listings = asked.of("READDIRPLUS");
@@ -94,8 +94,8 @@ fn a_second_credential_costs_access_calls_and_no_data() {
     assert!(!denied.ok() && denied.text.contains("Permission denied"), "{}", denied.text);
 }
 
-/// READ in the compound of OPEN, under the current state id, by the handle and by the name; `tails` and `nache` have it before
-/// the kernel's server.
+/// The first READ is piggybacked on the OPEN, under the current stateid, by handle and by name. `tails` and
+/// `nache` test this with the kernel's server.
 #[test]
 fn a_first_read_comes_with_its_open_before_ganesha() {
     let Some(lab) = Lab::enter("along-ganesha") else { return };

@@ -1,8 +1,8 @@
-//! Two clients with the mount options that everybody has: how often does one not see at once what the other has done?
+//! Two clients with default mount options: how often does one client not see the other's change at once?
 //!
-//! A kernel believes names and attributes for seconds, so that some checks differ before every server. A proxy is to add
-//! nothing to that: `serve`, the kernel's server and the proxy are held against each other, kind by kind. Played by hand,
-//! because shares are compared: `LAB_STEPS=4000`.
+//! A kernel trusts names and attributes for seconds, so some checks differ on every server. A proxy must not
+//! add to that. The test compares `serve`, the kernel's server and the proxy, for each kind of check. It is
+//! run by hand, because a person must compare the shares: `LAB_STEPS=4000`.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -14,17 +14,17 @@ use crate::stack;
 
 /// Names in the shared directory.
 const NAMES: usize = 8;
-/// The longest that a check waits after a change.
+/// The longest pause between a change and its check.
 const WAIT_MS: usize = 40;
 
-/// Acts and checks that are told with a list that differs, and lists that are told.
+/// The number of acts that are printed with a wrong listing, and the number of listings that are printed.
 const HISTORY_MAX: usize = 12;
 const TOLD_MAX: usize = 3;
 
-/// What was checked: how often, and how often it was not the truth.
+/// For each kind of check: the number of checks, and how many differed from the truth.
 type Shares = BTreeMap<&'static str, (usize, usize)>;
 
-/// Two clients of one directory, and what is true of it.
+/// Two clients of one directory, and its true content.
 struct Game {
     hands: [Hand; 2],
     directory: String,
@@ -48,7 +48,7 @@ impl Game {
         }
     }
 
-    /// One client changes a file: makes, overwrites, replaces or removes it.
+    /// One client changes a file: it makes, overwrites, replaces or removes the file.
     fn change(&mut self, by: usize, name: usize, rng: &mut Rng) -> io::Result<()> {
         self.made += 1;
         let mut data = format!("{:08}", self.made).into_bytes();
@@ -59,7 +59,7 @@ impl Game {
         let hand = &mut self.hands[by];
         match kind {
             0 => {
-                // The one who changes may be told of what was there, too.
+                // This client may see an old state, too, and find nothing to remove.
                 let _ = hand.remove(&path);
                 self.truth[name] = None;
                 return Ok(());

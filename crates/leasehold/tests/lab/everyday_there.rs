@@ -1,6 +1,6 @@
-//! Everyday programs before every origin, by every way to it: nothing that a program was told is done is lost, and no
-//! program hears of an error that is none. A test run plays two ways to each origin. `LAB_WAY=2` plays one way alone,
-//! `LAB_WAY=all` all of them, `LAB_COMMITS=500` plays more of it.
+//! Everyday programs on every origin, over every way to it. No acknowledged work is lost, and no program
+//! gets a false error. A test run plays two or three ways to each origin. `LAB_WAY=2` plays one way,
+//! `LAB_WAY=all` all of them, and `LAB_COMMITS=500` plays longer.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,17 +11,17 @@ use crate::everyday::{self, Pair, copy, git, sqlite};
 use crate::mounted::Mounted;
 use crate::stack::{self, Leasehold};
 
-/// Commits of each client before one origin by one way.
+/// Commits of each client on one origin over one way.
 const COMMITS: usize = 3;
-/// Transactions of each client, with each kind of journal.
+/// Transactions of each client for each pair of journal modes.
 const TRANSACTIONS: usize = 6;
 
-/// What is between two mounts and an origin.
+/// The parts between two mounts and an origin.
 struct Way {
     name: &'static str,
-    /// The version of each mount; what is behind a proxy, and the proxy itself, speak 4.2.
+    /// The NFS version of each mount. A mount of the proxy, and the proxy itself, use 4.2.
     versions: [&'static str; 2],
-    /// Whether each mount is of the proxy.
+    /// Whether each mount uses the proxy.
     proxied: [bool; 2],
 }
 
@@ -33,19 +33,19 @@ const WAYS: [Way; 4] = [
 ];
 
 impl Way {
-    /// Whether locks of both mounts are the origin's. Those of version 3 are their machine's.
+    /// Are the locks of both mounts the origin's? Locks of version 3 are local to the machine.
     fn shares_locks(&self) -> bool {
         !self.versions.contains(&"3")
     }
 }
 
-/// A file system that goes with the test.
+/// A file system; dropping the value unmounts it.
 struct Disk {
     at: PathBuf,
 }
 
 impl Disk {
-    /// An ext4 of so many bytes in a directory of the lab.
+    /// Makes an ext4 of this many bytes in a directory of the lab.
     fn new(lab: &Lab, bytes: u64) -> Disk {
         let (at, image) = (lab.subdirectory("disk"), lab.directory().join("disk.ext4"));
         std::fs::File::create(&image).and_then(|file| file.set_len(bytes)).unwrap();
@@ -61,7 +61,7 @@ impl Drop for Disk {
     }
 }
 
-/// An origin, and what it is on, which goes last.
+/// An origin, and the disk that it serves, which is dropped last.
 struct Server {
     kind: Kind,
     _disk: Option<Disk>,
@@ -93,7 +93,7 @@ fn start_knfsd(lab: &Lab, bytes: Option<u64>) -> Server {
 }
 
 impl Server {
-    /// Which of [`WAYS`] a test run plays: each of them before one origin at least.
+    /// The indices of [`WAYS`] that a test run plays. Each way is played with at least one origin.
     fn ways_in_a_run(&self) -> &'static [usize] {
         match self.kind {
             Kind::Serve(_) => &[0, 1, 2],
@@ -112,7 +112,7 @@ impl Server {
     }
 }
 
-/// One origin and one way to it at a time, each in a directory of its own.
+/// Plays one origin over one way at a time, each in a directory of its own.
 fn play(name: &str, start: Start, bytes: Option<u64>, fits: fn(&Way) -> bool, act: fn(&Pair)) {
     let Some(lab) = Lab::enter(name) else { return };
     let server = start(&lab, bytes);

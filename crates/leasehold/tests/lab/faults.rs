@@ -1,6 +1,4 @@
-//! Origins that go away in the middle of a copy, and come back.
-//!
-//! Promise: stable-data
+//! Origins that disappear during a copy and come back.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -10,10 +8,11 @@ use lab::{Cut, Ganesha, Guest, Knfsd, Lab, Link, Origin, Task, V3, suite};
 
 use crate::stack::{self, Leasehold};
 
-/// Copies a tree and a large file in, then holds them against the originals, with nothing in the client's cache.
+/// Copies a tree and a large file to the mount. `check` compares them with the originals, with an empty
+/// client cache.
 const COPY: &str = "set -eu; cd /mnt/nfs; cp -r /mnt/lab/tree .; cp /tmp/big big; sync; echo copied";
 
-/// The same, the large file first.
+/// The same with the large file first.
 const COPY_BIG_FIRST: &str =
     "set -eu; cd /mnt/nfs; cp /tmp/big big; cp -r /mnt/lab/tree .; sync; echo copied";
 
@@ -33,7 +32,7 @@ fn copy(lab: &Lab, origin: &Origin, script: &str) -> (Leasehold, Guest, Task) {
     (proxy, guest, copy)
 }
 
-/// Returns in the middle of it: when the origin has been asked for this more often than that.
+/// Waits until the copy is under way: until the origin has got more than `calls` calls of a procedure.
 fn asked_for(proxy: &Leasehold, procedure: &str, calls: u64) {
     lab::wait_for("the copy to get going", Duration::from_secs(60), || {
         (proxy.upstream(procedure) > calls).then_some(())
@@ -71,8 +70,7 @@ fn a_copy_survives_kills_of_serve() {
     check(&guest, copy);
 }
 
-/// Killed in the middle of a WRITE, and then in the middle of exclusive creates.
-// Promise: exclusive-creations
+/// Killed during a WRITE, and then during exclusive creates.
 #[test]
 fn a_copy_survives_restarts_of_ganesha() {
     let Some(lab) = Lab::enter("restart-ganesha") else { return };
@@ -88,10 +86,12 @@ fn a_copy_survives_restarts_of_ganesha() {
     check(&guest, copy);
 }
 
-/// Ganesha makes the file of an exclusive create and keeps its verifier afterwards, and takes the file for another's if it
-/// was killed between the two (`client`: `tests/origin/ganesha.rs`; docs/reference/wire.md). That, and nothing else, is
-/// taken back here: a file whose times are those of its making, with the mode that ganesha makes it with. One whose create
-/// was finished has the verifier in its times, and then the mode that the kernel's client sets.
+/// Finishes what a kill of ganesha left undone. Ganesha makes the file of an exclusive create first and
+/// stores its verifier afterwards. If it is killed between the two, it takes the file for another client's
+/// (`client`: `tests/origin/ganesha.rs`; docs/protocol-notes.md). This function removes only such a file.
+///
+/// Its times are those of its creation, and its mode is the one that ganesha sets. A finished create has the
+/// verifier in its times, and then the mode that the kernel's client sets.
 fn take_back_a_create(export: &Path) {
     let unfinished = |path: &PathBuf| {
         let meta = path.metadata().unwrap();

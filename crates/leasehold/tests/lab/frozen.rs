@@ -1,11 +1,10 @@
-//! A client that is frozen with a delegation (its machine was suspended, say) while somebody else writes, and that goes on
-//! after the delegation was taken from it.
+//! A client that holds a delegation is frozen (as when its machine is suspended) while another client
+//! writes. It resumes after the delegation was revoked.
 //!
-//! A server cannot reach it. What it reads then from its own page cache, before it has spoken with the server, is its
-//! kernel's doing; it speaks within a lease time, to renew its lease, and hears that it has lost its state. So much can be
-//! promised, and is held here: from then on it reads what was written, and never again what was there before.
-//!
-//! Promise: frozen-clients
+//! A server cannot reach such a client. After resuming, the client may read from its own page cache until it
+//! talks to the server; only its kernel controls that. It talks to the server within a lease time, to renew
+//! its lease, and learns that its state is lost. This test checks what can be promised: from then on, the
+//! client reads the new content and never again the old one.
 
 use std::time::{Duration, Instant};
 
@@ -15,10 +14,10 @@ use rustix::process::{Pid, Signal};
 use crate::stack;
 
 const LEASE_SECONDS: u64 = 10;
-/// What the programs in the guest and this machine may add.
+/// Time that the programs in the guest and this machine may add.
 const MACHINE: Duration = Duration::from_secs(2);
 
-/// The kernel of a guest, stopped; it goes on when this is dropped.
+/// A stopped guest kernel; dropping the value resumes it.
 struct Frozen(Pid);
 
 impl Frozen {
@@ -35,8 +34,8 @@ impl Drop for Frozen {
     }
 }
 
-/// The process that is the guest's kernel: the child of ours that has its address on the command line. What it runs are
-/// processes of its own, which it traces; they stand still without it.
+/// The process that is the guest's kernel: our child process with the guest's address on its command line.
+/// The guest's programs are processes that it traces, so they stop with it.
 fn kernel_of(guest: &Guest) -> Pid {
     let address = format!("LAB_ADDRESS={}", guest.address());
     let ours = |pid: &u32| {
@@ -70,7 +69,7 @@ fn a_client_that_was_frozen_reads_what_others_wrote_within_a_lease_time() {
     assert!(proxy.held("read_leases") + proxy.held("write_leases") > 0, "it has a delegation");
 
     let frozen = Frozen::new(&holder);
-    // The recall is not answered, and the delegation is revoked.
+    // The client does not answer the recall, so the delegation is revoked.
     writer.sh("printf after >/mnt/nfs/file");
     drop(frozen);
 

@@ -1,8 +1,4 @@
-//! `kill -9` of the proxy, again and again, while a client works: the client carries on and notices nothing.
-//!
-//! Promise: calls-that-take-effect-once
-//! Promise: cache-after-a-kill
-//! Promise: stable-data
+//! Kills the proxy with `kill -9` repeatedly while a client works; the client goes on without errors.
 
 use std::time::Duration;
 
@@ -12,7 +8,8 @@ use crate::stack::{self, between};
 
 const KILLS: usize = 20;
 
-/// Reads, writes, `tar x`, renames, links and `rm -r`, until the file /tmp/stop is there; any error is an error.
+/// Reads, writes, runs `tar x`, renames, links and removes until the file /tmp/stop exists. Any error ends
+/// it.
 const WORK: &str = r#"
 set -eu
 cd /mnt/nfs

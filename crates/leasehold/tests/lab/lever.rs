@@ -1,7 +1,9 @@
-//! Lever's table (2001, *Simple Benchmark*) in small: the same build, of 24 modules and 217 headers, by the kernel's own
-//! client and through `leasehold mount`, with what each asked of the same origin over version 3. The paper's point is that
-//! an open costs one GETATTR and names are looked up once. An assembler writes an object file in pieces with gaps between:
-//! it is one WRITE all the same, and is not read again.
+//! Lever's table (2001, *Simple Benchmark*) at small scale. The same build, of 24 modules and 217 headers,
+//! runs on the kernel's client and on `leasehold mount`. The test compares the calls of both to the same
+//! origin over version 3.
+//!
+//! The paper's point: an open costs one GETATTR, and each name is looked up once. An assembler writes an
+//! object file in pieces with gaps. Still it costs one WRITE and is not read again.
 
 use std::path::Path;
 use std::process::Command;
@@ -11,11 +13,11 @@ use lab::{CallCounts, Lab, Link, V3, suite};
 use crate::mounted::Mounted;
 use crate::stack;
 
-/// Builds, builds again with nothing to do, and builds all once more.
+/// Builds, builds again with nothing to do, and rebuilds everything.
 const BUILD: &str = "make -s >/dev/null && make -s >/dev/null && make -s clean && make -s >/dev/null
     [ $(./program) = $(cat ANSWER) ]";
 
-/// The rows, each no more than the kernel's, with what Linux calls them.
+/// The rows of the table with the procedures that they count. No row may exceed the kernel's.
 const ROWS: [(&str, &[&str]); 8] = [
     ("LOOKUP", &["LOOKUP"]),
     ("GETATTR", &["GETATTR"]),
@@ -31,7 +33,7 @@ fn row(calls: &CallCounts, procedures: &[&str]) -> u64 {
     procedures.iter().map(|procedure| calls.of(procedure)).sum()
 }
 
-/// A tree of its own at the origin, for each client.
+/// Makes a tree at the origin for one client.
 fn provide(served: &Path, name: &str) {
     suite::tree::generate(&served.join(name)).unwrap();
 }
@@ -71,7 +73,7 @@ fn a_build_on_a_mount_costs_fewer_calls_of_each_kind_than_on_the_kernels_client(
     assert!(mount.of("LOOKUP") <= names, "names are looked up once");
 }
 
-/// Files and directories.
+/// The number of files and directories below a directory.
 fn names_below(directory: &Path) -> u64 {
     let below = |entry: std::fs::DirEntry| {
         let is_dir = entry.file_type().unwrap().is_dir();

@@ -1,6 +1,4 @@
-//! Byte-range locks between clients of the proxy and of its origin, with fcntl(2) as programs use it.
-//!
-//! Promise: lock-exclusion
+//! Byte-range locks between clients of the proxy and of its origin, with fcntl(2), as programs use them.
 
 use std::time::Duration;
 
@@ -10,7 +8,8 @@ use crate::stack;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `lock.pl FILE r|w START LENGTH try|wait [RELEASE]`: locks, prints `held`, and holds until the file RELEASE is there.
+/// `lock.pl FILE r|w START LENGTH try|wait [RELEASE]`: locks, prints `held`, and holds until the file
+/// RELEASE exists.
 const LOCK_PL: &str = r#"cat >/tmp/lock.pl <<'PERL'
 use Fcntl;
 my ($file, $kind, $start, $length, $how, $release) = @ARGV;
@@ -46,7 +45,7 @@ fn may(guest: &Guest, arguments: &str) -> bool {
     output.ok()
 }
 
-/// Every pair of clients sees the other's locks.
+/// In every pair, each client sees the other's locks.
 fn each_sees_the_others(guests: &[&Guest]) {
     for holder in guests {
         let held = hold(holder, "w 100 50 try");
@@ -69,7 +68,7 @@ fn each_sees_the_others(guests: &[&Guest]) {
     }
 }
 
-/// A lock that is waited for comes when it is free.
+/// A waiter gets the lock when it is released.
 fn a_waiter_gets_its_turn(holder: &Guest, waiter: &Guest) {
     let held = hold(holder, "w 0 0 try");
     waiter.sh("rm -f /tmp/release; touch /tmp/release");

@@ -1,5 +1,6 @@
-//! `leasehold` under real kernels: Linux clients mount `serve` and `proxy`, before all three origins, through kills and
-//! cut networks. Each boots what it needs; as many are in the lab at a time as it has lanes.
+//! `leasehold` with real kernels. Linux clients mount `serve` and `proxy`, with all three origins, through
+//! kills and network cuts. Each test boots what it needs. As many tests run at the same time as the lab has
+//! lanes.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod builds;

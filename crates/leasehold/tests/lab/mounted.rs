@@ -1,7 +1,5 @@
-//! `leasehold mount` on the host beside a kernel's own client in a guest: two mounts and that client keep close-to-open,
-//! whatever is in whose caches, before all three origins.
-//!
-//! Promise: opens-through-a-mount
+//! `leasehold mount` on the host beside a kernel's client in a guest. Two mounts and that client keep
+//! close-to-open with all three origins, whatever their caches contain.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,7 +11,7 @@ use crate::stack;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A mount on the host. It is gone before the lab is.
+/// A mount on the host. Drop it before the lab.
 pub struct Mounted {
     process: Process,
     at: tempfile::TempDir,
@@ -30,12 +28,12 @@ impl Mounted {
         Mounted { process, at }
     }
 
-    /// Where it is.
+    /// The mount point.
     pub fn at(&self) -> &Path {
         self.at.path()
     }
 
-    /// What `leasehold status --json` says.
+    /// The output of `leasehold status --json`.
     pub fn status(&self) -> serde_json::Value {
         let mut status = Command::new(env!("CARGO_BIN_EXE_leasehold"));
         let output = status.args(["status", "--json"]).arg(self.at()).output().unwrap();
@@ -43,7 +41,7 @@ impl Mounted {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Ends it in order: everything is at the origin.
+    /// Unmounts, which stores all data at the origin.
     pub fn unmount(mut self) {
         assert!(self.process.terminate(PATIENCE).success(), "{}", self.process.log());
     }
@@ -55,14 +53,15 @@ impl Drop for Mounted {
     }
 }
 
-/// The origin as version 3 and as version 4 know it, which is one of ours or not. The kernel's client mounts the first.
+/// The origin for version 3 and for version 4; `ours` if it is `serve`. The kernel's client mounts the first
+/// one.
 fn play(lab: &Lab, origins: [&Origin; 2], ours: bool) {
     play_with(lab, origins, ours, (origins[0], V3));
 }
 
-/// The same with a kernel's client of that origin and version.
+/// The same, with the origin and version of the kernel's client.
 fn play_with(lab: &Lab, origins: [&Origin; 2], ours: bool, (origin, version): (&Origin, &str)) {
-    // Timeouts that no test outlasts: nothing but opens tells of changes.
+    // With timeouts longer than the test, only opens reveal changes.
     let mounts = [("a", origins[0], "3"), ("b", origins[1], "4.2")].map(|(name, origin, version)| {
         Mounted::new(lab, origin, name, &format!("vers={version},actimeo=3600"))
     });
@@ -102,7 +101,8 @@ fn mounts_and_a_kernel_keep_close_to_open_before_knfsd() {
     let Some(lab) = Lab::enter("mounted-knfsd") else { return };
     let knfsd = Knfsd::start(&lab);
     let origins = [knfsd.origin(), knfsd.origin_v4()];
-    // From 6.6 on it delegates writing, and then does not ask the holder what clients of version 3 ask it (docs/semantics.md).
+    // From 6.6 on this server grants write delegations. It then does not ask the holder when a client of
+    // version 3 asks for attributes (docs/semantics.md).
     let direct = if knfsd.guest().linux() < (6, 6) { (&origins[0], V3) } else { (&origins[1], V4_2) };
     play_with(&lab, [&origins[0], &origins[1]], false, direct);
 }

@@ -1,7 +1,5 @@
-//! Nache's Table 2 (2007, section 6), repeated with kernel clients and held to the aims of this project.
-//!
-//! Promise: exclusion-under-a-lease
-//! Promise: delegations-of-the-origin
+//! Nache's Table 2 (2007, section 6), repeated with kernel clients and compared with the goals of this
+//! project.
 
 use lab::{Knfsd, Lab, Origin, V4_1};
 
@@ -9,7 +7,7 @@ use crate::stack::{self, Leasehold, between};
 
 const FILES: u64 = 100;
 
-/// `rounds.pl ROUNDS`: OPEN, LOCK, READ, UNLOCK, CLOSE of each of the 100 files, as often as said (Table 2).
+/// `rounds.pl ROUNDS`: in each round OPEN, LOCK, READ, UNLOCK and CLOSE of each of the 100 files (Table 2).
 const ROUNDS_PL: &str = r#"cat >/tmp/rounds.pl <<'PERL'
 use Fcntl;
 for my $round (1 .. $ARGV[0]) {
@@ -25,7 +23,8 @@ for my $round (1 .. $ARGV[0]) {
 PERL
 "#;
 
-/// Two clients, eight rounds: what the origin was asked in the first round of both, and in all the others.
+/// Two clients, eight rounds. Returns the calls to the origin in the first round of both, and in all other
+/// rounds.
 fn table_2(lab: &Lab, origin: &Origin, prepare: impl Fn(&str)) -> (Calls, Calls) {
     prepare("mkdir files; for f in $(seq 100); do head -c 4096 /dev/urandom >files/$f; done; sync");
     let proxy = stack::proxy_in(lab, origin, "4.2", "cache", &[]);
@@ -51,7 +50,7 @@ fn table_2(lab: &Lab, origin: &Origin, prepare: impl Fn(&str)) -> (Calls, Calls)
     (first, rest)
 }
 
-/// Calls to the origin, by the operation that each was made for, and the READs in compounds of OPENs.
+/// Calls to the origin by operation, and the READs that were piggybacked on OPENs.
 struct Calls(Vec<(String, u64)>, u64);
 
 impl Calls {
@@ -81,7 +80,7 @@ fn two_clients_under_write_delegations_cost_one_open_and_one_read_for_each_file(
     guest.mount_nfs(&serve.origin(), "/mnt/nfs", V4_1);
     let prepare = |script: &str| drop(guest.sh(&format!("cd /mnt/nfs; {script}; cd /; umount /mnt/nfs")));
     let (first, rest) = table_2(&lab, &serve.origin(), prepare);
-    // Each READ is in the compound of its OPEN.
+    // Each READ is piggybacked on its OPEN.
     assert_eq!((first.of("OPEN"), first.of("READ"), first.of("GETATTR")), (FILES, 0, 0));
     assert_eq!((first.1, rest.1), (FILES, 0));
     assert!(rest.of_all_but(&["SEQUENCE"]).is_empty(), "{:?}", rest.0);
@@ -101,7 +100,8 @@ fn two_clients_under_read_delegations_cost_locks_besides() {
     let (first, rest) = table_2(&lab, &knfsd.origin_v4(), |script| drop(knfsd.sh(script)));
     assert_eq!((first.of("OPEN"), first.of("READ")), (FILES, 0));
     assert_eq!((first.1, rest.1), (FILES, 0));
-    // The guest's clock is not the host's: its two directories may look too young to be believed without asking again.
+    // The guest's clock differs from the host's. Its two directories may look racy, and then the proxy asks
+    // again.
     assert!(first.of("GETATTR") <= 4, "{:?}", first.0);
     assert!(rest.of_all_but(&["SEQUENCE", "LOCK", "LOCKU"]).is_empty(), "{:?}", rest.0);
 }

@@ -1,4 +1,5 @@
-//! File systems mounted below an export: crossed, each with an fsid of its own, through `serve` and proxy.
+//! File systems mounted below an export. Clients cross into them through `serve` and the proxy, and each has
+//! its own fsid.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -7,7 +8,7 @@ use lab::{Lab, V3};
 
 use crate::stack;
 
-/// A tmpfs of the host that goes with the test.
+/// A tmpfs on the host; dropping the value unmounts it.
 struct Mounted(PathBuf);
 
 impl Mounted {
@@ -21,7 +22,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // Lazily: the server still has it open.
+        // Lazily, because the server still has it open.
         let _ = Command::new("umount").arg("-l").arg(&self.0).status();
     }
 }
@@ -41,7 +42,7 @@ fn a_nested_file_system_is_crossed_and_keeps_its_fsid() {
     assert_eq!(devices, "2\n", "each file system has an fsid of its own");
     let refused = guest.run("ln /mnt/nfs/file /mnt/nfs/nested/linked");
     assert!(!refused.ok(), "no link crosses");
-    // Handles into it survive both.
+    // Handles into the nested file system survive the restart and the drop of the caches.
     proxy.kill_and_restart();
     guest.drop_caches();
     assert_eq!(guest.sh("cat /mnt/nfs/file /mnt/nfs/nested/file"), "outer\ninner\n");

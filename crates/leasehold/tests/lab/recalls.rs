@@ -1,8 +1,9 @@
-//! What a recall costs who waits for it: Nache's Table 1 (2007, section 3), repeated.
+//! The cost of a recall for the requester: Nache's Table 1 (2007, section 3), repeated.
 //!
-//! A client of the proxy uses a file, so that the proxy has the origin's delegation and the client one of the proxy's. A
-//! client of the origin then opens the file for reading and writing, and is timed. The origin is `serve`; both ways to it
-//! have the same round trip. What the paper's clients waited for most, a second asleep on NFS4ERR_DELAY, must not be there.
+//! A client of the proxy uses a file, so the proxy has a delegation of the origin and the client has one of
+//! the proxy. Then a client of the origin opens the file for reading and writing, and that open is timed.
+//! The origin is `serve`, and both links to it have the same round trip. The paper's clients spent most of
+//! the time asleep for a second after NFS4ERR_DELAY; that must not happen here.
 
 use std::time::Duration;
 
@@ -10,14 +11,15 @@ use lab::{Guest, Lab, Link, Task, V4_1, wait_for};
 
 use crate::stack::{self, Leasehold};
 
-/// Files of each kind: one for each time that is measured, because a file that changed hands is not delegated for a while.
+/// Files of each kind. Each measurement needs a new file, because after a conflict a file gets no delegation
+/// for a while.
 const TIMES: usize = 5;
-/// What the holder of a write delegation has not written back when it is recalled.
+/// Dirty bytes of the holder of a write delegation when it is recalled.
 const DIRTY_BYTES: usize = 1 << 20;
-/// What the programs in the guests and this machine may add to the fastest of the times.
+/// Time that the programs in the guests and this machine may add to the fastest measurement.
 const MACHINE: Duration = Duration::from_millis(60);
 
-/// `open.pl FILE`: how long an open for reading and writing takes, in milliseconds.
+/// `open.pl FILE`: prints how long an open for reading and writing takes, in milliseconds.
 const OPEN_PL: &str = r#"cat >/tmp/open.pl <<'PERL'
 use Time::HiRes qw(time);
 my $start = time; open(my $fh, "+<", $ARGV[0]) or die "open: $!";
@@ -25,7 +27,7 @@ printf "%.3f", (time - $start) * 1000;
 PERL
 "#;
 
-/// `dirty.pl FILE BYTES`: opens, writes and keeps it all to itself until it is killed.
+/// `dirty.pl FILE BYTES`: opens and writes, and keeps the data dirty until it is killed.
 const DIRTY_PL: &str = r#"cat >/tmp/dirty.pl <<'PERL'
 open(my $fh, "+<", $ARGV[0]) or die "open: $!";
 $| = 1; syswrite($fh, "x" x $ARGV[1]) == $ARGV[1] or die "write: $!"; print "dirty\n";
@@ -33,12 +35,12 @@ sleep 1000;
 PERL
 "#;
 
-/// Who is there, at their distances.
+/// The clients and servers, with their round trips.
 struct Stage {
     holder: Guest,
     asker: Guest,
     serve: Leasehold,
-    /// Kept, because they end when they are dropped.
+    /// Kept, because dropping them ends them.
     _proxy: Leasehold,
     _ways: [Link; 2],
 }
@@ -63,13 +65,13 @@ impl Stage {
         Stage { holder, asker, serve, _proxy: proxy, _ways: ways }
     }
 
-    /// Milliseconds of each conflicting open.
+    /// The milliseconds of each conflicting open.
     fn conflicts(&self, kind: &str, use_it: impl Fn(&str) -> Option<Task>) -> Vec<f64> {
         let conflict = |file: usize| {
             let path = format!("/mnt/nfs/{kind}-{file}");
             let recalled_before = self.serve.held("recalls");
             let using = use_it(&path);
-            // What is not measured is known to the asker: the directory.
+            // Look up the directory first, because that is not to be measured.
             let milliseconds = self.asker.sh(&format!("ls /mnt/nfs >/dev/null; perl /tmp/open.pl {path}"));
             let recalled = self.serve.held("recalls") - recalled_before;
             assert_eq!(recalled, u64::from(kind != "none"), "recalls of {path}");
@@ -112,7 +114,7 @@ fn a_conflicting_open_takes_milliseconds_nearby() {
     let Some(lab) = Lab::enter_alone("recall-near") else { return };
     let [_, read, write] = table_1(&lab, Duration::ZERO);
     assert!(read < Duration::from_millis(10), "{read:?}");
-    // The same, and a megabyte on its way to two disks, with a COMMIT.
+    // The same, plus a megabyte that goes to two disks, with a COMMIT.
     assert!(write < Duration::from_millis(100), "{write:?}");
 }
 
@@ -123,6 +125,7 @@ fn a_conflicting_open_takes_three_round_trips_far_away() {
     let [none, read, write] = table_1(&lab, round_trip);
     assert!(none >= round_trip, "{none:?}: the relay does not delay");
     assert!(read <= 3 * round_trip + MACHINE, "{read:?}");
-    // Should the holder flush (Linux 6.1 does not while it has the file open), that is a WRITE and a COMMIT.
+    // If the holder flushes, that adds a WRITE and a COMMIT. Linux 6.1 does not flush while it has the file
+    // open.
     assert!(write <= 5 * round_trip + MACHINE, "{write:?}");
 }

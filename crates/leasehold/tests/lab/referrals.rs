@@ -1,4 +1,4 @@
-//! A kernel client that one `serve` refers to another.
+//! One `serve` refers a kernel client to another `serve`.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use lab::{Lab, Origin, V3, V4_1, V4_2};
 
 use crate::stack;
 
-/// Where Linux looks for what it is referred to.
+/// The port that Linux uses for a referral.
 const NFS_PORT: u16 = 2049;
 
 #[test]

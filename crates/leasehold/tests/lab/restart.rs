@@ -1,7 +1,5 @@
-//! `kill -9` of a proxy whose client holds opens, a byte-range lock and a delegation: all of it is held at the origin all
-//! the time, and had again without an OPEN.
-//!
-//! Promise: held-state
+//! `kill -9` of a proxy whose client holds opens, a byte-range lock and a delegation. The origin keeps all
+//! of that state, and the new proxy resumes it without an OPEN.
 
 use std::time::Duration;
 
@@ -11,8 +9,8 @@ use crate::stack::{self, Leasehold};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// `hold.pl FILE RELEASE`: opens, locks bytes 100 to 149, prints `held`, and when the file RELEASE is there writes what it
-/// has locked: a lock that was lost on the way makes that an error.
+/// `hold.pl FILE RELEASE`: opens, locks bytes 100 to 149, and prints `held`. When the file RELEASE exists,
+/// it writes the locked bytes. If the lock was lost meanwhile, that write fails.
 const HOLD_PL: &str = r#"cat >/tmp/hold.pl <<'PERL'
 use Fcntl; use IO::Handle;
 my ($file, $release) = @ARGV;
@@ -46,11 +44,12 @@ fn may_lock(guest: &Guest) -> bool {
     output.ok()
 }
 
-/// Makes a file that is read, as the origin's own.
+/// Makes a file to read and a file to lock, directly at the origin.
 const PREPARE: &str =
     "head -c 300000 /dev/urandom >read; head -c 1000 /dev/zero >locked; chmod 666 locked; sync";
 
-/// A client of the proxy works on while the proxy is killed twice, and a client of the origin never gets in between.
+/// A client of the proxy goes on while the proxy is killed twice. A client of the origin never gets the lock
+/// in between.
 fn survives(lab: &Lab, origin: &Origin) {
     let mut proxy = stack::proxy_in(lab, origin, "4.2", "cache", &[]);
     let (one, direct) = (lab.guest("one"), lab.guest("direct"));
@@ -58,9 +57,9 @@ fn survives(lab: &Lab, origin: &Origin) {
         guest.sh(HOLD_PL);
         guest.mount_nfs(server, "/mnt/nfs", if guest.name() == "one" { V4_1 } else { V4_2 });
     }
-    // The kernel's server gives neither locks nor delegations until lockd's period of grace is over.
+    // The kernel's server grants neither locks nor delegations during lockd's grace period.
     let holding = hold(&one, "locked");
-    // So old that time stamps tell everything of it.
+    // Wait until the timestamps are nonracy.
     one.sh("while [ $(($(date +%s) - $(stat -c %Z /mnt/nfs/read))) -lt 5 ]; do sleep 0.2; done");
     one.drop_caches();
     let sum = one.sh("sha256sum </mnt/nfs/read");
@@ -76,14 +75,14 @@ fn survives(lab: &Lab, origin: &Origin) {
     assert!(delegations(&proxy) > 0, "{:?}", proxy.upstream_calls());
 
     for _ in 0..2 {
-        // What is known has come to the index by now.
+        // By now the index contains what the proxy knows.
         std::thread::sleep(Duration::from_millis(500));
         proxy.process.kill();
         assert!(!may_lock(&direct), "the proxy is down, and the lock is held");
         proxy.process.restart();
         proxy.wait();
         assert!(!may_lock(&direct), "the proxy is up, and the lock is held");
-        // The client has to notice, and to reclaim.
+        // The client must notice the restart and reclaim.
         one.drop_caches();
         assert_eq!(one.sh("timeout 60 sha256sum </mnt/nfs/read"), sum);
         assert!(!may_lock(&direct), "the lock was reclaimed");
@@ -120,7 +119,7 @@ fn a_proxy_before_the_kernels_server_goes_on_with_what_it_held() {
     survives(&lab, &knfsd.origin_v4());
 }
 
-/// Without its record, the proxy is a new client: what was held is gone, and nobody is told otherwise.
+/// Without its record, the proxy is a new client. Its state is lost, and it must not pretend otherwise.
 #[test]
 fn a_lock_that_cannot_be_proven_is_lost_and_not_given_twice() {
     let Some(lab) = Lab::enter("restart-lost") else { return };
@@ -139,14 +138,15 @@ fn a_lock_that_cannot_be_proven_is_lost_and_not_given_twice() {
     std::fs::write(lab.directory().join("cache/state/client.state"), "damage").unwrap();
     proxy.process.restart();
     proxy.wait();
-    // Now it may be somebody else's, and the client is not to believe that it has it.
+    // Now another client may take the lock, and the first client must not believe that it still has it.
     wait_for("the lock to be free", PATIENCE, || may_lock(&direct).then_some(()));
     one.sh("timeout 60 ls -l /mnt/nfs; touch /tmp/release");
     let output = holding.wait(PATIENCE);
     assert!(!output.ok(), "a lock that was lost is written under: {}", output.text);
 }
 
-/// `count.pl FILE`: adds one to the number in the file, under a lock, until /tmp/release is there. Prints how often.
+/// `count.pl FILE`: under a lock, adds one to the number in the file, until /tmp/release exists. Prints how
+/// often.
 const COUNT_PL: &str = r#"cat >/tmp/count.pl <<'PERL'
 use Fcntl; use IO::Handle;
 my $added = 0;
@@ -168,8 +168,8 @@ print "added $added\n";
 PERL
 "#;
 
-/// Two clients of the proxy and one of its origin add to one number, while the proxy is killed again and again: a lock
-/// that two have at a time, or data that is behind, costs a count.
+/// Two clients of the proxy and one of its origin increment one number while the proxy is killed repeatedly.
+/// If two clients held the lock at once or read stale data, an increment would be lost.
 #[test]
 fn what_is_counted_under_a_lock_adds_up_through_kills() {
     let Some(lab) = Lab::enter("restart-count") else { return };

@@ -1,10 +1,11 @@
-//! rpcbind: told where we answer when it runs, and told when we stop.
+//! rpcbind knows our ports while the server runs, and not afterwards.
 
 use std::process::Command;
 
 use lab::Lab;
 
-/// In a network and a /run of its own: rpcbind, then a server on the usual port, asked for before and after its end.
+/// In a network and a /run of its own: starts rpcbind, then a server on the usual port. Asks rpcbind before
+/// and after the end of the server.
 const SCRIPT: &str = r#"
 set -eu
 mount -t tmpfs run /run; mkdir /run/rpcbind; ip link set lo up

@@ -1,4 +1,4 @@
-//! `leasehold serve` and `leasehold proxy` as processes of the host, on the lab's address.
+//! `leasehold serve` and `leasehold proxy` as processes on the host, on the lab's address.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ pub struct Leasehold {
     state: PathBuf,
 }
 
-/// The program under test. It logs what `LEASEHOLD_LOG` says, if that is set.
+/// The program under test. It logs at the level of `LEASEHOLD_LOG`, or else at `info`.
 pub fn program() -> Program {
     let log = std::env::var("LEASEHOLD_LOG").unwrap_or_else(|_| "info".to_owned());
     Program::new(env!("CARGO_BIN_EXE_leasehold"))
         .env("LEASEHOLD_LOG", format!("{log},fjall=off,lsm_tree=off"))
 }
 
-/// Serves a directory to everybody, root as root.
+/// Serves a directory to all clients, without root squash.
 pub fn serve(lab: &Lab, directory: &Path) -> Leasehold {
     serve_with(lab, directory, &[])
 }
 
-/// The same with more options.
+/// The same with further options.
 pub fn serve_with(lab: &Lab, directory: &Path, more: &[&str]) -> Leasehold {
     serve_at(lab, lab.free_address(), directory, "serve-state", more)
 }
@@ -49,12 +49,12 @@ pub fn serve_at(lab: &Lab, address: SocketAddr, directory: &Path, state: &str, m
     start(lab, program, address, "/export", state)
 }
 
-/// Puts a proxy before an origin, which it speaks to in version 3, with its cache in the directory `cache` of the lab.
+/// Starts a proxy of an origin over version 3, with its cache in the directory `cache` of the lab.
 pub fn proxy(lab: &Lab, origin: &Origin, cache: &str, more: &[&str]) -> Leasehold {
     proxy_in(lab, origin, "3", cache, more)
 }
 
-/// The same in another version.
+/// The same over another version.
 pub fn proxy_in(lab: &Lab, origin: &Origin, vers: &str, cache: &str, more: &[&str]) -> Leasehold {
     let state = lab.subdirectory(cache);
     let address = lab.free_address();
@@ -69,8 +69,8 @@ pub fn proxy_in(lab: &Lab, origin: &Origin, vers: &str, cache: &str, more: &[&st
     start(lab, program, address, &origin.export, state)
 }
 
-/// The same with a cache that believes what it knows for ten minutes where no lease and no open says more: for counts that
-/// must not depend on how fast the machine is.
+/// The same with attribute timeouts of ten minutes, for counts that must not depend on the speed of the
+/// machine. Leases and opens still tell the proxy about changes.
 pub fn patient_proxy(lab: &Lab, origin: &Origin, vers: &str, cache: &str) -> Leasehold {
     proxy_in(lab, origin, &format!("{vers}&actimeo=600"), cache, &[])
 }
@@ -83,25 +83,25 @@ fn start(lab: &Lab, program: Program, address: SocketAddr, export: &str, state: 
 }
 
 impl Leasehold {
-    /// What clients mount, and what a proxy can stand before.
+    /// The export that clients mount; it can be the origin of another proxy.
     pub fn origin(&self) -> Origin {
         let port = self.address.port();
         Origin { host: self.address.ip(), port, mountport: port, export: self.export.clone() }
     }
 
-    /// Waits until it answers.
+    /// Waits until it accepts connections.
     pub fn wait(&self) {
         self.process.wait_for_connect(self.address, PATIENCE);
     }
 
-    /// `kill -9`, and start again on the same state.
+    /// Kills it with `kill -9`, and starts it again on the same state.
     pub fn kill_and_restart(&mut self) {
         self.process.kill();
         self.process.restart();
         self.wait();
     }
 
-    /// What `leasehold status --json` says.
+    /// The output of `leasehold status --json`.
     pub fn status(&self) -> Value {
         let output = std::process::Command::new(env!("CARGO_BIN_EXE_leasehold"))
             .args(["status", "--json"])
@@ -112,27 +112,27 @@ impl Leasehold {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// A count of what its clients hold, or of what became of recalls.
+    /// One of the counts of `held` in the status.
     pub fn held(&self, what: &str) -> u64 {
         let held = &self.status()["held"];
-        // `serve` has one for each export.
+        // `serve` has such counts for each export.
         let of_it = held.get(&self.export).unwrap_or(held);
         of_it[what].as_u64().unwrap()
     }
 
-    /// Calls made to the origin so far, of one procedure.
+    /// Calls of one procedure to the origin so far.
     pub fn upstream(&self, procedure: &str) -> u64 {
         self.status()["upstream"][procedure]["calls"].as_u64().unwrap_or(0)
     }
 
-    /// READs of the origin so far, those in the compounds of OPENs among them.
+    /// READs of the origin so far, including those piggybacked on OPENs.
     pub fn reads(&self) -> u64 {
         let status = self.status();
         let of = |count: &serde_json::Value| count.as_u64().unwrap_or(0);
         of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["reads_along"])
     }
 
-    /// All calls made to the origin so far, by procedure.
+    /// All calls to the origin so far, by procedure.
     pub fn upstream_calls(&self) -> Vec<(String, u64)> {
         let status = self.status();
         let Some(upstream) = status["upstream"].as_object() else { return Vec::new() };
@@ -140,7 +140,7 @@ impl Leasehold {
     }
 }
 
-/// What was called between two readings of [`Leasehold::upstream_calls`].
+/// The calls between two readings of [`Leasehold::upstream_calls`].
 pub fn between(before: &[(String, u64)], after: &[(String, u64)]) -> Vec<(String, u64)> {
     let earlier = |name: &str| before.iter().find(|(other, _)| other == name).map_or(0, |(_, calls)| *calls);
     let grown = after.iter().map(|(name, calls)| (name.clone(), calls - earlier(name)));

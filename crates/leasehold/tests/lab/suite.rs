@@ -1,4 +1,4 @@
-//! The suite of file operations, by kernel clients: on `serve`, and through `proxy` before each origin.
+//! Kernel clients run the suite of file operations on `serve`, and through `proxy` with each origin.
 
 use lab::{Ganesha, Knfsd, Lab, Origin, V2, V3, suite};
 

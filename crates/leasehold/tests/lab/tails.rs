@@ -1,5 +1,5 @@
-//! Files whose last bytes end just before a page does, read through the proxy: where the Linux server of 6.1 damages what
-//! follows the data in its answer.
+//! Reads files through the proxy whose last bytes end just before a page boundary. For these, the Linux 6.1
+//! server damages the bytes that follow the data in its reply.
 
 use lab::{Knfsd, Lab, V3, V4_2};
 

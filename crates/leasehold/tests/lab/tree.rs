@@ -1,4 +1,4 @@
-//! What it costs to build up a source tree through the proxy: time, and calls for each file.
+//! The cost of making a source tree through the proxy: time, and calls for each file.
 
 use std::time::Instant;
 
@@ -34,8 +34,8 @@ fn a_tree_is_copied_with_no_more_calls_than_the_client_makes() {
     );
     let of = |name: &str| calls.iter().find(|(other, _)| other == name).map_or(0, |(_, calls)| *calls);
     assert_eq!(of("OPEN"), files);
-    // Of each file the client sets owner, mode and times, and no more than that is passed on; of what is not empty there
-    // is a WRITE or two, and now and then something is asked.
+    // For each file the client sets owner, mode and times, and the proxy passes on no more than that. A file
+    // with content costs one or two WRITEs, and there is an occasional query.
     assert!(of("SETATTR") <= 3 * objects + objects / 10, "{calls:?}");
     let all: u64 = calls.iter().map(|(_, calls)| calls).sum();
     assert!(all <= 6 * objects, "{all} calls for {objects} objects: {calls:?}");

@@ -1,10 +1,10 @@
-//! Version 4 under real kernels: the suite in every minor version, and clients of all versions on one proxy.
+//! Version 4 with real kernels: the suite in every minor version, and clients of all versions on one proxy.
 
 use lab::{Ganesha, Guest, Knfsd, Lab, Origin, V3, V4_0, V4_1, V4_2, suite};
 
 use crate::stack;
 
-/// A proxy that speaks that version to its origin.
+/// A proxy that uses the given version at its origin.
 fn through(lab: &Lab, origin: &Origin, vers: &str) -> stack::Leasehold {
     stack::proxy_in(lab, origin, vers, "cache", &[])
 }

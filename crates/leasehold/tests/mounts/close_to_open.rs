@@ -1,10 +1,9 @@
-//! Close-to-open, by two mounts and one more client of the server, with all caches warm: who opens a file after a writer
-//! closed it reads what the writer wrote, with `read` and through a map, whatever the kernel has in its pages and
-//! whatever it has mapped.
+//! Close-to-open, with two mounts and another client of the server, all with warm caches. A reader that
+//! opens a file after a writer has closed it reads the written data, with `read` and through a map. That
+//! holds whatever pages the kernel has cached or mapped.
 //!
-//! The players and the checker are the lab's; each mount is a seat, and the third seat is a client that caches nothing.
-//!
-//! Promise: opens-through-a-mount
+//! The players and the checker are those of the lab. Each mount is a seat, and the third seat is a client
+//! without a cache.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -15,8 +14,8 @@ use lab::{CloseToOpen, Hand, Rng, Seat};
 
 use crate::setting::{Setting, VERSIONS, may_mount};
 
-/// Reads files through a map of its own for each open, and keeps the last maps and descriptors, so that the kernel has
-/// the pages in use. Without python3 there is nobody to map.
+/// Reads each file through a new map, and keeps the last maps and descriptors, so that the kernel's pages
+/// stay in use. Needs python3.
 const MAPPER: &str = "import mmap,os,sys,hashlib\n\
     kept=[]\n\
     for line in sys.stdin:\n\
@@ -44,7 +43,7 @@ impl Mapper {
         Some(Mapper { child, to, from })
     }
 
-    /// What a file holds to who opens and maps it now.
+    /// The checksum of a file that is opened and mapped now.
     fn sum(&mut self, path: &Path) -> String {
         writeln!(self.to, "{}", path.display()).unwrap();
         let mut line = String::new();
@@ -69,7 +68,7 @@ fn two_mounts_and_a_client_keep_close_to_open() {
     for (one, other) in [("3", "3"), ("4.2", "4.2"), ("3", "4.2")] {
         eprintln!("versions {one} and {other}");
         let mut setting = Setting::new();
-        // Timeouts that no test outlasts: nothing but opens tells of changes.
+        // With timeouts longer than the test, only opens reveal changes.
         setting.mount("a", &format!("vers={one},actimeo=3600"));
         setting.mount("b", &format!("vers={other},actimeo=3600"));
         setting.mount("direct", "vers=3,noac,nocto");
@@ -97,7 +96,7 @@ fn who_maps_a_file_after_the_open_sees_what_the_last_writer_left() {
             let size = [4096, 10_007, 300_000][rng.below(3)];
             let content: Vec<u8> = (0..size).map(|at| (at / 7 + round * 31) as u8).collect();
             let (writer, reader) = [("a", "b"), ("b", "a")][rng.below(2)];
-            // A granule of the server's time stamps apart.
+            // Wait for more than the granularity of the server's timestamps.
             std::thread::sleep(std::time::Duration::from_millis(11));
             fs::write(setting.at(writer, &name), &content).unwrap();
             let wanted = mapper.sum(&place(&setting, &content));
@@ -109,8 +108,7 @@ fn who_maps_a_file_after_the_open_sees_what_the_last_writer_left() {
     }
 }
 
-/// The kernel has both names, and believes them for as long as the timeouts, or a lease, say.
-// Promise: opens-beside-renames
+/// The kernel knows both names and trusts them as long as the timeouts or a lease allow.
 #[test]
 fn of_a_file_with_two_names_each_is_opened_for_itself_under_leases_too() {
     if !may_mount() {
@@ -132,7 +130,7 @@ fn of_a_file_with_two_names_each_is_opened_for_itself_under_leases_too() {
     }
 }
 
-/// The same content where nobody caches it.
+/// Writes the same content to a local file.
 fn place(setting: &Setting, content: &[u8]) -> std::path::PathBuf {
     let path = setting.place("wanted");
     fs::write(&path, content).unwrap();

@@ -1,4 +1,4 @@
-//! A mount that ends in order leaves nothing at the server: no open, no lease, no client.
+//! A mount that shuts down cleanly leaves no open, no lease and no client at the server.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Write};
@@ -13,9 +13,9 @@ use crate::setting::{Setting, VERSIONS, may_mount, output};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 const FILES: usize = 300;
-/// How long a line of the log may take.
+/// How long a line may take to appear in the log.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
-/// What is written to a file that is stored at the end alone.
+/// The content of files that are stored only at the end.
 const CONTENT: &[u8] = &[7; 100_000];
 
 /// Opens, leases and clients at the server.
@@ -29,7 +29,7 @@ fn held(setting: &Setting) -> [u64; 3] {
     [count("opens"), leases, status["clients"]["known"].as_u64().unwrap()]
 }
 
-/// Mounts, and uses files in every way that leaves something at the server.
+/// Mounts, and uses files in every way that creates state at the server.
 fn work(setting: &mut Setting, round: &str) -> Vec<File> {
     setting.mount("a", "vers=4.2");
     fs::create_dir(setting.at("a", round)).unwrap();
@@ -63,7 +63,7 @@ fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
     drop(work(&mut setting, "unmounted"));
     setting.unmount("a");
     assert_eq!(held(&setting), [0, 0, 0]);
-    // Told to end, while programs have files open and locked.
+    // Stopped by a signal while programs have files open and locked.
     let open = work(&mut setting, "told");
     assert!(setting.terminate("a").wait().unwrap().success());
     assert_eq!(held(&setting), [0, 0, 0]);
@@ -75,8 +75,7 @@ fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
     }
 }
 
-/// The terminal is closed, or somebody presses Ctrl-\\.
-// Promise: unmount
+/// The terminal is closed, or the user presses Ctrl-\\.
 #[test]
 fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
     if !may_mount() {
@@ -85,7 +84,7 @@ fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
     let mut setting = Setting::new();
     for (signal, name) in [(Signal::HUP, "hung up"), (Signal::QUIT, "quit")] {
         setting.mount("a", "vers=4.2");
-        // Under a lease what is closed is not sent yet.
+        // Under a lease, a close sends nothing.
         fs::write(setting.at("a", name), b"content").unwrap();
         kill_process(setting.pid_of("a").unwrap(), signal).unwrap();
         assert!(setting.ended("a").success(), "{name}");
@@ -94,9 +93,9 @@ fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
     }
 }
 
-/// umount(8) of a `hard` mount, as an administrator calls it: in a process that knows nothing of us. Without `--force` it
-/// asks for the attributes of an absolute path and its file system first, which only the server knows.
-// Promise: no-program-hangs
+/// umount(8) of a `hard` mount, as an administrator runs it, without our helper. Without `--force`,
+/// umount(8) first asks for the attributes of the directory and its file system, which only the server
+/// knows.
 #[test]
 fn umount_returns_while_the_server_is_frozen_and_what_was_written_gets_there() {
     if !may_mount() {
@@ -121,7 +120,7 @@ fn umount_returns_while_the_server_is_frozen_and_what_was_written_gets_there() {
     }
 }
 
-/// Writes files under write leases: nothing of them is sent.
+/// Writes files under write leases, so no data is sent.
 fn write_files(directory: &Path, files: usize) {
     for number in 0..files {
         fs::write(directory.join(number.to_string()), CONTENT).unwrap();
@@ -135,7 +134,7 @@ fn assert_stored(directory: &Path, files: usize) {
     assert_eq!((0..files).filter(stored).count(), files, "files are stored");
 }
 
-/// A program whose words on standard error are read.
+/// Starts a program, and returns a reader of its standard error.
 fn start(command: &mut Command) -> (Child, BufReader<ChildStderr>) {
     let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
     let words = BufReader::new(child.stderr.take().unwrap());
@@ -156,7 +155,7 @@ fn umount_returns_when_all_is_stored_and_given_back() {
     }
     for version in VERSIONS {
         let mut setting = Setting::new();
-        // Two rounds: the next mount has the directory at once.
+        // Two rounds: the next mount gets the cache directory at once.
         for _ in 0..2 {
             setting.mount("a", &format!("vers={version}"));
             write_files(&setting.at("a", ""), 200);
@@ -168,8 +167,7 @@ fn umount_returns_when_all_is_stored_and_given_back() {
     }
 }
 
-/// In a mount namespace of its own, where umount(8) finds the helpers; it looks for them in /sbin alone.
-// Promise: unmount
+/// Runs in a mount namespace of its own, because umount(8) looks for helpers only in /sbin.
 #[test]
 fn umount8_waits_through_the_helper() {
     if !may_mount() {
@@ -228,24 +226,24 @@ fn umount_tells_what_is_left_while_it_waits_and_lazily_does_not_wait() {
         let mut umount = Command::new(PROGRAM);
         let (mut child, mut words) = start(umount.arg("umount").arg(&at).args(lazy.then_some("--lazy")));
         let said = line(&mut words);
-        assert!(said.contains("10 files, 1.0 MB are to be stored"), "{said}");
+        assert!(said.contains("10 files, 1.0 MB are still to be stored"), "{said}");
         assert!(mount::mounted_at(&at).is_none());
         if lazy {
             assert!(child.wait().unwrap().success());
-            // Somebody else may wait in its place.
+            // Another `umount` may wait instead.
             let mut again = Command::new(PROGRAM);
             (child, words) = start(again.arg("umount").arg(&at));
             let said = line(&mut words);
-            assert!(said.contains("10 files, 1.0 MB are to be stored"), "{said}");
+            assert!(said.contains("10 files, 1.0 MB are still to be stored"), "{said}");
         }
         assert!(child.try_wait().unwrap().is_none());
-        // The mount logs it as well, by a clock of its own.
+        // The mount's process logs it as well, at its own times.
         let logged = || {
             let log = fs::read_to_string(setting.log("a")).unwrap();
-            log.contains("is being ended: 10 files, 1.0 MB are to be stored").then_some(())
+            log.contains("is shutting down: 10 files, 1.0 MB are still to be stored").then_some(())
         };
         lab::wait_for("the log of the mount to say what is left", LOG_PATIENCE, logged);
-        // Told to end as often as anybody likes, the mount stores what it has.
+        // Further signals change nothing: the mount stores its data.
         for _ in 0..2 {
             kill_process(setting.pid_of("a").unwrap(), Signal::TERM).unwrap();
         }
@@ -265,7 +263,7 @@ fn the_next_mount_waits_for_the_one_before_and_can_be_interrupted() {
     let mut setting = Setting::new();
     setting.mount("a", "vers=4.2");
     let at = setting.at("a", "");
-    // One that goes on is not waited for.
+    // A second mount does not wait for a process that goes on.
     let elsewhere = setting.place("elsewhere");
     fs::create_dir(&elsewhere).unwrap();
     let source = format!("nfs://{}/export", setting.address());
@@ -277,12 +275,12 @@ fn the_next_mount_waits_for_the_one_before_and_can_be_interrupted() {
     assert!(refused.status.code() == Some(1) && said.contains("is in use by another leasehold"), "{said}");
     write_files(&at, 10);
     kill_process(setting.server().pid(), Signal::STOP).unwrap();
-    // Without us, nobody waits.
+    // umount(8) without the helper does not wait.
     assert!(Command::new("umount").arg("-i").arg(&at).status().unwrap().success());
     let mut first = setting.leave("a");
     let (mut interrupted, mut words) = start(&mut setting.mounting(&setting.address(), "a", "vers=4.2"));
     let said = line(&mut words);
-    assert!(said.contains("still at its end: 10 files, 1.0 MB are to be stored"), "{said}");
+    assert!(said.contains("still at its end: 10 files, 1.0 MB are still to be stored"), "{said}");
     kill_process(rustix::process::Pid::from_child(&interrupted), Signal::TERM).unwrap();
     assert_eq!(interrupted.wait().unwrap().code(), Some(1));
     let (next, mut words) = start(&mut setting.mounting(&setting.address(), "a", "vers=4.2"));

@@ -1,7 +1,5 @@
-//! A program that opens files until it may not. What the server has no room for is told to it after a bounded wait, and other
-//! clients go on meanwhile. LTP's `open04` is such a program.
-//!
-//! Promise: capacity-for-opens
+//! A program that opens files until an open fails. The server refuses an open beyond its limit after a
+//! bounded wait, and other clients go on meanwhile. LTP's `open04` is such a program.
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;
@@ -12,14 +10,14 @@ use rustix::io::Errno;
 
 use crate::setting::{Setting, may_mount};
 
-/// Descriptors of the server, and of the proxy: room for far fewer files than the program wants.
+/// Descriptor limit of the server and of the proxy: enough for far fewer files than the program wants.
 const DESCRIPTORS: &str = "600";
-/// Files that the program wants.
+/// Files that the program tries to open.
 const WANTED: usize = 800;
-/// What there is no room for is told within this time: some seconds on each server on the way.
+/// The longest time until an open is refused: some seconds on each server on the way.
 const TOLD: Duration = Duration::from_secs(40);
 
-/// Opens files, each under a name of its own, until one cannot be opened: those, and why.
+/// Opens files with different names until an open fails. Returns the open files and the error.
 fn fill(directory: &Path) -> (Vec<File>, std::io::Error) {
     let mut files = Vec::new();
     for number in 0..WANTED {
@@ -39,7 +37,7 @@ fn fill(directory: &Path) -> (Vec<File>, std::io::Error) {
     panic!("there was room for all");
 }
 
-/// Makes a file from another process: its exit code, and how long it took.
+/// Makes a file from another process. Returns whether it succeeded, and how long it took.
 fn make(file: &Path) -> (bool, Duration) {
     let began = Instant::now();
     let seconds = TOLD.as_secs().to_string();
@@ -58,15 +56,15 @@ fn play(proxied: bool) {
     let (files, error) = fill(&setting.at("a", "many"));
     assert!(files.len() > 10, "{} files: {error}", files.len());
     assert_eq!(error.raw_os_error(), Some(Errno::NFILE.raw_os_error()), "{} files: {error}", files.len());
-    // Another process on the same mount is told the same. Each attempt takes some seconds.
+    // Another process on the same mount gets the same error. Each attempt takes some seconds.
     if !proxied {
         let (made, took) = make(&setting.at("a", "more"));
         assert!(!made && took < TOLD, "made: {made}, after {took:?}");
     }
-    // Another client goes on.
+    // Another client can go on.
     let (made, took) = make(&setting.at("b", "other"));
     assert!(made, "another client waits for the files of the first: {took:?}");
-    // What is open works, and what is closed makes room.
+    // Open files work, and closing them frees capacity.
     assert_eq!(rustix::io::write(&files[0], b"text").unwrap(), 4);
     drop(files);
     let (made, took) = make(&setting.at("a", "again"));

@@ -1,6 +1,5 @@
-//! An export that runs full: what a program was told to be written is there, and what is not was told.
-//!
-//! Promise: closes-on-a-full-origin
+//! An export that runs full. Data that a program was told is written is there; for other data the program
+//! got an error.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,7 +12,8 @@ const FILES: usize = 825;
 const MIB: u64 = 1 << 20;
 const BLOCK: usize = 4096;
 
-/// Files of up to three blocks, some directories of them, on this machine; and what they take.
+/// Makes files of up to three blocks in several directories on this machine. Returns them with the space
+/// that they need.
 fn source(within: &Path, count: usize) -> (PathBuf, u64) {
     let source = within.join("source");
     let mut needed = 0;
@@ -47,7 +47,7 @@ fn run(program: &str, arguments: &[&Path]) -> Output {
     Command::new("timeout").args(limit).args(arguments).env("LC_ALL", "C").output().unwrap()
 }
 
-/// Copies the tree with cp(1). The files that it did not complain of.
+/// Copies the tree with cp(1). Returns the files that cp did not complain of.
 fn copy_tree(source: &Path, to: &Path) -> (bool, BTreeSet<PathBuf>) {
     let copied = run("cp", &[Path::new("-r"), source, to]);
     let said = String::from_utf8(copied.stderr).unwrap();
@@ -56,7 +56,8 @@ fn copy_tree(source: &Path, to: &Path) -> (bool, BTreeSet<PathBuf>) {
     (copied.status.success(), files(source).into_iter().filter(|file| !complained(file)).collect())
 }
 
-/// Each file under another name first, as rsync(1) does. Those for which copy and rename succeeded.
+/// Copies each file under another name and renames it, as rsync(1) does. Returns the files for which both
+/// steps succeeded.
 fn replace_tree(source: &Path, to: &Path) -> (bool, BTreeSet<PathBuf>) {
     fs::create_dir(to).unwrap();
     let all = files(source);
@@ -70,7 +71,7 @@ fn replace_tree(source: &Path, to: &Path) -> (bool, BTreeSet<PathBuf>) {
     (stored.len() == all.len(), stored)
 }
 
-/// Holds what was stored against the source.
+/// Compares the stored files with their source.
 #[track_caller]
 fn are_complete(source: &Path, stored: &BTreeSet<PathBuf>, there: impl Fn(&PathBuf) -> PathBuf) {
     for file in stored {
@@ -80,7 +81,7 @@ fn are_complete(source: &Path, stored: &BTreeSet<PathBuf>, there: impl Fn(&PathB
     }
 }
 
-/// Copies onto a server that has space for so many per cent of it, and unmounts.
+/// Copies onto a server with space for `percent` per cent of the tree, and unmounts.
 fn play(percent: u64, options: &str, proxied: bool) {
     for (count, replaces) in [(FILES, false), (FILES / 4, true)] {
         let local = tempfile::tempdir().unwrap();
@@ -143,11 +144,11 @@ fn what_is_lost_after_a_close_is_told_by_path() {
     let mut setting = Setting::of_size(64 * MIB);
     setting.mount("a", "vers=4.2");
     fs::write(setting.at("a", "lost"), vec![1; MIB as usize]).unwrap();
-    // Somebody on the server takes all of the space.
+    // A program on the server takes all space.
     let filler =
         run("dd", &["if=/dev/zero", &format!("of={}", setting.there("filler").display())].map(Path::new));
     assert!(!filler.status.success());
-    // A look at the file there makes the server recall the lease.
+    // Reading the file on the server makes the server recall the lease.
     assert!(fs::read(setting.there("lost")).is_ok());
     wait_until(|| setting.status("a")["lost"]["files"] == 1);
     let status = setting.status("a");
@@ -191,7 +192,8 @@ fn what_the_server_has_promised_to_one_mount_another_does_not_take() {
     let mut setting = Setting::of_size(64 * MIB);
     setting.mount("a", "vers=4.2");
     setting.mount("b", "vers=4.2");
-    // A promise is a part of what is free: two blocks here. A file that is larger is kept on the client's own account.
+    // The server's promise of space (`space_limit`) covers a part of the free space: two blocks here. The
+    // client may keep a larger file unsent without a promise.
     let data = vec![1; 8000];
     fs::write(setting.at("a", "promised"), &data).unwrap();
     assert_eq!(fs::metadata(setting.there("promised")).unwrap().len(), 0, "it is not sent yet");

@@ -1,12 +1,14 @@
-//! `kill -9`, again and again, of a mount and of a proxy, in the middle of everything that programs do.
+//! Kills a mount and a proxy with `kill -9`, repeatedly, in the middle of everything that programs do.
 //!
-//! Workers write in order with a sync now and then, append in small pieces, work at random, replace files by renaming,
-//! unpack an archive, read, and hold files that are removed. Each keeps a model of what it may find afterwards. When the
-//! mount has been killed and is there again: nothing that was synced is missing or wrong, what was not is nothing else
-//! than what somebody wrote, what was renamed is whole, files that were warm are warm still, and the cache holds what was
-//! stored in it. `LAB_SEED` makes a failure again, `LAB_ROUNDS` kills more often.
+//! Workers write in order with occasional syncs, append small pieces, work at random, replace files by
+//! renaming, unpack an archive, read, and hold removed files. Each worker keeps a model of what it may find
+//! afterwards. The test kills the mount, mounts again, and checks:
 //!
-//! Promise: killed-mounts
+//! - Synced data is neither missing nor wrong, and unsynced data is at most what a worker wrote.
+//! - Renamed files are complete.
+//! - Files that were warm are still warm, and the cache holds the data that was stored in it.
+//!
+//! `LAB_SEED` repeats a failure, `LAB_ROUNDS` sets the number of kills.
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};
@@ -27,17 +29,18 @@ const WARM_BYTES: usize = 300_000;
 const COLD_FILES: usize = 40;
 const RANDOM_BYTES: usize = 80_000;
 
-/// What a worker works on: nothing that it is told is an error before the end has come.
+/// The state of a worker. Unless `strict`, it may get errors, but only if the end comes soon.
 struct Work<'a> {
     directory: PathBuf,
     before: &'a Before,
     rng: Rng,
     ended: &'a AtomicBool,
-    /// Any error is one, the end or not.
+    /// Every error fails the test, even after the end.
     strict: bool,
 }
 
-/// What the files held when the work began: of the round before, and durable where the mount was killed since.
+/// The content of the files when the work began. It comes from the round before, and is durable where the
+/// mount was killed since.
 struct Before(HashMap<&'static str, Vec<u8>>);
 
 impl Before {
@@ -46,7 +49,7 @@ impl Before {
         Before(names.map(|name| (name, fs::read(directory.join(name)).unwrap_or_default())).into())
     }
 
-    /// Of a file that nobody has touched yet.
+    /// The model of a file that is not touched yet.
     fn model(&self, name: &str) -> Model {
         let mut model = Model::default();
         model.write(0, &self.0[name]);
@@ -54,7 +57,7 @@ impl Before {
         model
     }
 
-    /// Of a file that was opened to be empty: where that was not answered, it may be or not.
+    /// The model of a file that was opened with O_TRUNC. If the open failed, the file may be empty or not.
     fn cut(&self, name: &str, opened: &io::Result<File>) -> Model {
         let mut model = Model::default();
         if opened.is_err() {
@@ -65,11 +68,11 @@ impl Before {
     }
 }
 
-/// What a worker leaves behind.
+/// What a worker leaves for the check.
 enum Left {
-    /// A file, and what it may hold: one of these.
+    /// A file, and the models one of which it must match.
     File(PathBuf, Vec<Model>),
-    /// A directory with nothing in it but parts of what is in this one; if true, all of it.
+    /// The original directory, and a directory with parts of its files; with all of them, if true.
     Parts(PathBuf, PathBuf, bool),
 }
 
@@ -78,7 +81,7 @@ impl Work<'_> {
         !self.ended.load(Ordering::Relaxed)
     }
 
-    /// Plays rounds until the end. An error is one, unless the end has come meanwhile.
+    /// Plays rounds until the end. An error fails the test unless the end comes soon.
     fn play(&mut self, mut round: impl FnMut(&mut Rng) -> io::Result<()>) {
         while self.goes_on() {
             if let Err(error) = round(&mut self.rng) {
@@ -88,7 +91,7 @@ impl Work<'_> {
         }
     }
 
-    /// Writes one after the other, syncing now and then; then from the start.
+    /// Writes chunks one after the other with occasional syncs; at 1 MiB starts again.
     fn in_order(mut self) -> Vec<Left> {
         let path = self.directory.join("in-order");
         let file = open(&path);
@@ -105,7 +108,7 @@ impl Work<'_> {
         vec![Left::File(path, vec![model])]
     }
 
-    /// Appends in small pieces.
+    /// Appends small pieces.
     fn appends(mut self) -> Vec<Left> {
         let path = self.directory.join("appends");
         let emptied = File::create(&path);
@@ -120,7 +123,7 @@ impl Work<'_> {
         vec![Left::File(path, vec![model])]
     }
 
-    /// Reads, writes, cuts and syncs at random, and reads what was written.
+    /// Reads, writes, truncates and syncs at random, and checks every read.
     fn at_random(mut self) -> Vec<Left> {
         let path = self.directory.join("at-random");
         let file = open(&path);
@@ -149,7 +152,8 @@ impl Work<'_> {
         vec![Left::File(path, vec![model])]
     }
 
-    /// Writes beside it, and renames over it: without a sync, now and then with the file open and written further.
+    /// Writes a new file and renames it over the old one without a sync. Sometimes keeps the file open and
+    /// writes on.
     fn replaces(mut self) -> Vec<Left> {
         let (path, beside) = (self.directory.join("replaced"), self.directory.join("beside"));
         let mut versions = vec![self.before.model("replaced")];
@@ -162,7 +166,7 @@ impl Work<'_> {
             }
             let open = rng.below(2) == 0;
             let file = Some(file).filter(|_| open);
-            // Whatever is renamed is durable before.
+            // The mount makes a file durable before it renames it.
             model.synced();
             versions.push(model);
             fs::rename(&beside, &path)?;
@@ -173,7 +177,7 @@ impl Work<'_> {
             }
             Ok(())
         });
-        // A first one that is late says of a stall what the model, which allows for it, does not.
+        // A stall delays the first rename. The model allows for it, so print the times.
         let longest = came_through.windows(2).map(|pair| pair[1].saturating_sub(pair[0])).max();
         eprintln!(
             "{} renames in {:?}, the first after {:?}, the longest between two {longest:?}",
@@ -184,7 +188,7 @@ impl Work<'_> {
         vec![Left::File(path, versions)]
     }
 
-    /// Unpacks an archive, and syncs each file that came out of it.
+    /// Unpacks an archive, and syncs every unpacked file.
     fn unpacks(mut self, archive: &Path, original: &Path) -> Vec<Left> {
         let mut left = Vec::new();
         let directory = self.directory.clone();
@@ -207,7 +211,7 @@ impl Work<'_> {
         left
     }
 
-    /// Reads what is warm, and fetches what is not.
+    /// Reads files that are warm, and fetches files that are cold.
     fn reads(mut self) -> Vec<Left> {
         let directory = self.directory.clone();
         self.play(|rng| {
@@ -222,7 +226,7 @@ impl Work<'_> {
         Vec::new()
     }
 
-    /// Holds files that are removed, writing and reading them.
+    /// Holds removed files open, and writes and reads them.
     fn removes(mut self) -> Vec<Left> {
         let path = self.directory.join("removed");
         self.play(|rng| {
@@ -240,7 +244,7 @@ impl Work<'_> {
     }
 }
 
-/// The end has come when it goes.
+/// Dropping the value signals the end.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -253,7 +257,7 @@ fn open(path: &Path) -> io::Result<File> {
     OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)
 }
 
-/// An error that was told before: the file could not be opened.
+/// Repeats the error of the failed open.
 fn again(error: &io::Error) -> io::Error {
     error.kind().into()
 }
@@ -278,7 +282,8 @@ fn write(
     file.map_err(again)?.write_all_at(data, at as u64)
 }
 
-/// Reads until the end of the file: where the mount dies in the middle, a kernel gives what it has, and the error next.
+/// Reads to the end of the file. If the mount dies in between, a kernel returns the bytes that it has, and
+/// the error later.
 fn read_up_to(file: &File, at: usize, most: usize) -> io::Result<Vec<u8>> {
     let mut found = vec![0; most];
     let mut count = 0;
@@ -292,7 +297,7 @@ fn read_up_to(file: &File, at: usize, most: usize) -> io::Result<Vec<u8>> {
     Ok(found)
 }
 
-/// Where two contents differ first, and in what.
+/// Describes the first difference of two contents.
 fn difference(found: &[u8], wanted: &[u8]) -> String {
     let first = found.iter().zip(wanted).position(|(a, b)| a != b);
     format!("{} bytes and not {}, the first other one: {first:?}", found.len(), wanted.len())
@@ -311,12 +316,12 @@ fn sync_now_and_then(
     Ok(())
 }
 
-/// The content of a file that nobody writes.
+/// The content of a file that no worker writes.
 fn content(name: &str, size: usize) -> Vec<u8> {
     name.bytes().cycle().zip(0u32..).map(|(byte, at)| byte ^ (at / 977) as u8).take(size).collect()
 }
 
-/// Files to be read, and an archive.
+/// Makes the files to read, and an archive.
 fn provide(setting: &Setting) -> (PathBuf, PathBuf) {
     for (kind, count, size) in [("warm", WARM_FILES, WARM_BYTES), ("cold", COLD_FILES, WARM_BYTES / 3)] {
         for number in 0..count {
@@ -334,7 +339,7 @@ fn provide(setting: &Setting) -> (PathBuf, PathBuf) {
     (original, archive)
 }
 
-/// Everything at once, until `blow` has struck.
+/// Runs all workers at the same time until `blow` has struck.
 fn work(
     setting: &mut Setting,
     rng: &mut Rng,
@@ -361,7 +366,7 @@ fn work(
             scope.spawn(move || reads.reads()),
             scope.spawn(move || removes.removes()),
         ];
-        // Also where the blow fails: nobody is left working for ever.
+        // Dropping this ends the workers even if the blow panics.
         let over = Over(&ended);
         std::thread::sleep(Duration::from_millis(300 + rng.below(700) as u64));
         blow(setting);
@@ -370,7 +375,8 @@ fn work(
     })
 }
 
-/// Holds what is there against what may be. `all` is over: then what programs saw is what there is.
+/// Compares the files with what they may hold. With `all`, nothing may be lost: the files must be as the
+/// programs last saw them.
 #[track_caller]
 fn check(left: &[Left], from: &Path, to: &Path, all: bool) {
     let moved = |path: &Path| to.join(path.strip_prefix(from).unwrap());
@@ -411,7 +417,7 @@ fn check_parts(original: &Path, path: &Path, complete: bool) {
     }
 }
 
-/// Reads what nobody writes; the READs that it cost.
+/// Reads the warm files, and returns the number of READs that the server got.
 fn read_warm(setting: &Setting) -> u64 {
     let before = setting.reads("a");
     for number in 0..WARM_FILES {
@@ -452,7 +458,7 @@ fn a_mount_that_is_killed_loses_nothing_that_was_synced_and_stays_warm() {
                 }
             }
         }
-        // What the mount shows is what the server has.
+        // The server has the content that the mount shows.
         setting.unmount("a");
         setting.verify("a");
     }

@@ -1,7 +1,6 @@
-//! A mount that is killed while a thread of it waits in the kernel: it tells the kernel of a name, for which it needs the lock
-//! of the directory, which a program holds that waits for the mount's reply. Nobody can answer any more, and nobody hangs.
-//!
-//! Promise: no-program-hangs
+//! Kills a mount while one of its threads waits in the kernel. The thread notifies the kernel of a name and
+//! needs the lock of the directory. A program holds that lock and waits for a reply of the mount. After the
+//! kill that reply can never come, and still no program may hang.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -16,12 +15,12 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::setting::{Setting, may_mount, output, wait_until};
 use crate::stress::watch::Connection;
 
-/// The program that waits is told within this time.
+/// The waiting program must get its error within this time.
 const BOUND: Duration = Duration::from_secs(20);
-/// The most that is tried to bring the wait about.
+/// Attempts to bring the wait about.
 const TRIES_MAX: usize = 10;
 
-/// A way to the server on which requests can be held back, and the server's own calls go through.
+/// A path to the server on which requests can be held back. The server's callbacks still get through.
 struct Way {
     address: SocketAddr,
     gate: Arc<(Mutex<bool>, Condvar)>,
@@ -54,7 +53,7 @@ impl Way {
     }
 }
 
-/// Waits until requests are not held back.
+/// Waits while requests are held back.
 fn open(gate: &(Mutex<bool>, Condvar)) -> std::sync::MutexGuard<'_, bool> {
     gate.1.wait_while(gate.0.lock().unwrap(), |held| *held).unwrap()
 }
@@ -70,7 +69,7 @@ fn copy(mut from: TcpStream, mut to: TcpStream, may_go_on: impl Fn()) {
     let _ = to.shutdown(Shutdown::Both);
 }
 
-/// Does a thread of the process wait in the kernel for what nobody can interrupt?
+/// Does a thread of the process sleep uninterruptibly in the kernel?
 fn is_stuck(process: Pid) -> bool {
     let tasks =
         fs::read_dir(format!("/proc/{}/task", process.as_raw_nonzero())).into_iter().flatten().flatten();
@@ -78,7 +77,7 @@ fn is_stuck(process: Pid) -> bool {
     tasks.map(status).any(|status| status.contains("\nState:\tD"))
 }
 
-/// Leases on files that the server has given.
+/// File leases that the server has granted.
 fn file_leases(setting: &Setting) -> u64 {
     let mut status = Command::new(env!("CARGO_BIN_EXE_leasehold"));
     let status = output(status.args(["status", "--json"]).arg(setting.place("state")));
@@ -86,7 +85,7 @@ fn file_leases(setting: &Setting) -> u64 {
     ["read_leases", "write_leases"].iter().filter_map(|kind| held[kind].as_u64()).sum()
 }
 
-/// The process that a mount has started to outlive it.
+/// The guardian process that a mount has started.
 fn guardian_of(process: Pid) -> Option<Pid> {
     let parent = format!("\nPPid:\t{}\n", process.as_raw_nonzero());
     let of = |entry: fs::DirEntry| {
@@ -97,7 +96,7 @@ fn guardian_of(process: Pid) -> Option<Pid> {
     fs::read_dir("/proc").unwrap().flatten().find_map(of)
 }
 
-/// Has the guardian got hold of the connection?
+/// Has the guardian opened the connection's `abort` file?
 fn is_armed(guardian: Pid) -> bool {
     let opened =
         fs::read_dir(format!("/proc/{}/fd", guardian.as_raw_nonzero())).into_iter().flatten().flatten();
@@ -115,14 +114,14 @@ fn has_ended(child: &mut Child, bound: Duration) -> bool {
     true
 }
 
-/// A mount with a thread that waits for a program that waits for the server. The program, and another one, at whose writing the
-/// server has called the mount.
+/// Makes a mount with a thread that waits for a program that waits for the server. Returns that program, and
+/// another one whose write has made the server recall a lease from the mount.
 fn stuck(setting: &mut Setting, way: &Way) -> (Child, Child) {
     setting.mount_from(&way.address.to_string(), "a", "vers=4.2");
     setting.mount("b", "vers=4.2");
     let process = setting.pid_of("a").unwrap();
     wait_until(|| guardian_of(process).is_some_and(is_armed));
-    // Whether a recall finds the kernel with the name, the server decides: it gives leases as it sees fit.
+    // The server decides whether it grants a lease, so a recall may find nothing to notify. Then try again.
     for round in 0..TRIES_MAX {
         let directory = format!("d{round}");
         fs::create_dir(setting.there(&directory)).unwrap();
@@ -142,16 +141,18 @@ fn stuck(setting: &mut Setting, way: &Way) -> (Child, Child) {
     panic!("no recall found a thread to wait in {TRIES_MAX} tries");
 }
 
-/// A mkdir that waits for the server, and a write elsewhere to a file of the same directory on which the mount has a lease.
+/// Starts a mkdir that waits for the server, and elsewhere a write to a file of the same directory on which
+/// the mount has a lease.
 fn try_to_stick(setting: &Setting, way: &Way, directory: &str) -> (Child, Child) {
     let at = |mount: &str, name: &str| setting.at(mount, directory).join(name);
-    // Of a lease on the file the mount is told, and then it tells the kernel of the name.
+    // The recall of a lease on the file makes the mount notify the kernel of the name.
     let before = file_leases(setting);
     wait_until(|| {
         assert_eq!(fs::read(at("a", "f")).unwrap(), b"text");
         file_leases(setting) > before
     });
-    // It is in the directory already, so that the first that it asks for is the name, for which the kernel locks the directory.
+    // The shell is in the directory already. So its first request is for the name, and the kernel holds the
+    // lock of the directory for it.
     let mut making = Command::new("sh");
     making.args(["-c", "read go && exec mkdir new"]).current_dir(at("a", "")).stdin(Stdio::piped());
     let mut waiting = making.stderr(Stdio::null()).spawn().unwrap();
@@ -191,7 +192,7 @@ fn kill(guarded: bool) {
     }
     let ended = has_ended(&mut waiting, BOUND);
     if !ended {
-        // Nothing else would end it, and all of the machine would feel it.
+        // Nothing else would end the program, and it would hang the whole machine.
         connection.abort();
         waiting.wait().unwrap();
     }

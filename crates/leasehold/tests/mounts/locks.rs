@@ -1,5 +1,5 @@
-//! Locks between processes of one mount, between two mounts, and what becomes of them when a holder is killed: a program,
-//! or a whole mount.
+//! Locks between processes of one mount and between two mounts, also when a program or a whole mount that
+//! holds a lock is killed.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use crate::setting::{Setting, VERSIONS, may_mount, output, wait_until};
 
-/// Takes and gives up locks of one file as it is told: `fcntl` ranges and `flock`.
+/// Takes and releases locks of one file on command: `fcntl` ranges and `flock`.
 const HOLDER: &str = "import fcntl,os,sys,struct\n\
     f=os.open(sys.argv[1],os.O_RDWR|os.O_CREAT)\n\
     a=None\n\
@@ -98,7 +98,7 @@ fn processes_of_one_mount_exclude_each_other_and_who_is_killed_gives_up() {
         assert_eq!(one.ask("fcntl sh 10 5"), "done", "half of it is shared now");
         assert_eq!(two.ask("fcntl sh 12 1"), "done");
         assert_eq!(two.ask("fcntl ex 15 1"), BUSY);
-        // Who waits gets it when the holder is killed.
+        // The waiter gets the lock when the holder is killed.
         two.tell("fcntl ex 15 1 wait");
         one.child.kill().unwrap();
         assert_eq!(two.hear(), "done");
@@ -123,7 +123,7 @@ fn who_would_wait_for_itself_through_others_is_refused() {
     if !may_hold() {
         return;
     }
-    // Under a lease for writing, and without one.
+    // With a write lease, and without one.
     for (version, elsewhere) in [("3", false), ("4.2", false), ("4.2", true)] {
         let mut setting = Setting::new();
         setting.mount("a", &format!("vers={version}"));
@@ -136,7 +136,8 @@ fn who_would_wait_for_itself_through_others_is_refused() {
             assert_eq!(holder.ask(&format!("fcntl ex {n}0 10")), "done");
         }
         let case = format!("version {version}, open elsewhere: {elsewhere}");
-        // Each waits for the next one, the last one for the first: the one that comes last is refused, and gives up.
+        // Each process waits for the next one, and the last one for the first. The last request is refused,
+        // and its process releases its lock.
         let wait = |(n, holder): (usize, &mut Holder)| {
             let heard = holder.ask(&format!("fcntl ex {}0 10 wait", (n + 1) % 3));
             assert_eq!(holder.ask("fcntl un 0 30"), "done");
@@ -150,7 +151,7 @@ fn who_would_wait_for_itself_through_others_is_refused() {
         let count = |what: &str| heard.iter().filter(|heard| *heard == what).count();
         let counts = (count("done"), count("Resource deadlock avoided"));
         assert_eq!(counts, (2, 1), "{case}: {heard:?}");
-        // A chain is no circle, also where two have waited for each other before.
+        // A chain is not a cycle, even if two processes have waited for each other before.
         let [one, two, _] = &mut holders;
         assert_eq!(one.ask("fcntl ex 0 10"), "done");
         two.tell("fcntl ex 0 10 wait");
@@ -165,13 +166,13 @@ fn who_would_wait_for_itself_through_others_is_refused() {
     }
 }
 
-/// Is a process in a system call on locks?
+/// Is a process in the system call fcntl?
 fn waits_for_a_lock(holder: &Holder) -> bool {
     let call = fs::read_to_string(format!("/proc/{}/syscall", holder.child.id())).unwrap_or_default();
     call.starts_with(&format!("{} ", libc::SYS_fcntl))
 }
 
-/// May somebody else have the whole file?
+/// Could another process lock the whole file?
 fn try_flock(path: &Path) -> bool {
     let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
     rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive).is_ok()
@@ -193,7 +194,7 @@ fn two_mounts_exclude_each_other_and_see_what_was_written_under_the_lock() {
     assert_eq!(two.ask("fcntl ex 100 1"), "done");
     assert!(two.ask("who").starts_with("0+100 by "));
     for round in 0..20 {
-        // Both have it open all the time: the lock alone says when to look.
+        // Both keep the file open, so only the lock tells them when to read again.
         assert_eq!(one.ask(&format!("write round-{round}")), "done");
         two.tell("fcntl ex 0 100 wait");
         assert_eq!(one.ask("fcntl un 0 100"), "done");
@@ -201,7 +202,8 @@ fn two_mounts_exclude_each_other_and_see_what_was_written_under_the_lock() {
         assert_eq!(two.ask("read"), format!("round-{round}"));
         std::mem::swap(&mut one, &mut two);
     }
-    // A holder is killed, and then a whole mount: the server gives the lock up with its lease, or at the next mount.
+    // A holder is killed, then a whole mount. The server releases the lock when the lease expires, or at the
+    // next mount.
     two.tell("fcntl ex 0 100 wait");
     one.child.kill().unwrap();
     assert_eq!(two.hear(), "done");
@@ -234,8 +236,7 @@ fn a_counter_under_a_lock_counts_each_time() {
     drop(File::open(setting.at("a", "counter")).unwrap());
 }
 
-/// All have it open all the time, and nobody looks how long it is: the lock alone says where its end is.
-// Promise: appends
+/// All keep the file open and do not ask for its size, so only the lock tells them where the file ends.
 #[test]
 fn what_two_mounts_append_under_a_lock_is_there_in_order() {
     if !may_hold() {
@@ -267,8 +268,8 @@ fn what_two_mounts_append_under_a_lock_is_there_in_order() {
     assert!(fs::read_to_string(setting.there("log")).unwrap() == wanted);
 }
 
-/// A reader that keeps a file open, which the kernel reads by itself, and locks it before each look: a database.
-// Promise: passthrough
+/// A reader keeps a file open that the kernel reads by itself (passthrough), and locks it before each read,
+/// as a database does.
 #[test]
 fn who_gets_a_lock_on_a_file_that_the_kernel_reads_by_itself_sees_what_the_last_holder_wrote() {
     if !may_hold() {
@@ -280,7 +281,7 @@ fn who_gets_a_lock_on_a_file_that_the_kernel_reads_by_itself_sees_what_the_last_
     let passed = |setting: &Setting| setting.status("a")["kernel"]["opens_passthrough"].as_u64().unwrap();
     fs::write(setting.at("b", "file"), b"round-x").unwrap();
     let mut reader = None;
-    // That an earlier open went this way says nothing of the next: it is this one that has to.
+    // That an earlier open used passthrough says nothing about the next open, so check this open.
     let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while reader.is_none() {
         if std::time::Instant::now() > deadline {

@@ -1,5 +1,6 @@
-//! `leasehold mount` against those who would break it: kills, other mounts, and programs that hold Unix to its word.
-//! Everything runs as programs, before `serve`, over version 3 and 4.2. Skipped where nothing can be mounted.
+//! `leasehold mount` under kills, with other mounts, and with programs that rely on Unix semantics. All
+//! parts run as processes, with `serve` as the server, over versions 3 and 4.2. Skipped on machines where
+//! nothing can be mounted.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod close_to_open;

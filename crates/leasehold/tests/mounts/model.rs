@@ -1,30 +1,31 @@
-//! What a file may hold after a kill: what was synced is there, and whatever was done since may be there or not.
+//! A model of what a file may hold after a kill: synced data is there, and each later change may be there or
+//! not.
 //!
-//! Of each byte the model knows the value that it had at the last sync, and those that it was given since. A size is
-//! one that the file had at the sync or since, or anything between: a file that was to grow may have grown in part. What
-//! lies where nothing was written is zero.
+//! For each byte, the model knows the value at the last sync and all values written since. The size is any
+//! size between the smallest and the largest since that sync, because a growing file may have grown in part.
+//! Bytes that were never written are zero.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
-/// What is known of a file.
+/// The knowledge about a file.
 #[derive(Debug, Default)]
 pub struct Model {
-    /// As programs see it.
+    /// The content that programs see.
     now: Vec<u8>,
-    /// Which values each byte had since the last sync, that of the sync among them.
+    /// The values of each byte since the last sync, including the value at the sync.
     may: Vec<BTreeSet<u8>>,
-    /// Least and largest size since the last sync.
+    /// Smallest and largest size since the last sync.
     sizes: (usize, usize),
 }
 
 impl Model {
-    /// As programs see it.
+    /// The content that programs see.
     pub fn now(&self) -> &[u8] {
         &self.now
     }
 
-    /// A write is about to begin.
+    /// To be called before a write.
     pub fn write(&mut self, at: usize, data: &[u8]) {
         if self.now.len() < at + data.len() {
             self.set_len(at + data.len());
@@ -35,7 +36,8 @@ impl Model {
         }
     }
 
-    /// The size is about to be set. What is cut off may come back as zeros alone; what it was before may still be there.
+    /// To be called before the size is set. Bytes beyond the new size may read as zeros later, or still have
+    /// their old values.
     pub fn set_len(&mut self, size: usize) {
         self.now.resize(size, 0);
         let reach = self.may.len().max(size);
@@ -46,16 +48,16 @@ impl Model {
         self.sizes = (self.sizes.0.min(size), self.sizes.1.max(size));
     }
 
-    /// Everything until now is durable.
+    /// All changes so far are durable.
     pub fn synced(&mut self) {
         self.may = self.now.iter().map(|byte| BTreeSet::from([*byte])).collect();
         self.sizes = (self.now.len(), self.now.len());
     }
 
-    /// Is this what may be found?
+    /// Compares a content with the model.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The difference.
     pub fn check(&self, found: &[u8]) -> Result<(), String> {
         let (least, most) = self.sizes;
         if !(least..=most).contains(&found.len()) {

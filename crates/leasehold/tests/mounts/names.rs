@@ -1,7 +1,5 @@
-//! Names by two mounts: an absent name is not believed absent for longer than promised, and the holder of a lock file
-//! sees every name that was made before it took the lock. Git relies on both.
-//!
-//! Promise: negative-entries
+//! Names on two mounts. A negative entry is not trusted for longer than promised. A program that takes a
+//! lock file sees every name that was made before. Git relies on both.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -12,11 +10,11 @@ use std::time::{Duration, Instant};
 
 use crate::setting::{Setting, VERSIONS, may_mount};
 
-/// How long a negative entry may be believed, and as long again for a busy machine.
+/// How long a negative entry may be trusted, and as long again for a busy machine.
 const BELIEVED_MAX: Duration = Duration::from_secs(2);
 /// Commits of each of two clients.
 const COMMITS: usize = 12;
-/// How often a client tries one commit. Each failure is a success of the other one.
+/// How often a client retries one commit. Each failure is a success of the other client.
 const TRIES_MAX: usize = 200;
 
 fn two_mounts(version: &str) -> Setting {
@@ -60,7 +58,7 @@ fn the_holder_of_a_lock_file_sees_what_was_there_before_it() {
     }
     for version in VERSIONS {
         let setting = two_mounts(version);
-        // What another client does there.
+        // Ways in which the other client makes the name.
         let makers: [fn(&Path); 3] = [
             |d| drop(File::create(d.join("ref")).unwrap()),
             |d| {
@@ -85,7 +83,7 @@ fn the_holder_of_a_lock_file_sees_what_was_there_before_it() {
     }
 }
 
-/// What takes a lock file in a directory that has a file `other`.
+/// Ways to take a lock file in a directory that has a file `other`.
 const TAKERS: [fn(&Path); 4] = [
     |d| drop(OpenOptions::new().write(true).create_new(true).open(d.join("lock")).unwrap()),
     |d| fs::create_dir(d.join("lock")).unwrap(),
@@ -93,8 +91,7 @@ const TAKERS: [fn(&Path); 4] = [
     |d| fs::rename(d.join("other"), d.join("lock")).unwrap(),
 ];
 
-/// The kernel of the holder believes what it has seen for longer than this test lasts.
-// Promise: lock-files
+/// The kernel of the holder trusts what it has seen for longer than this test takes.
 #[test]
 fn the_holder_of_a_lock_file_sees_what_was_replaced_or_removed_before_it() {
     if !may_mount() {
@@ -134,8 +131,8 @@ fn the_holder_of_a_lock_file_sees_what_was_replaced_or_removed_before_it() {
     }
 }
 
-/// The kernel believes in what another client has removed. Whatever makes something there asks the server.
-// Promise: lock-files
+/// The kernel still trusts a name that another client has removed. Every creation of that name asks the
+/// server.
 #[test]
 fn where_another_client_has_removed_something_it_is_made_anew() {
     if !may_mount() {
@@ -177,8 +174,7 @@ fn where_another_client_has_removed_something_it_is_made_anew() {
     }
 }
 
-/// sqlite looks for the journal of another client's transaction when it has got a lock on the database.
-// Promise: locks-as-points-of-coherence
+/// sqlite looks for the journal of another client's transaction after it has got a lock on the database.
 #[test]
 fn the_holder_of_a_lock_does_not_see_what_was_removed_before_it() {
     if !may_mount() {
@@ -195,7 +191,7 @@ fn the_holder_of_a_lock_does_not_see_what_was_removed_before_it() {
         let (a, b) = (open("a"), open("b"));
         for round in 0..10 {
             a.lock().unwrap();
-            // A name of its own: nobody has looked for it in vain.
+            // A new name for each round, so there is no negative entry for it.
             let journal = format!("journal{round}");
             File::create(setting.at("a", &journal)).unwrap();
             assert!(setting.at("b", &journal).exists(), "round {round}, proxied: {proxied}");
@@ -212,7 +208,7 @@ fn the_holder_of_a_lock_does_not_see_what_was_removed_before_it() {
     }
 }
 
-/// Runs git in a bare repository; its output without the newline, or what it complains of.
+/// Runs git in a bare repository. Returns its output without the newline, or its error message.
 fn git(repository: &Path, arguments: &[&str]) -> Result<String, String> {
     let mut command = Command::new("git");
     command.arg("--git-dir").arg(repository).args(arguments).stdin(Stdio::null());
@@ -224,7 +220,7 @@ fn git(repository: &Path, arguments: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
 }
 
-/// Adds a commit to what the branch is now, and moves the branch if nobody else has moved it.
+/// Adds a commit on top of the branch, and moves the branch if no other client has moved it.
 fn commit(repository: &Path, message: &str) -> Result<(), String> {
     let before = git(repository, &["rev-parse", "--verify", "refs/heads/main"])?;
     let tree = format!("{before}^{{tree}}");
@@ -232,7 +228,7 @@ fn commit(repository: &Path, message: &str) -> Result<(), String> {
     git(repository, &["update-ref", "refs/heads/main", &new, &before]).map(drop)
 }
 
-/// Is this what git says when the other client was first?
+/// Does the message say that the other client was first?
 fn is_contention(complaint: &str) -> bool {
     complaint.contains("cannot lock ref") || complaint.contains("File exists")
 }

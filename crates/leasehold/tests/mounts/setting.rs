@@ -1,7 +1,7 @@
-//! A server, what mounts it, and what may stand between: all of them processes that can be killed.
+//! A server, its mounts and optionally a proxy. All of them are processes that can be killed.
 //!
-//! One at a time in this process: a program that is started has, until it is itself, a copy of every descriptor, and their
-//! closing is a FLUSH of files that another test is in the middle of.
+//! Only one setting exists at a time in this process. A new process has a copy of every descriptor until it
+//! executes its program. Closing those copies sends a FLUSH for files that another test is using.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -14,12 +14,12 @@ use rustix::process::Pid;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
-/// A mount that has been told to end does, or the test fails.
+/// How long the process of a mount may take to exit after it was stopped.
 const END_PATIENCE: Duration = Duration::from_secs(120);
-/// Which versions the origin is spoken to in.
+/// The NFS versions to test.
 pub const VERSIONS: [&str; 2] = ["3", "4.2"];
 
-/// Can we mount here at all?
+/// Can this process mount anything?
 pub fn may_mount() -> bool {
     let device = fs::File::options().read(true).write(true).open("/dev/fuse").is_ok();
     let may = device && rustix::process::geteuid().is_root();
@@ -31,29 +31,29 @@ pub fn may_mount() -> bool {
 
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// A directory that is served, with room for whatever mounts it.
+/// A served directory, and directories for its mounts.
 pub struct Setting {
     directory: tempfile::TempDir,
     server: Running,
     mounts: Vec<Mounted>,
-    /// Goes last.
+    /// Dropped last.
     _alone: MutexGuard<'static, ()>,
 }
 
-/// A process that serves, and where.
+/// A server process and its address.
 pub struct Running {
     child: Child,
     pub address: String,
 }
 
-/// A mount, under a name of ours.
+/// A mount, and its name in the test.
 struct Mounted {
     name: String,
     child: Child,
 }
 
 impl Running {
-    /// Starts a program that says where it listens.
+    /// Starts a program that prints the address that it listens on.
     fn start(command: &mut Command) -> Running {
         Running::of(command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap())
     }
@@ -66,25 +66,25 @@ impl Running {
         Running { child, address }
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Its process.
+    /// The process id.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 }
 
 impl Setting {
-    /// An empty directory, served. Waits until the one before is gone.
+    /// Serves an empty directory. Waits until the previous setting is gone.
     pub fn new() -> Setting {
         Setting::with(|_| ())
     }
 
-    /// The same, of a file system of its own with so many bytes.
+    /// The same, on a file system of its own with this number of bytes.
     pub fn of_size(bytes: u64) -> Setting {
         Setting::with(|served| {
             let size = format!("size={bytes}");
@@ -92,7 +92,7 @@ impl Setting {
         })
     }
 
-    /// An empty directory, served by a process with no more than so many descriptors.
+    /// Serves an empty directory, by a process with this limit of descriptors.
     pub fn limited(descriptors: &str) -> Setting {
         Setting::start(|_| (), Some(descriptors))
     }
@@ -102,7 +102,7 @@ impl Setting {
     }
 
     fn start(prepare: impl FnOnce(&Path), descriptors: Option<&str>) -> Setting {
-        // A test that failed is over too.
+        // A test that has failed is over, too.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("served")).unwrap();
@@ -111,44 +111,44 @@ impl Setting {
         Setting { directory, server, mounts: Vec::new(), _alone: alone }
     }
 
-    /// Something in the directory that holds everything.
+    /// A path in the directory of this setting.
     pub fn place(&self, name: impl AsRef<Path>) -> PathBuf {
         self.directory.path().join(name)
     }
 
-    /// Something on the server.
+    /// A path on the server.
     pub fn there(&self, name: impl AsRef<Path>) -> PathBuf {
         self.place("served").join(name)
     }
 
-    /// Something on a mount.
+    /// A path on a mount.
     pub fn at(&self, mount: &str, name: impl AsRef<Path>) -> PathBuf {
         let mounted = self.place(format!("mnt-{mount}"));
         if name.as_ref().as_os_str().is_empty() { mounted } else { mounted.join(name) }
     }
 
-    /// Mounts the server, and waits until it is.
+    /// Mounts the server, and waits until it is mounted.
     pub fn mount(&mut self, name: &str, options: &str) {
         let address = self.server.address.clone();
         self.mount_from(&address, name, options);
     }
 
-    /// The same of another server.
+    /// The same with another server.
     pub fn mount_from(&mut self, address: &str, name: &str, options: &str) {
         let child = self.mounting(address, name, options).spawn().unwrap();
         self.mounted(name, child);
     }
 
-    /// The command that mounts, in the foreground.
+    /// The command that mounts in the foreground.
     pub fn mounting(&self, address: &str, name: &str, options: &str) -> Command {
         let (cache, log) = (self.cache(name), self.log(name));
         let at = self.at(name, "");
-        // What a killed process left there answers nothing.
+        // The mount point of a killed process exists, but answers nothing.
         if !at.exists() && !is_mounted(&at) {
             fs::create_dir(&at).unwrap();
         }
         let words = format!("cache={},minfree=0,noresvport,log={},{options}", cache.display(), log.display());
-        // Whoever runs these tests with nohup(1) has SIGHUP ignored, and what is started inherits that.
+        // Under nohup(1) SIGHUP is ignored, and child processes inherit that.
         let mut command = Command::new("env");
         command.args(["--default-signal=HUP", PROGRAM]);
         command.args(["mount", "--foreground", &format!("nfs://{address}/export")]).arg(&at);
@@ -156,7 +156,7 @@ impl Setting {
         command
     }
 
-    /// Waits until that has mounted.
+    /// Waits until the process has mounted.
     #[track_caller]
     pub fn mounted(&mut self, name: &str, mut child: Child) {
         let mut line = String::new();
@@ -166,17 +166,17 @@ impl Setting {
         self.mounts.push(Mounted { name: name.to_owned(), child });
     }
 
-    /// Where a mount logs to.
+    /// The log file of a mount.
     pub fn log(&self, name: &str) -> PathBuf {
         self.place(format!("log-{name}"))
     }
 
-    /// The process of a mount that nobody waits for here.
+    /// Gives up a mount without waiting for its process.
     pub fn leave(&mut self, name: &str) -> Child {
         self.take(name).child
     }
 
-    /// Where the server listens.
+    /// The address of the server.
     pub fn address(&self) -> String {
         self.server.address.clone()
     }
@@ -186,20 +186,20 @@ impl Setting {
         &self.server
     }
 
-    /// The process of a mount.
+    /// The process id of a mount.
     pub fn pid_of(&self, name: &str) -> Option<Pid> {
         let mounted = self.mounts.iter().find(|mounted| mounted.name == name)?;
         Some(Pid::from_child(&mounted.child))
     }
 
-    /// SIGTERM to a mount: its process, which ends in its own time.
+    /// Sends SIGTERM to a mount. Returns its process, which exits later.
     pub fn terminate(&mut self, name: &str) -> Child {
         let child = self.take(name).child;
         rustix::process::kill_process(Pid::from_child(&child), rustix::process::Signal::TERM).unwrap();
         child
     }
 
-    /// How the process of a mount ended that somebody else has unmounted.
+    /// The exit status of a mount's process after it was unmounted otherwise.
     #[track_caller]
     pub fn ended(&mut self, name: &str) -> ExitStatus {
         let began = Instant::now();
@@ -214,14 +214,14 @@ impl Setting {
         }
     }
 
-    /// SIGKILL to a mount. Who uses it gets errors from then on.
+    /// Sends SIGKILL to a mount. Programs that use it get errors from then on.
     pub fn kill(&mut self, name: &str) {
         let mut mounted = self.take(name);
         mounted.child.kill().unwrap();
         mounted.child.wait().unwrap();
     }
 
-    /// Ends a mount in order.
+    /// Unmounts and waits for a clean exit.
     pub fn unmount(&mut self, name: &str) {
         let unmounted = Command::new(PROGRAM).arg("umount").arg(self.at(name, "")).status().unwrap();
         assert!(unmounted.success());
@@ -237,12 +237,12 @@ impl Setting {
         self.place(format!("cache-{name}"))
     }
 
-    /// Calls that a mount has made to its server so far, of one procedure.
+    /// Calls of one procedure that a mount has made to its server so far.
     pub fn upstream(&self, name: &str, procedure: &str) -> u64 {
         self.status(name)["upstream"][procedure]["calls"].as_u64().unwrap_or(0)
     }
 
-    /// READs that a mount has made so far, those in the compounds of OPENs among them.
+    /// READs that a mount has made so far, including those piggybacked on OPENs.
     pub fn reads(&self, name: &str) -> u64 {
         let status = self.status(name);
         let of = |count: &Value| count.as_u64().unwrap_or(0);
@@ -255,7 +255,7 @@ impl Setting {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
-    /// Holds what a cache has against the checksums of what was stored.
+    /// Checks the data of a cache against its checksums.
     #[track_caller]
     pub fn verify(&self, name: &str) {
         let output = Command::new(PROGRAM).args(["cache", "verify"]).arg(self.cache(name)).output().unwrap();
@@ -264,10 +264,10 @@ impl Setting {
         assert!(output.status.success() && said.contains("; 0 damaged"), "{said}");
     }
 
-    /// A proxy of the server, at an address of its own or at this one, that waits until it is told to start.
+    /// Prepares a proxy of the server, at the given address; it waits until it is told to start.
     ///
-    /// A process that has files of the mount open cannot start what the mount waits for: the close of its files in the
-    /// child, before the program begins, is a flush.
+    /// A process that has files of the mount open must not start a process on which the mount depends. The
+    /// child closes those files before it executes its program, and each close sends a FLUSH.
     pub fn proxy(&self, listen: &str) -> Prepared {
         self.proxy_with(listen, "hard")
     }
@@ -277,7 +277,7 @@ impl Setting {
         self.proxy_limited(listen, option, None)
     }
 
-    /// The same of one that has no more than so many descriptors.
+    /// The same, with a limit of descriptors.
     pub fn limited_proxy(&self, descriptors: &str) -> Prepared {
         self.proxy_limited("127.0.0.1:0", "hard", Some(descriptors))
     }
@@ -296,7 +296,7 @@ impl Setting {
 pub struct Prepared(Child);
 
 impl Prepared {
-    /// Starts it, and waits until it says where it listens.
+    /// Starts the program, and waits until it prints its address.
     pub fn start(mut self) -> Running {
         writeln!(self.0.stdin.take().unwrap(), "go").unwrap();
         Running::of(self.0)
@@ -316,7 +316,7 @@ impl Drop for Setting {
         if is_mounted(served.components().as_path()) {
             let _ = Command::new("umount").arg("-l").arg(served).status();
         }
-        // What was killed is mounted still.
+        // Mounts whose process was killed are still mounted.
         for entry in fs::read_dir(self.directory.path()).unwrap().flatten() {
             if entry.file_name().as_encoded_bytes().starts_with(b"mnt-") {
                 let _ = Command::new("umount").arg("-lq").arg(entry.path()).stderr(Stdio::null()).status();
@@ -330,7 +330,7 @@ fn is_mounted(at: &Path) -> bool {
     table.lines().any(|line| line.split(' ').nth(1) == at.to_str())
 }
 
-/// What runs the program behind it, with no more than so many descriptors.
+/// A command that runs another program with a limit of descriptors.
 fn limited(descriptors: &str) -> Command {
     let mut command = Command::new("prlimit");
     command.arg(format!("--nofile={descriptors}:{descriptors}"));
@@ -348,7 +348,7 @@ fn serve(directory: &Path, descriptors: Option<&str>) -> Running {
     Running::start(command.arg(directory.join("state")))
 }
 
-/// Waits for a condition; a test that waits for more than twenty seconds has failed.
+/// Waits for a condition; the test fails after twenty seconds.
 #[track_caller]
 pub fn wait_until(condition: impl Fn() -> bool) {
     let end = Instant::now() + Duration::from_secs(20);
@@ -358,7 +358,7 @@ pub fn wait_until(condition: impl Fn() -> bool) {
     }
 }
 
-/// Runs a program for its answer.
+/// Runs a program and returns its standard output.
 #[track_caller]
 pub fn output(command: &mut Command) -> String {
     let output = command.output().unwrap();

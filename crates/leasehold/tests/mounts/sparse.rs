@@ -1,7 +1,5 @@
-//! Sparse files: a hole at the server is a hole in the cache, costs no READ where the server tells of holes, and stays a
-//! hole when the file is copied.
-//!
-//! Promise: holes
+//! Sparse files. A hole at the server is a hole in the cache, costs no READ if the server reports holes, and
+//! stays a hole when the file is copied.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -14,7 +12,7 @@ use rustix::fs::{FallocateFlags, fallocate};
 use crate::setting::{Setting, VERSIONS, may_mount, output};
 
 const MIB: u64 = 1 << 20;
-/// Size of the sparse file, and where the 64 KiB of data in it are.
+/// The size of the sparse file, and the offset of its 64 KiB of data.
 const SIZE: u64 = 128 * MIB;
 const DATA_AT: u64 = 50 * MIB + 12_345;
 static DATA: [u8; 64 << 10] = [7; 64 << 10];
@@ -25,7 +23,7 @@ fn make_sparse(path: &Path) {
     file.set_len(SIZE).unwrap();
 }
 
-/// Reads all of a file: its size, and where it is not zero.
+/// Reads a whole file. Returns its size, and the range that is not zero.
 fn scan(path: &Path) -> (u64, Option<(u64, u64)>) {
     let mut file = File::open(path).unwrap();
     let (mut at, mut found, mut bytes) = (0, None, vec![0; 256 << 10]);
@@ -45,7 +43,7 @@ fn scan(path: &Path) -> (u64, Option<(u64, u64)>) {
     }
 }
 
-/// Bytes of disk that a directory uses.
+/// Disk space that a directory uses, in bytes.
 fn used_bytes(directory: &Path) -> u64 {
     let text = output(Command::new("du").arg("--block-size=1").arg("--summarize").arg(directory));
     text.split_whitespace().next().unwrap().parse().unwrap()
@@ -70,14 +68,14 @@ fn holes_cost_no_reads_and_no_space() {
             assert!(reads <= 8, "{reads} READs for 64 KiB of data");
             assert_eq!(setting.reads("a"), reads);
         }
-        // What another client makes of holes and of data is seen at the next open.
+        // The next open sees how another client has changed holes and data.
         let there = File::options().write(true).open(setting.there("file")).unwrap();
         there.write_all_at(b"x", 3 * MIB).unwrap();
         let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         fallocate(&there, punch, DATA_AT - 5, DATA.len() as u64 + 10).unwrap();
         drop(there);
         assert_eq!(scan(&setting.at("a", "file")), (SIZE, Some((3 * MIB, 3 * MIB + 1))));
-        // So is what this one makes of them.
+        // It sees this client's own changes, too.
         let here = File::options().write(true).open(setting.at("a", "file")).unwrap();
         here.write_all_at(b"yy", 100 * MIB).unwrap();
         drop(here);
@@ -96,7 +94,7 @@ fn a_copy_of_a_sparse_file_is_sparse() {
         setting.mount("a", &format!("vers={version}"));
         let (here, copied) = (setting.at("a", "file"), setting.at("a", "copy"));
         make_sparse(&here);
-        // Over version 3 nobody tells of holes: cp(1) looks for zeros then.
+        // Over version 3 holes are not reported, so cp(1) must look for zeros.
         let how = if version == "3" { "--sparse=always" } else { "--sparse=auto" };
         output(Command::new("cp").arg(how).arg(&here).arg(&copied));
         if version != "3" {
@@ -122,7 +120,7 @@ fn a_copy_of_a_sparse_file_is_sparse() {
     }
 }
 
-/// stat(2) tells of data that is not sent yet, too, and not of more than there will be.
+/// stat(2) counts space for data that is not sent yet, and does not count space twice.
 #[test]
 fn writing_where_room_was_allocated_takes_no_more_room() {
     if !may_mount() {

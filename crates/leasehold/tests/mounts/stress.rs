@@ -1,12 +1,11 @@
-//! The kernel never hangs on us. Programs do everything at once on a mount, to a few files that another mount and
-//! processes of the server's machine change all the time, so that leases are recalled and notifications fly. Meanwhile the
-//! server is frozen and goes on, the network is cut, programs are stopped, interrupted and killed, and the kernel is made
-//! to forget. In the end the mount is told to end while the server is frozen.
+//! Checks that no program hangs in the kernel. Programs use a mount in all ways at once, on a few files.
+//! Another mount and processes on the server's machine change the same files, so leases are recalled and the
+//! kernel is notified. Meanwhile the test freezes the server, cuts the network, stops, interrupts and kills
+//! programs, and drops the kernel's caches. At the end it stops the mount while the server is frozen.
 //!
-//! A watchdog holds each operation to a bound for which the server answers, and looks at the kernel's stacks if one is
-//! overdue. `LAB_SEED` makes a failure again (as far as a seed can), `LAB_SECONDS` plays for longer.
-//!
-//! Promise: no-program-hangs
+//! A watchdog limits the time that an operation may take while the server answers, and prints the kernel
+//! stacks if one is overdue. `LAB_SEED` repeats a failure (as far as a seed can), `LAB_SECONDS` sets the
+//! duration.
 
 mod player;
 pub mod watch;
@@ -24,13 +23,13 @@ use crate::setting::{Setting, VERSIONS, may_mount, wait_until};
 use player::Player;
 use watch::Connection;
 
-/// An operation ends within this time, for which the server answers.
+/// An operation must end within this time while the server answers.
 const BOUND: Duration = Duration::from_secs(15);
-/// A mount that is told to end is out of sight, and nobody waits for it any more.
+/// After SIGTERM the mount must be detached within this time, and no program may wait for it any more.
 const END: Duration = Duration::from_secs(20);
-/// Programs on the mount that is tried, on the other one, and on the server's machine.
+/// Programs on the tested mount, on the other mount, and on the server's machine.
 const SEATS: [(&str, usize); 3] = [("a", 5), ("b", 2), ("there", 1)];
-/// How often the kernel is made to forget, which all of the machine feels.
+/// How often the kernel's caches are dropped at most; that slows the whole machine.
 const FORGETS_MAX: usize = 2;
 
 #[test]
@@ -46,13 +45,13 @@ fn no_program_hangs_whatever_the_server_and_the_network_do() {
     }
 }
 
-/// How long it is played for each version.
+/// How long to play for each version.
 fn time() -> Duration {
     let given = std::env::var("LAB_SECONDS").ok().and_then(|text| text.parse().ok());
     Duration::from_secs(given.unwrap_or(9))
 }
 
-/// What is done to them.
+/// The disturbances.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     Freeze,
@@ -65,8 +64,8 @@ enum Blow {
 
 const BLOWS: [Blow; 6] = [Blow::Freeze, Blow::Reset, Blow::BlackHole, Blow::Kill, Blow::Stop, Blow::Forget];
 
-/// The kernel forgets what it can of names and nodes. Another process tells it to, for which nobody waits; where it is not
-/// permitted, the names that come and go have to do.
+/// Makes the kernel drop dentries and inodes. Another process writes the command, so that the test does not
+/// wait. Without the permission for it, the names that come and go must be enough.
 fn forget() {
     let forget =
         Command::new("sh").args(["-c", "echo 2 > /proc/sys/vm/drop_caches"]).stderr(Stdio::null()).spawn();
@@ -78,7 +77,7 @@ struct Run {
     players: Vec<Player>,
     started: usize,
     forgets: usize,
-    /// Since when the server has answered; none while it does not.
+    /// Since when the server has answered; None while it does not.
     answers: Option<Instant>,
     connection: Connection,
     setting: Setting,
@@ -116,7 +115,7 @@ impl Run {
         run
     }
 
-    /// One more program.
+    /// Starts one more program.
     fn seat(&mut self, seat: &str) {
         let place = if seat == "there" { self.setting.there("") } else { self.setting.at(seat, "") };
         let name = format!("{seat}-{}", self.started);
@@ -162,7 +161,7 @@ impl Run {
                     self.fail("a program that was killed does not end");
                 }
                 self.seat("a");
-                // Those on the mount that is tried come first.
+                // The programs on the tested mount come first.
                 self.players.rotate_right(1);
             }
             Blow::Stop => {
@@ -197,7 +196,7 @@ impl Run {
         self.answers = Some(Instant::now());
     }
 
-    /// Lets them play, and looks whether somebody is overdue.
+    /// Lets the programs play, and checks for overdue operations.
     fn watch_for(&self, time: Duration) {
         let end = Instant::now() + time;
         while Instant::now() < end {
@@ -206,7 +205,7 @@ impl Run {
         }
     }
 
-    /// Each does something more.
+    /// Waits until each program has made progress.
     fn all_go_on(&self) {
         let before: Vec<_> = self.judged().map(Player::done).collect();
         while self.judged().zip(&before).any(|(player, before)| player.done() <= *before) {
@@ -215,7 +214,8 @@ impl Run {
         }
     }
 
-    /// Those on a mount. (Who opens a file on the server's machine waits for the kernel's leases, however long.)
+    /// The programs on a mount. On the server's machine, an open waits for the kernel's leases for any length
+    /// of time.
     fn judged(&self) -> impl Iterator<Item = &Player> {
         self.players.iter().filter(|player| !player.name.starts_with("there"))
     }
@@ -233,7 +233,7 @@ impl Run {
         }
     }
 
-    /// SIGTERM while the server is frozen: the mount goes out of sight, and nobody waits for it any more.
+    /// Sends SIGTERM while the server is frozen: the mount is detached, and no program waits for it any more.
     fn end(mut self) {
         self.freeze();
         let stuck = |player: &Player| {
@@ -267,7 +267,7 @@ impl Run {
         self.setting.unmount("b");
     }
 
-    /// All are killed, and end; in that order, so that nobody is waited for who waits for another.
+    /// Kills all programs first and then waits for them, because one program may wait for another.
     fn end_players(&mut self, within: Duration) {
         let end = Instant::now() + within;
         self.players.iter().for_each(|player| player.signal(Signal::KILL));
@@ -279,7 +279,7 @@ impl Run {
         self.players.clear();
     }
 
-    /// Says what everybody is at, lets go of whoever hangs, and ends the test.
+    /// Reports what every program is doing, aborts the connection so that nothing hangs, and fails the test.
     fn fail(&self, why: &str) -> ! {
         let mut told = format!("{why}; FUSE waits for {:?} answers\n", self.connection.waiting());
         for player in &self.players {

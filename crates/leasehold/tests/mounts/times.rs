@@ -1,6 +1,5 @@
-//! Times by two mounts: what one has set or written, the other one sees at once, wherever a proxy stands between.
-//!
-//! Promise: times-seen-elsewhere
+//! Times on two mounts: if one client sets times or writes, the other client sees the new times at once,
+//! also when a proxy stands in between.
 
 use std::fs::{self, File, FileTimes};
 use std::io::Write;
@@ -11,21 +10,21 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::setting::{Running, Setting, VERSIONS, may_mount, output};
 
-/// Files that each program makes.
+/// Files that each way of making files makes.
 const FILES: usize = 6;
-/// Long past, and with parts of a second.
+/// A modification time long ago, with a fraction of a second.
 const PAST: Duration = Duration::new(1_000_000_000, 123_456_789);
-/// Has it been read before?
+/// An access time that only the test can have set.
 const READ: Duration = Duration::new(1_100_000_000, 987_654_321);
 
-/// Where a mount gets its files from.
+/// The server that a mount uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum From {
     Server,
     Proxy,
 }
 
-/// Goes with the test, however that ends.
+/// A proxy; dropping the value kills it.
 struct Proxy(Running);
 
 impl Drop for Proxy {
@@ -34,7 +33,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Two mounts, each of the server or of a proxy of it.
+/// Makes two mounts, each of the server or of a proxy of the server.
 fn two_mounts(version: &str, from: [From; 2]) -> (Setting, Option<Proxy>) {
     let mut setting = Setting::new();
     let proxy = from.contains(&From::Proxy).then(|| Proxy(setting.proxy("127.0.0.1:0").start()));
@@ -48,7 +47,8 @@ fn two_mounts(version: &str, from: [From; 2]) -> (Setting, Option<Proxy>) {
     (setting, proxy)
 }
 
-/// What everybody is to see of a file: its size, its time of modification, and, where that was set, of access.
+/// The attributes that every client must see: size, modification time, and the access time if the test has
+/// set it.
 fn seen(path: &Path) -> (u64, (i64, i64), Option<(i64, i64)>) {
     let found = fs::metadata(path).unwrap();
     let accessed = (found.atime(), found.atime_nsec());
@@ -60,7 +60,7 @@ fn times() -> FileTimes {
     FileTimes::new().set_modified(UNIX_EPOCH + PAST).set_accessed(UNIX_EPOCH + READ)
 }
 
-/// Files with old times, outside.
+/// Makes files with old times outside the mounts.
 fn sources(setting: &Setting) -> std::path::PathBuf {
     let sources = setting.place("sources");
     fs::create_dir(&sources).unwrap();
@@ -72,13 +72,13 @@ fn sources(setting: &Setting) -> std::path::PathBuf {
     sources
 }
 
-/// Makes files in a directory of a mount, each in another way.
+/// Makes files in a directory of a mount, in several ways.
 fn make(setting: &Setting, sources: &Path, at: &Path) {
     fs::create_dir(at).unwrap();
     let names: Vec<_> = (0..FILES).map(|n| sources.join(format!("f{n}"))).collect();
     output(Command::new("cp").arg("-p").args(&names).arg(at));
     for n in 0..FILES {
-        // As touch -d does, after a close and through an open file.
+        // Set times as touch -d does: after a close and through an open file.
         fs::write(at.join(format!("touched{n}")), "touched").unwrap();
         File::options()
             .append(true)
@@ -93,7 +93,7 @@ fn make(setting: &Setting, sources: &Path, at: &Path) {
     output(Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(at));
 }
 
-/// All files below a directory, by their paths in it.
+/// All files in a directory, by their relative paths.
 fn files(at: &Path) -> Vec<String> {
     let list = |directory: &Path, prefix: &str| -> Vec<String> {
         let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
@@ -118,10 +118,10 @@ fn holds(version: &str, from: [From; 2]) {
         assert_eq!(elsewhere, here, "vers={version} {from:?}: {name}");
         let set = !name.starts_with("written");
         assert_eq!(set, here.1.0 == PAST.as_secs() as i64, "{name}: {here:?}");
-        // An archive says nothing of the last access.
+        // An archive does not contain access times.
         assert_eq!(set && !name.starts_with("sources"), here.2.is_some(), "{name}: {here:?}");
     }
-    // It is the same when all has been sent, and at the server.
+    // The times stay the same after all data is sent, and the server has them.
     for name in &names {
         let before = seen(&a.join(name));
         File::open(a.join(name)).unwrap().sync_all().unwrap();
@@ -135,7 +135,7 @@ fn holds(version: &str, from: [From; 2]) {
     copy_elsewhere(&setting, &sources);
 }
 
-/// A copy that the other client makes has the times that the first one has set.
+/// A copy that the other client makes has the times that the first client has set.
 fn copy_elsewhere(setting: &Setting, sources: &Path) {
     let there = Command::new("rsync").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status();
     if there.is_err() {

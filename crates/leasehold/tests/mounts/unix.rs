@@ -1,8 +1,6 @@
-//! Unix, where delayed writes and caches could show through: files that are cut, renamed, linked, copied, punched and
-//! removed while something of them is still in memory, and rights that change under an open file. Everything is held
-//! against what the server has afterwards.
-//!
-//! Promise: unix-semantics
+//! Unix semantics where delayed writes and caches could show. Files are truncated, renamed, linked, copied,
+//! punched and removed while some of their data is only in memory, and rights change under an open file.
+//! Each result is compared with the server's content afterwards.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
@@ -15,7 +13,7 @@ use rustix::io::Errno;
 
 use crate::setting::{Setting, VERSIONS, may_mount, wait_until};
 
-/// Over each version, on a mount called `a`.
+/// Runs a test over each version, on a mount called `a`.
 fn each(test: impl Fn(&mut Setting, &str)) {
     if !may_mount() {
         return;
@@ -79,7 +77,7 @@ fn who_made_or_opened_a_file_may_write_it_whatever_its_mode_becomes() {
             assert_eq!(part(&file, 0, 9), b"hello");
             assert_eq!(fs::read(setting.there(&name)).unwrap(), b"hello");
         }
-        // Another user, who takes its own rights away and goes on.
+        // Another user takes its own rights away and goes on writing.
         fs::set_permissions(setting.at("a", ""), fs::Permissions::from_mode(0o777)).unwrap();
         fs::set_permissions(setting.place(""), fs::Permissions::from_mode(0o755)).unwrap();
         let script =
@@ -132,7 +130,8 @@ fn what_is_renamed_or_linked_is_at_the_server_before_its_name_is() {
         let file = open(setting, "one");
         file.write_all_at(b"written", 0).unwrap();
         fs::rename(setting.at("a", "one"), setting.at("a", "two")).unwrap();
-        // A link reads the inode past whatever guards its opens: nobody is asked to send anything.
+        // A link reads the inode without an open, so no lease is recalled and the mount is not asked to send
+        // data.
         assert_eq!(size_there(setting, "two"), 7, "version {version}");
         file.write_all_at(b" more", 7).unwrap();
         rename("two", "three", RenameFlags::NOREPLACE).unwrap();
@@ -141,12 +140,12 @@ fn what_is_renamed_or_linked_is_at_the_server_before_its_name_is() {
         fs::hard_link(setting.at("a", "three"), setting.at("a", "four")).unwrap();
         assert_eq!(size_there(setting, "four"), 21);
         assert_eq!(rename("three", "four", RenameFlags::NOREPLACE), Err(Errno::EXIST));
-        // Two names of one file: nothing happens.
+        // Renaming one name of a file to another name of the same file does nothing.
         fs::rename(setting.at("a", "three"), setting.at("a", "four")).unwrap();
         assert_eq!(setting.at("a", "three").metadata().unwrap().nlink(), 2);
         drop(file);
         assert_eq!(fs::read(setting.there("three")).unwrap(), b"written more and more");
-        // One of two names goes, and the other one shows it.
+        // One of two names is removed, and the other name shows the new link count.
         fs::write(setting.at("a", "x"), b"").unwrap();
         fs::rename(setting.at("a", "x"), setting.at("a", "y")).unwrap();
         fs::hard_link(setting.at("a", "y"), setting.at("a", "z")).unwrap();
@@ -155,7 +154,7 @@ fn what_is_renamed_or_linked_is_at_the_server_before_its_name_is() {
     });
 }
 
-/// The size that a file has on the server. Asking for it recalls nothing.
+/// The size of a file on the server. Reading it recalls no lease.
 fn size_there(setting: &Setting, name: &str) -> u64 {
     setting.there(name).metadata().unwrap().len()
 }
@@ -173,14 +172,14 @@ fn what_is_removed_is_read_while_it_is_open_and_not_sent() {
         drop(file);
         wait_until(|| fs::read_dir(setting.there("")).unwrap().next().is_none());
         assert_eq!(setting.upstream("a", "WRITE"), 0, "WRITEs of a file that was removed before its close");
-        // One that has another name is kept.
+        // A file that still has another name is kept.
         let file = open(setting, "one");
         fs::hard_link(setting.at("a", "one"), setting.at("a", "two")).unwrap();
         file.write_all_at(b"kept", 0).unwrap();
         fs::remove_file(setting.at("a", "one")).unwrap();
         drop(file);
         assert_eq!(fs::read(setting.there("two")).unwrap(), b"kept");
-        // A directory is empty when nothing is open in it.
+        // A directory is not empty while a removed file in it is open.
         fs::create_dir(setting.at("a", "directory")).unwrap();
         let file = open(setting, "directory/file");
         fs::remove_file(setting.at("a", "directory/file")).unwrap();
@@ -208,7 +207,7 @@ fn holes_and_copies_know_what_is_in_memory() {
             assert_eq!((part(&file, 0, 1), part(&file, 4096, 1)), (vec![0], vec![b'A']));
             assert_eq!(file.metadata().unwrap().len(), (1 << 20) + 4096);
         }
-        // From what is in memory into what is in memory.
+        // Copy from dirty data onto dirty data.
         let (from, to) = (open(setting, "from"), open(setting, "to"));
         let mut wanted: Vec<u8> = (0..100_000u32).map(|at| (at % 241) as u8).collect();
         from.write_all_at(&wanted, 0).unwrap();
@@ -252,16 +251,16 @@ fn times_and_modes_that_are_set_stay_whatever_is_in_memory() {
         file.write_all(b" third").unwrap();
         let before = path.metadata().unwrap();
         assert!(before.mtime() > 1_100_000_000, "a write is a change");
-        // A sync shows the time that the server has.
+        // After a sync the times are those of the server.
         file.sync_all().unwrap();
         let (here, there) = (path.metadata().unwrap(), setting.there("file").metadata().unwrap());
         assert_eq!((here.mtime(), here.mtime_nsec()), (there.mtime(), there.mtime_nsec()));
         assert_eq!((here.len(), here.mode() & 0o7777, here.ino()), (18, 0o400, there.ino()));
-        // A change of the owner takes set-id bits away.
+        // A change of the owner clears the set-id bits.
         fs::set_permissions(&path, fs::Permissions::from_mode(0o4755)).unwrap();
         std::os::unix::fs::chown(&path, Some(1), Some(1)).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o755);
-        // What is made in a directory with set-group-id is of its group.
+        // A directory made in a set-group-id directory gets that directory's group.
         fs::create_dir(setting.at("a", "directory")).unwrap();
         std::os::unix::fs::chown(setting.at("a", "directory"), None, Some(777)).unwrap();
         fs::set_permissions(setting.at("a", "directory"), fs::Permissions::from_mode(0o2777)).unwrap();
@@ -284,7 +283,7 @@ fn lists_of_rights_are_those_of_nfs() {
             return;
         }
         let mut list = value[..list.unwrap()].to_vec();
-        // The group's entry for reading goes to the owner's group no more: one word of its mask.
+        // Set the same list again: the mode must not change.
         assert!(list.windows(6).any(|window| window == b"OWNER@"), "{list:?}");
         rustix::fs::setxattr(&path, "system.nfs4_acl", &list, rustix::fs::XattrFlags::empty()).unwrap();
         assert_eq!(path.metadata().unwrap().mode() & 0o7777, 0o644, "the list that there was");

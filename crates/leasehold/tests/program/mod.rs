@@ -1,4 +1,4 @@
-//! The program as a user runs it: in the background, told to end, with a tree of its own.
+//! Runs the program as a user does: in the background, stopped by a signal, with directories of its own.
 
 #![allow(dead_code, reason = "each test program uses a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
@@ -17,7 +17,7 @@ pub fn run(arguments: &[&str]) -> Output {
     leasehold(arguments).output().unwrap()
 }
 
-/// A server in the background, which ends with the test.
+/// A server in the background; dropping the value kills it.
 pub struct Running {
     pub child: Child,
     pub address: String,
@@ -31,17 +31,17 @@ impl Drop for Running {
 }
 
 impl Running {
-    /// Starts it, and reads where it listens from the line that says that it is ready.
+    /// Starts a server, and reads its address from the line that reports it is ready.
     pub fn start(arguments: &[&str]) -> Running {
         Running::start_at(arguments, "127.0.0.1:0")
     }
 
-    /// The same, at an address.
+    /// The same, on a given address.
     pub fn start_at(arguments: &[&str], address: &str) -> Running {
         Running::of(leasehold(arguments), address)
     }
 
-    /// The same, with no more than so many descriptors.
+    /// The same, with a limit of descriptors.
     pub fn start_limited(arguments: &[&str], descriptors: &str) -> Running {
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -n \"$1\"; shift; exec \"$@\"", "sh", descriptors]);
@@ -71,7 +71,7 @@ impl Running {
         format!("nfs://{}/export?noresvport", self.address)
     }
 
-    /// Ends it in order, and returns what it said on standard error.
+    /// Stops it with SIGTERM. Returns its standard error.
     pub fn terminate(mut self) -> String {
         let pid = rustix::process::Pid::from_child(&self.child);
         rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
@@ -86,13 +86,13 @@ pub fn path(directory: &Path) -> &str {
     directory.to_str().unwrap()
 }
 
-/// Fails with exit code 1 and exactly one line, which has these words in it.
+/// Checks for exit code 1 and exactly one line, which contains these words.
 #[track_caller]
 pub fn fails_with(output: &Output, words: &[&str]) {
     fails_in_lines(output, words, 1);
 }
 
-/// The same, with so many lines.
+/// The same, with this number of lines.
 #[track_caller]
 pub fn fails_in_lines(output: &Output, words: &[&str], lines: usize) {
     let error = String::from_utf8_lossy(&output.stderr);
@@ -123,7 +123,7 @@ impl Tree {
         self.serve_at("127.0.0.1:0")
     }
 
-    /// The same, at an address.
+    /// The same, on a given address.
     pub fn serve_at(&self, address: &str) -> Running {
         let (served, state) = (self.path("served"), self.path("state"));
         Running::start_at(&["serve", &served, "--export", "/export", "--state", &state], address)

@@ -1,5 +1,5 @@
-//! Everyday programs on two mounts of one `serve`: git keeps every commit, sqlite every transaction, and copies are what was
-//! copied.
+//! Everyday programs on two mounts of one `serve`. git keeps every commit, sqlite keeps every transaction,
+//! and copies equal their sources.
 
 use std::fs;
 use std::process::Command;
@@ -9,7 +9,7 @@ use crate::setting::{Setting, VERSIONS, may_mount};
 
 /// Commits of each client.
 const COMMITS: usize = 6;
-/// Transactions of each client, with each kind of journal.
+/// Transactions of each client for each pair of journal modes.
 const TRANSACTIONS: usize = 10;
 
 fn may_run(program: &str) -> bool {
@@ -46,7 +46,7 @@ fn two_clients_of_one_sqlite_database_lose_no_transaction() {
     }
 }
 
-/// A tree that one client has copied is what the other finds.
+/// One client copies a tree, and the other client finds the same tree.
 #[test]
 fn a_tree_that_one_client_copies_is_what_the_other_finds() {
     for program in ["cp", "rsync"] {

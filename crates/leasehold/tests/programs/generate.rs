@@ -1,31 +1,32 @@
-//! Random programs. A seed decides one.
+//! Random programs. The seed determines the program.
 //!
-//! A program is made of phrases, such as "make a file under another name and rename it"; several are under way at a time, and
-//! take turns. Many ask for a name that is absent shortly before another seat makes it.
+//! A program consists of phrases, such as "make a file under another name and rename it". Several phrases
+//! are active at a time and take turns. Many phrases look up an absent name shortly before another seat
+//! makes it.
 
 use lab::Rng;
 
 use crate::program::{Access, CELLS, Dir, How, Op, PAGE_CELLS, Place, SLOTS, Step, TOPS};
 
-/// Phrases that are under way at a time.
+/// Phrases that are active at a time.
 const PHRASES: usize = 3;
-/// Files for locks, in the first directory.
+/// Files for locks; they are in the first directory.
 pub const LOCKED: u16 = 2;
-/// The slot that calls made at once use.
+/// The slot for simultaneous calls.
 const SHARED_SLOT: usize = SLOTS - 1;
 
-/// What a program is to be like.
+/// The properties of a program.
 #[derive(Debug, Clone, Copy)]
 pub struct Wanted {
     /// The client of each seat.
     pub seats: &'static [usize],
-    /// Of the phrases, not of what is looked at in the end.
+    /// Steps in phrases, without the checks at the end.
     pub steps: usize,
-    /// Percent of the phrases in which several seats call at once.
+    /// Percentage of phrases in which several seats call at once.
     pub together: usize,
-    /// Whether what is looked at in the end is looked at after the lifetimes.
+    /// Whether the checks at the end wait for the lifetimes to pass.
     pub rests: bool,
-    /// The lifetimes.
+    /// The lifetimes, in milliseconds.
     pub rest_milliseconds: u64,
 }
 
@@ -36,13 +37,13 @@ struct Generator<'a> {
     fresh: u16,
 }
 
-/// For reading, and nothing else.
+/// Read access only.
 pub const READ: Access =
     Access { write: false, create: false, exclusive: false, truncate: false, direct: false };
 const WRITE: Access = Access { write: true, ..READ };
 const EXCLUSIVE: Access = Access { exclusive: true, ..WRITE };
 
-/// A program.
+/// Generates a program.
 pub fn program(rng: &mut Rng, wanted: Wanted) -> Vec<Step> {
     let mut generator = Generator { rng, wanted, data: 0, fresh: 100 };
     let mut steps = generator.preamble();
@@ -59,7 +60,7 @@ pub fn program(rng: &mut Rng, wanted: Wanted) -> Vec<Step> {
     steps
 }
 
-/// What is done after each program: everything is closed, and then looked at by every client.
+/// The end of each program: every file is closed, and then every client looks at everything.
 pub fn epilogue(steps: &[Step], wanted: Wanted, served: usize) -> Vec<Step> {
     let mut places: Vec<Place> = steps.iter().flat_map(places_of).collect();
     places.sort();
@@ -81,7 +82,7 @@ pub fn epilogue(steps: &[Step], wanted: Wanted, served: usize) -> Vec<Step> {
         clients.push(*client);
         end.extend(looks(seat, &places, &dirs, false));
     }
-    // What is delayed under a lease comes with the open.
+    // Opening a file recalls its lease, and that brings delayed data to the server. So open before looking.
     end.extend(looks(served, &places, &dirs, true));
     end
 }
@@ -123,20 +124,21 @@ fn places_of(step: &Step) -> Vec<Place> {
     }
 }
 
-/// A name of the same kind as another: files keep theirs.
+/// A place whose kind of name is that of another place, because a file keeps its kind when it is renamed.
 fn like(place: Place, other: Place) -> Place {
     Place::new(place.dir, other.name.kind, place.name.number)
 }
 
 impl Generator<'_> {
-    /// The files for locks are there from the beginning.
+    /// Makes the files for locks, which every phrase may use.
     fn preamble(&mut self) -> Vec<Step> {
         let mut steps = Vec::new();
         for number in 0..LOCKED {
             let place = Place::new(Dir::Top(0), 'l', number);
             let id = self.id();
             let write = Op::Write { slot: 0, cells: 0..CELLS, how: How::Call, id };
-            // Under a lock, since files for locks are written in no other way; over version 3 they stay empty.
+            // Under a lock, because files for locks are written in no other way. Over version 3 they stay
+            // empty.
             let lock = Op::Lock { slot: 0, cells: 0..CELLS, exclusive: true };
             let open = Op::Open { place, access: EXCLUSIVE, slot: 0 };
             let ops = [open, lock, write, Op::Unlock { slot: 0 }, Op::Close { slot: 0 }];
@@ -187,7 +189,7 @@ impl Generator<'_> {
         Place::new(dir, 'f', number)
     }
 
-    /// A name that no phrase has used.
+    /// A name that no phrase has used yet.
     fn fresh(&mut self, dir: Dir) -> Place {
         self.fresh += 1;
         Place::new(dir, 'f', self.fresh - 1)
@@ -207,8 +209,9 @@ impl Generator<'_> {
         *self.rng.pick(&[How::Call, How::Call, How::Call, How::Map, How::MapSync])
     }
 
-    /// What is to be written, and how. A map writes pages: what another client has written to the rest of a page meanwhile
-    /// is overwritten, by any client of NFS. So a write by a map is of complete pages, and a lock for it covers them.
+    /// Chooses the cells to write, and how. A map writes whole pages. With any NFS client it overwrites what
+    /// another client has written to the rest of a page meanwhile. So a write by a map covers complete pages,
+    /// and its lock covers them, too.
     fn written(&mut self) -> (std::ops::Range<usize>, How) {
         let (cells, how) = (self.cells(), self.how());
         if how == How::Call {
@@ -248,7 +251,8 @@ impl Generator<'_> {
         }
     }
 
-    /// One seat asks for a name, another makes it, and the first asks again, perhaps after something that confirms absences.
+    /// One seat looks up a name, another makes it, and the first looks again. In between it may do something
+    /// that confirms negative entries.
     fn absent_then_made(&mut self, seat: usize) -> Vec<Step> {
         let dir = self.dir();
         let place = if self.chance(70) { self.fresh(dir) } else { self.file_in(dir) };
@@ -302,7 +306,7 @@ impl Generator<'_> {
         steps
     }
 
-    /// What git does to a reference: look, make the lock file, look again, write, rename over.
+    /// What git does with a reference: look, make the lock file, look again, write, and rename it over.
     fn reference(&mut self, seat: usize) -> Vec<Step> {
         let dir = self.dir();
         let reference = Place::new(dir, 'f', self.rng.below(5) as u16);
@@ -320,7 +324,8 @@ impl Generator<'_> {
         steps
     }
 
-    /// What git does to an object: its directory is made when it is absent, and a finished file gets its name there.
+    /// What git does with an object: make its directory if it is absent, and give a finished file its name
+    /// there.
     fn object(&mut self, seat: usize) -> Vec<Step> {
         let top = self.rng.below(TOPS);
         let sub = self.rng.below(2) as u16;
@@ -422,7 +427,7 @@ impl Generator<'_> {
         }
     }
 
-    /// Seats at once, around the same names. Each uses a slot that is free before and after.
+    /// Several seats call at once with the same names. Each uses a slot that is free before and after.
     fn at_once(&mut self) -> Step {
         let place = self.file();
         let slot = SHARED_SLOT;

@@ -1,9 +1,7 @@
-//! A kernel's own client in a guest beside two of our mounts: random programs, the same model.
+//! A kernel's own client in a guest beside two of our mounts: random programs with the same model.
 //!
-//! A kernel believes names and attributes for as long as it is told to when it mounts. With `noac` and `lookupcache=none` that
-//! is not at all, and it is held to what the server shows. `LEASEHOLD_LAB_KERNEL` has another kernel play.
-//!
-//! Promise: unix-semantics
+//! A kernel trusts names and attributes as long as its mount options say. With `noac` and `lookupcache=none`
+//! it trusts nothing, so it must see what the server shows. `LEASEHOLD_LAB_KERNEL` selects another kernel.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -16,19 +14,20 @@ use crate::model::{Client, Lifetimes};
 use crate::random::{self, Mount, OPTIONS_4, PROGRAM_STEPS, Table, mount};
 use crate::setting::may_mount;
 
-/// Calls of one run. The checks of two mounts make more.
+/// Calls of one run; the checks of two mounts add more calls.
 const STEPS: usize = 1200;
-/// Where the guest mounts.
+/// The guest's mount point.
 const AT: &str = "/mnt/nfs";
 
-/// What is promised to a kernel that believes nothing itself, before a server that believes names and attributes for so long.
+/// The promises to a kernel that trusts nothing itself. Its server trusts names and attributes for this
+/// time.
 fn client(seconds: u64) -> Client {
     let lifetime = Duration::from_secs(seconds);
     let lifetimes = Lifetimes { present: lifetime, absent: lifetime };
     Client { lifetimes, confirms: false, has_locks: true, goes_stale: false, maps_show: false }
 }
 
-/// The guest, with what it mounts: the server of a table, or its proxy.
+/// The guest, and its link to the server of a table or to the proxy.
 struct Seated {
     guest: Guest,
     _link: Link,

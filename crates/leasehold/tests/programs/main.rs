@@ -1,7 +1,9 @@
-//! Programs of POSIX calls on several mounts of one server: each outcome is held against a model of what is promised.
+//! Programs of POSIX calls on several mounts of one server. Each outcome is compared with a model of the
+//! promises.
 //!
-//! `random` makes programs up (`LAB_SEED` repeats them from one on, `LAB_STEPS` says how many calls are made), `scripted` has
-//! those that once found something. Skipped where nothing can be mounted.
+//! `random` generates programs: `LAB_SEED` repeats them from a seed, and `LAB_STEPS` sets the number of
+//! calls. `scripted` contains programs that once found a bug. Skipped on machines where nothing can be
+//! mounted.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 #[path = "../everyday/mod.rs"]

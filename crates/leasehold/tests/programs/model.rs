@@ -1,17 +1,19 @@
-//! What each call may come to: a file system in which changes are made one after the other, and what docs/semantics.md lets
-//! a client believe of it.
+//! The permitted outcomes of each call. The model is a file system in which changes are made one after the
+//! other, together with what docs/semantics.md lets a client trust about it.
 //!
-//! - An open of a name leads where the name leads, and shows what the last writer closed, or later.
-//! - An absence is believed for a second at most, and no longer than until a call of this client that succeeded in the
-//!   directory after the change: an open, a creation, a lock, a rename, a link. A listing is one as well.
-//! - lstat(2), and the directories of a path, may show what was there within the attribute timeout, and no longer than until a
-//!   call of this client that changed a name in the directory: a creation, a link, a rename, a removal.
-//! - `O_EXCL`, link and mkdir succeed where the name is absent, and nowhere else.
-//! - Under a lock, what the last holder wrote is read. A client sees its own changes at once.
-//! - There is no error that these rules do not name. A version 3 file that another client has removed is stale.
+//! - An open of a name finds the object that the name leads to. It shows what the last writer closed, or
+//!   something later.
+//! - A negative entry is trusted for a second at most. It also ends when a later call of this client
+//!   succeeds in the directory: an open, a creation, a lock, a rename, a link or a listing.
+//! - lstat(2) and path lookup through directories may show old state within the attribute timeout. That
+//!   ends, too, when a later call of this client changes a name in the directory: a creation, a link, a
+//!   rename or a removal.
+//! - `O_EXCL`, link and mkdir succeed if the name is absent, and only then.
+//! - Under a lock, a client reads what the last holder wrote. A client sees its own changes at once.
+//! - Every error must follow from these rules. A version 3 file that another client has removed is stale.
 //!
-//! A model is one way in which it may have been: where a call may have done one thing or the other, there are two models
-//! after it, until a later call tells them apart.
+//! A model is one possible history. If a call may have had one effect or another, there are two models after
+//! it, until a later call distinguishes them.
 
 mod apply;
 mod content;
@@ -26,29 +28,31 @@ use crate::program::{Dir, How, Name, Op, Place, Step, TOPS};
 use content::{Content, Floors};
 use names::{Confirmed, History};
 
-/// What a client is promised.
+/// The promises to a client.
 #[derive(Debug, Clone, Copy, Hash)]
 pub struct Client {
     pub lifetimes: Lifetimes,
-    /// What it has succeeded in confirms that names of the directory are absent. Kernels ask for their own reasons.
+    /// Its successful calls in a directory confirm negative entries there. A kernel looks names up for
+    /// reasons of its own.
     pub confirms: bool,
-    /// Its locks reach the others.
+    /// Its locks exclude other clients.
     pub has_locks: bool,
-    /// What another client has removed is stale, also for those that have it open.
+    /// A file that another client has removed is stale, even for seats that have it open.
     pub goes_stale: bool,
-    /// What it has written through a map and not synced shows in its own O_DIRECT reads. Linux's client does not see to that.
+    /// Its own O_DIRECT reads show what it has written through a map without a sync. Linux's NFS client does
+    /// not ensure that.
     pub maps_show: bool,
 }
 
 /// A file or a directory.
 #[derive(Debug, Clone, Hash)]
 struct Object {
-    /// None of a directory.
+    /// None for a directory.
     content: Option<Content>,
-    /// None before anybody has told it.
+    /// None until a call has returned it.
     ino: Option<u64>,
     links: usize,
-    /// The client that removed its last name.
+    /// The client that removed the last name.
     removed_by: Option<usize>,
 }
 
@@ -59,13 +63,13 @@ struct Open {
     client: usize,
     write: bool,
     place: Place,
-    /// The directory that it was opened in.
+    /// The directory in which it was opened.
     directory: usize,
     floors: Floors,
 }
 
-/// A name that a client has given to a file that it has removed and has open. No listing shows it, and the directory is not
-/// empty.
+/// The hidden name that a client gives a file which it has removed while it has the file open. A listing
+/// does not show it, but the directory is not empty.
 #[derive(Debug, Clone, Hash)]
 struct Hidden {
     directory: usize,
@@ -73,7 +77,7 @@ struct Hidden {
     client: usize,
 }
 
-/// One way in which it may have been.
+/// One possible history.
 #[derive(Debug, Clone, Hash)]
 pub struct Model {
     clients: Vec<Client>,
@@ -82,15 +86,15 @@ pub struct Model {
     /// By seat and slot.
     open: BTreeMap<(usize, usize), Open>,
     hidden: Vec<Hidden>,
-    /// When the last call of a client began that confirms the negative entries of a directory.
+    /// For each client and directory: when the client's last call began that confirms negative entries.
     coherent: BTreeMap<(usize, usize), Duration>,
-    /// The same of its last call that changed names there, which confirms all names: whoever makes a lock file sees what was
-    /// replaced or removed before.
+    /// The same for its last call that changed names there, which confirms all names. So the client that
+    /// makes a lock file sees every replacement and removal before it.
     changed: BTreeMap<(usize, usize), Duration>,
 }
 
 impl Model {
-    /// With the directories that are there before a program begins.
+    /// With the directories that exist before a program begins.
     pub fn new(clients: &[Client]) -> Model {
         let top = || Object { content: None, ino: None, links: 1, removed_by: None };
         Model {
@@ -104,12 +108,12 @@ impl Model {
         }
     }
 
-    /// Whether it is told what comes of it. If not, a seat does not call.
+    /// Does the model determine the outcome of a step? If not, the seats skip it.
     pub fn is_defined(&self, seats: &[usize], step: &Step) -> bool {
         match step {
             Step::Alone(seat, op) => self.is_op_defined(*seat, seats[*seat], op),
             Step::Together(parts) => parts.iter().all(|(seat, ops)| {
-                // What a seat opens itself is judged afterwards.
+                // Within the step a seat may open files itself; those calls are judged afterwards.
                 let opens = |op: &&Op| matches!(op, Op::Open { .. });
                 ops.iter().filter(opens).all(|op| self.is_op_defined(*seat, seats[*seat], op))
             }),
@@ -154,14 +158,14 @@ impl Model {
         }
     }
 
-    /// Whether no other client writes a file.
+    /// Does no other client write the file?
     fn is_free(&self, file: usize, client: usize) -> bool {
         let writes = |open: &Open| open.object == file && open.write && open.client != client;
         let content = self.objects[file].content.as_ref();
         content.is_some_and(|content| content.is_free_for(client)) && !self.open.values().any(writes)
     }
 
-    /// The directory that a path truly leads to.
+    /// The directory that a path really leads to.
     fn directory(&self, dir: Dir) -> Option<usize> {
         match dir {
             Dir::Top(top) => Some(top),
@@ -169,7 +173,8 @@ impl Model {
         }
     }
 
-    /// The directories that a client may find by a path that it walks from `began` on, the true one first.
+    /// The directories that a client may find by a path that it walks from `began` on; the true one comes
+    /// first.
     fn directories(&self, client: usize, began: Duration, dir: Dir) -> Vec<Option<usize>> {
         match dir {
             Dir::Top(top) => vec![Some(top)],
@@ -181,7 +186,7 @@ impl Model {
         self.names.get(&(directory, name)).and_then(History::now)
     }
 
-    /// What a name may lead to for a client, what is true first.
+    /// The objects that a client may find under a name; the true one comes first.
     fn candidates(&self, client: usize, began: Duration, directory: usize, name: Name) -> Vec<Option<usize>> {
         let Some(history) = self.names.get(&(directory, name)) else { return vec![None] };
         let begun = |calls: &BTreeMap<(usize, usize), Duration>| {
@@ -192,7 +197,7 @@ impl Model {
         history.candidates(client, began, confirmed, self.clients[client].lifetimes)
     }
 
-    /// Names in a directory that lead somewhere.
+    /// The names in a directory that lead to an object.
     fn names_in(&self, directory: usize) -> impl Iterator<Item = Name> {
         let all = self.names.iter();
         all.filter_map(move |((of, name), history)| {

@@ -1,4 +1,4 @@
-//! Runs a program and holds each outcome against the model. A program that fails is made shorter.
+//! Runs a program and compares each outcome with the model. Shortens a program that fails.
 
 use std::collections::HashSet;
 use std::fmt::Write;
@@ -11,33 +11,33 @@ use crate::model::{Client, Model};
 use crate::program::{Outcome, Step};
 use crate::seat::{Event, Seat};
 
-/// Models that are kept at a time.
+/// The largest number of models kept at a time.
 const MODELS_MAX: usize = 64;
-/// How long a program is made shorter.
+/// How long to shorten a program.
 const SHRINK_MAX: Duration = Duration::from_secs(60);
-/// How often a shorter program may pass before it counts as one that does not fail.
+/// How many runs of a shorter program must pass before it counts as correct.
 const ATTEMPTS: usize = 2;
 
-/// The names of directories for programs.
+/// Numbers the directories of programs.
 static PROGRAMS: AtomicUsize = AtomicUsize::new(0);
 
-/// The seats at a table.
+/// The seats of a table, and the promises to their clients.
 pub struct Stage {
     pub seats: Vec<Seat>,
     pub clients: Vec<Client>,
 }
 
-/// A program that came to what it may not.
+/// A program with an outcome that is not permitted.
 pub struct Failure {
     pub what: String,
-    /// What was called, with outcomes.
+    /// The calls with their outcomes.
     pub events: Vec<Event>,
-    /// The step that failed.
+    /// The index of the step that failed.
     pub at: usize,
 }
 
 impl Stage {
-    /// Runs a program. Returns the calls that were made.
+    /// Runs a program. Returns its calls.
     pub fn run(&mut self, steps: &[Step]) -> Result<Vec<Event>, Failure> {
         let directory = format!("p{}", PROGRAMS.fetch_add(1, Ordering::Relaxed));
         let since = Instant::now();
@@ -74,7 +74,7 @@ impl Stage {
         }
     }
 
-    /// The calls of a step, by seat.
+    /// Makes the calls of a step, and returns them by seat.
     fn make(&mut self, step: &Step, since: Instant) -> Vec<Vec<Event>> {
         let parts = match step {
             Step::Alone(seat, op) => return vec![self.seats[*seat].call(*seat, op, since)],
@@ -95,7 +95,7 @@ impl Stage {
         })
     }
 
-    /// Makes a program that failed as short as it gets.
+    /// Makes a failed program as short as possible.
     pub fn shrink(&mut self, steps: &[Step], failure: Failure) -> (Vec<Step>, Failure) {
         let began = Instant::now();
         let mut best = (steps[..=failure.at].to_vec(), failure);
@@ -119,7 +119,7 @@ impl Stage {
         best
     }
 
-    /// A failure, as calls.
+    /// A failure as a list of calls.
     pub fn tell(&self, failure: &Failure) -> String {
         let mut told = String::new();
         for event in failure.events.iter().filter(|event| event.outcome != Outcome::Skipped) {
@@ -128,7 +128,7 @@ impl Stage {
         format!("{told}WRONG: {}", failure.what)
     }
 
-    /// A call, with when it began and how long it took.
+    /// A call with its start time and duration.
     pub fn tell_call(&self, Event { seat, op, outcome, began, ended }: &Event) -> String {
         let name = &self.seats[*seat].name;
         let (began, took) = (began.as_secs_f64() * 1e3, ended.saturating_sub(*began).as_secs_f64() * 1e3);
@@ -136,7 +136,7 @@ impl Stage {
     }
 }
 
-/// The models after calls that were made at once, in every order that they may have had.
+/// The models after simultaneous calls, for every possible order of the calls.
 fn order(models: &[Model], clients: &[usize], made: &[Vec<Event>]) -> Result<Vec<Model>, String> {
     let mut search = Search {
         clients,
@@ -150,21 +150,21 @@ fn order(models: &[Model], clients: &[usize], made: &[Vec<Event>]) -> Result<Vec
     if search.then.is_empty() { Err(search.why.1) } else { Ok(search.then) }
 }
 
-/// All orders of calls that were made at once, as far as they make a difference.
+/// A search over all orders of simultaneous calls that lead to different models.
 struct Search<'a> {
     clients: &'a [usize],
     made: &'a [Vec<Event>],
     /// How many calls of each seat are done.
     next: Vec<usize>,
-    /// Where it has been: calls that are done, and a hash of the model.
+    /// Visited states: the number of done calls, and a hash of the model.
     seen: HashSet<(Vec<usize>, u64)>,
     then: Vec<Model>,
-    /// Why the order that got furthest went no further, and how far that is.
+    /// Why the order that got furthest failed, with the number of its done calls.
     why: (usize, String),
 }
 
 impl Search<'_> {
-    /// Tries each call that may be the next.
+    /// Tries each call that may be next.
     fn from(&mut self, model: &Model) {
         let mut hasher = DefaultHasher::new();
         model.hash(&mut hasher);
@@ -176,7 +176,7 @@ impl Search<'_> {
         if waiting.is_empty() && self.then.len() < MODELS_MAX {
             self.then.push(model.clone());
         }
-        // A call that began after another had ended is not before it.
+        // If one call ended before another began, it comes first.
         let first_end = waiting.iter().map(|at| made[*at][self.next[*at]].ended).min().unwrap_or_default();
         for at in waiting {
             let event = &made[at][self.next[at]];

@@ -1,22 +1,23 @@
-//! Programs of POSIX calls: which seat calls what, and in which order. They print as calls.
+//! Programs of POSIX calls: the calls of each seat, and their order. They print as calls.
 //!
-//! A program names files by what they are for: `f` small files and `b` big ones, which change names among their kind, `l`
-//! files that are read and written under locks, `e` directories that stay empty, and `s` directories with files in them.
+//! The names of files tell their purpose. `f` are small files and `b` big ones, which are renamed only
+//! within their kind. `l` are files that are read and written under locks. `e` are directories that stay
+//! empty, and `s` are directories with files.
 
 use std::fmt;
 use std::ops::Range;
 
-/// Bytes of a cell of a small file: several share a page.
+/// Bytes of a cell of a small file. Several cells share a page.
 const SMALL_UNIT: usize = 512;
-/// Cells of a small file that share a page of the kernel.
+/// Cells of a small file in one page of the kernel.
 pub const PAGE_CELLS: usize = 4096 / SMALL_UNIT;
 /// Bytes of a cell of a big file.
 const BIG_UNIT: usize = 32 << 10;
-/// Cells that a file may have.
+/// The largest number of cells of a file.
 pub const CELLS: usize = 20;
-/// Files that a seat may keep open.
+/// The largest number of files that a seat has open.
 pub const SLOTS: usize = 5;
-/// Directories that are there before a program begins.
+/// Directories that exist before a program begins.
 pub const TOPS: usize = 2;
 
 /// A name in a directory.
@@ -27,12 +28,12 @@ pub struct Name {
     pub number: u16,
 }
 
-/// A directory with files in it.
+/// A directory that contains files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Dir {
-    /// One that is always there.
+    /// A directory that always exists.
     Top(usize),
-    /// One that is made and removed, in one that is always there.
+    /// A directory that is made and removed within a directory that always exists.
     Sub(usize, u16),
 }
 
@@ -77,20 +78,20 @@ pub enum How {
     MapSync,
 }
 
-/// What a program does next.
+/// A step of a program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Step {
-    /// One seat, alone.
+    /// A call of one seat.
     Alone(usize, Op),
-    /// Several seats at once, each with calls of its own one after the other.
+    /// Simultaneous calls: several seats, each with a sequence of calls.
     Together(Vec<(usize, Vec<Op>)>),
 }
 
-/// What a call came to.
+/// The outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Outcome {
     Done,
-    /// The inode number of what was opened; none of what was made or linked, which is looked at afterwards.
+    /// The inode number of an opened file. None after mkdir and link, which are followed by a look.
     Inode(Option<u64>),
     Data(Vec<u8>),
     Stat {
@@ -100,11 +101,12 @@ pub enum Outcome {
     },
     Names(Vec<String>),
     Locked(bool),
-    /// With an error number.
+    /// An error number.
     Failed(i32),
-    /// Without an answer.
+    /// No reply.
     Broken(String),
-    /// Not called: no file is open in the slot, or one is, or the result would be anybody's guess.
+    /// Not called: no file is open in the slot, or one is open already, or the model does not determine the
+    /// outcome.
     Skipped,
 }
 
@@ -208,16 +210,16 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// The bytes of a line in a cell.
+/// Bytes of one line in a cell.
 const LINE: usize = 16;
 
-/// What a cell holds that data `id` was written to. Zeros are data 0.
+/// The content of a cell to which data `id` was written. Data 0 is all zeros.
 pub fn fill(id: u64, cell: usize, unit: usize) -> Vec<u8> {
     let line = [id.to_le_bytes(), (cell as u64).to_le_bytes()].concat();
     line.iter().copied().cycle().take(unit).collect()
 }
 
-/// Which data a cell holds; none if it holds parts of several, or of another cell.
+/// The data in a cell. None if the cell contains parts of several data, or data of another cell.
 pub fn data_of(bytes: &[u8], cell: usize) -> Option<u64> {
     if bytes.iter().all(|byte| *byte == 0) {
         return Some(0);
@@ -229,7 +231,7 @@ pub fn data_of(bytes: &[u8], cell: usize) -> Option<u64> {
     same.then(|| u64::from_le_bytes(id))
 }
 
-/// Data as runs of what the cells hold, for small files.
+/// Describes a file's content by the data in its cells.
 fn describe(data: &[u8]) -> String {
     let count = data.len();
     let unit = if count > CELLS * SMALL_UNIT { BIG_UNIT } else { SMALL_UNIT };

@@ -1,8 +1,4 @@
-//! Random programs. A failure prints the shortest program that was found for it, and the seed.
-//!
-//! Promise: lock-files
-//! Promise: opens-through-a-mount
-//! Promise: unix-semantics
+//! Random programs. A failure prints the shortest failing program that was found, and the seed.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -21,33 +17,33 @@ use crate::setting::{Running, Setting, may_mount};
 const STEPS: usize = 3000;
 /// Steps of one program.
 pub const PROGRAM_STEPS: usize = 160;
-/// A call that takes longer hangs.
+/// A call that takes longer counts as hung.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// One program in so many ends with a rest.
+/// One program of this many ends with a rest.
 const REST_EVERY: usize = 4;
 
-/// A mount and its options, and what is promised to it.
+/// A mount and its options.
 pub struct Mount {
     name: &'static str,
     options: &'static str,
     version: u8,
-    /// Whether a proxy is between it and the server.
+    /// Whether a proxy is between the mount and the server.
     through_proxy: bool,
 }
 
 impl Mount {
-    /// The same through a proxy.
+    /// The same mount through a proxy.
     pub fn behind_a_proxy(self) -> Mount {
         Mount { through_proxy: true, ..self }
     }
 }
 
-/// Attributes are believed for a second, so that little time tells much.
+/// A mount. Its options set the attribute timeout to a second, so that short runs test its end.
 pub const fn mount(name: &'static str, options: &'static str, version: u8) -> Mount {
     Mount { name, options, version, through_proxy: false }
 }
 
-/// The server's own directory: all is seen at once.
+/// The served directory itself: every change is visible at once.
 const SERVED: Client = Client {
     lifetimes: Lifetimes { present: Duration::ZERO, absent: Duration::ZERO },
     confirms: true,
@@ -58,7 +54,7 @@ const SERVED: Client = Client {
 
 fn client(mount: &Mount) -> Client {
     let seconds = mount.options.split(',').find_map(|word| word.strip_prefix("actimeo=")?.parse().ok());
-    // A proxy believes for a second as well, and then tells.
+    // A proxy trusts attributes for another second.
     let present =
         Duration::from_secs(seconds.unwrap_or(60)) + Duration::from_secs(mount.through_proxy.into());
     let absent = Duration::from_secs(1 + u64::from(mount.through_proxy));
@@ -67,10 +63,10 @@ fn client(mount: &Mount) -> Client {
     Client { lifetimes, confirms: true, has_locks: version == 4, goes_stale: version == 3, maps_show: true }
 }
 
-/// Mounts of one server, and seats at them. The last seat is in the directory that is served.
+/// Mounts of one server, and the seats on them. The last seat works in the served directory.
 pub struct Table {
     pub stage: Stage,
-    /// Ends before the mounts do.
+    /// Dropped before the mounts.
     _agents: Vec<Agent>,
     proxy: Option<Running>,
     setting: Setting,
@@ -85,7 +81,7 @@ impl Drop for Table {
 }
 
 impl Table {
-    /// `seats` has the mount of each.
+    /// `seats` has the index of the mount of each seat.
     pub fn new(mounts: &[Mount], seats: &[usize]) -> Table {
         let mut setting = Setting::new();
         let behind = mounts.iter().any(|mount| mount.through_proxy);
@@ -108,15 +104,15 @@ impl Table {
         Table { stage: Stage { seats, clients }, _agents: agents, proxy, setting }
     }
 
-    /// Where the proxy listens, or the server if there is no proxy.
+    /// The address of the proxy, or of the server if there is no proxy.
     pub fn address(&self) -> String {
         self.proxy.as_ref().map_or_else(|| self.setting.address(), |proxy| proxy.address.clone())
     }
 
-    /// One more client, with one seat.
+    /// Adds a client with one seat.
     pub fn join(&mut self, name: &str, client: Client, hand: Hand, at: PathBuf) {
         let Stage { seats, clients } = &mut self.stage;
-        // The directory that is served stays the last.
+        // The served directory stays the last one.
         let last = clients.len() - 1;
         clients.insert(last, client);
         seats.iter_mut().filter(|seat| seat.client == last).for_each(|seat| seat.client += 1);
@@ -134,10 +130,10 @@ fn play(mounts: &[Mount], seats: &'static [usize], together: usize) {
     run(&mut table.stage, wanted, STEPS);
 }
 
-/// Plays programs of so many calls together, where the environment does not say more.
+/// Plays programs with this many calls together, unless `LAB_STEPS` sets another number.
 pub fn run(stage: &mut Stage, wanted: Wanted, steps: usize) {
     let steps = std::env::var("LAB_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(steps);
-    // A test run plays the same programs each time; by hand others are played.
+    // A test run plays the same programs each time. `LAB_SEED` selects others.
     let mut seeds =
         if std::env::var_os("LAB_SEED").is_some() { Rng::from_environment() } else { Rng::new(SEED) };
     let mut rng = seeds.clone();
@@ -161,7 +157,7 @@ pub fn run(stage: &mut Stage, wanted: Wanted, steps: usize) {
                 slowest.truncate(3);
             }
             Err(failure) => {
-                // The generator is its seed.
+                // The state of the generator is its seed.
                 let seed: String = format!("{seed:?}").chars().filter(char::is_ascii_digit).collect();
                 let found = format!(
                     "program {programs}, after {calls} calls and {:.1} s, LAB_SEED={seed}",
@@ -208,7 +204,7 @@ fn a_mount_of_a_proxy_and_one_of_its_origin_do_what_is_promised() {
     play(&[near, mount("far", OPTIONS_4, 4)], &[0, 1], 0);
 }
 
-/// Percent of the phrases in which seats call at once.
+/// Percentage of phrases in which several seats call at once.
 const TOGETHER: usize = 30;
 
 #[test]

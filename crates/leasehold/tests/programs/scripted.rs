@@ -1,4 +1,4 @@
-//! Programs that once found something, call for call.
+//! Programs that once found a bug, call for call.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -25,21 +25,21 @@ fn alone(seat: usize, op: Op) -> Step {
     Step::Alone(seat, op)
 }
 
-/// Makes a file with something in it.
+/// Makes a file with content.
 fn make(seat: usize, place: Place, id: u64) -> Vec<Step> {
     let write = Op::Write { slot: 0, cells: 0..CELLS, how: How::Call, id };
     let ops = [Op::Open { place, access: EXCLUSIVE, slot: 0 }, write, Op::Close { slot: 0 }];
     ops.into_iter().map(|op| alone(seat, op)).collect()
 }
 
-/// Reads it whole.
+/// Reads a whole file.
 fn read(seat: usize, place: Place) -> Vec<Step> {
     let read = Op::Read { slot: 1, cells: 0..CELLS, map: false };
     let ops = [Op::Open { place, access: READ, slot: 1 }, read, Op::Close { slot: 1 }];
     ops.into_iter().map(|op| alone(seat, op)).collect()
 }
 
-/// On two mounts, over each version and both.
+/// Runs a program on two mounts, with every combination of versions.
 fn each(program: &[Step]) {
     if !may_mount() {
         return;
@@ -57,7 +57,7 @@ fn each(program: &[Step]) {
 #[test]
 fn an_absent_name_is_believed_for_a_second_at_most() {
     let mut program = Vec::new();
-    // Both make files there in turns, so that neither is lent the directory.
+    // Both clients make files there in turns, so neither gets a lease on the directory.
     for number in 0..4 {
         program.extend(make(A, file(10 + number), 1));
         program.extend(make(B, file(20 + number), 2));
@@ -119,7 +119,7 @@ fn a_file_that_is_replaced_elsewhere_is_opened() {
         let (from, to) = (file(90 + round), file(round));
         program.extend(make(A, to, 1));
         program.extend(make(B, from, 2));
-        // The kernel has both names from here on.
+        // From here on the kernel has both names cached.
         program.push(alone(A, Op::List(Dir::Top(0))));
         program.push(alone(A, Op::Look(from)));
         program.push(alone(A, Op::Look(to)));
@@ -129,8 +129,8 @@ fn a_file_that_is_replaced_elsewhere_is_opened() {
     each(&program);
 }
 
-/// The same size, and not a tick of the server's clock later: what a map left under a lease is what the proxy tells.
-// Promise: chained-proxies
+/// The new content has the same size, and the clock of the server has not ticked. After a write through a
+/// map under a lease, the proxy must still return the new content.
 #[test]
 fn what_is_written_beside_a_proxy_is_read_through_it() {
     if !may_mount() {
@@ -161,11 +161,10 @@ fn what_is_written_beside_a_proxy_is_read_through_it() {
     }
 }
 
-/// Bytes of a file that the kernel may read by itself.
+/// The size of a file that the kernel may read by itself.
 const BIG: usize = 640 << 10;
 
-/// One process reads a file, another writes it over, and no other client is there: neither is told of a stale handle.
-// Promise: opens-beside-renames
+/// One process reads a file and another one overwrites it, without any other client. Neither may get ESTALE.
 #[test]
 fn an_open_is_not_told_of_a_handle_that_a_lookup_would_mend() {
     if !may_mount() {
@@ -204,22 +203,22 @@ fn an_open_is_not_told_of_a_handle_that_a_lookup_would_mend() {
     }
 }
 
-/// Writers of one file, and readers of it.
+/// Number of writers of one file, and of its readers.
 const HANDS: usize = 4;
-/// Bytes that a writer writes at once, in parts.
+/// Bytes of one write, which is made in parts.
 const REGION: usize = 64 << 10;
 const PARTS: usize = 4;
-/// Where `O_DIRECT` of a local file system wants data to begin.
+/// The memory alignment that `O_DIRECT` needs on a local file system.
 const ALIGNMENT: usize = 4096;
 
-/// What a writer of a region wrote in a round.
+/// The bytes that a writer writes to its region in a round.
 fn stamp(writer: usize, round: u32) -> Vec<u8> {
     let word = (round << 4 | writer as u32).to_le_bytes();
     word.into_iter().cycle().take(REGION).collect()
 }
 
-/// Asynchronous writes past the kernel's cache, beside readers that fill it: a read after a write shows it.
-// Promise: direct-writes
+/// Asynchronous writes bypass the kernel's page cache while readers fill it. A read after a write must show
+/// the data.
 #[test]
 fn what_was_written_asynchronously_and_directly_is_read() {
     if !may_mount() {
@@ -229,7 +228,7 @@ fn what_was_written_asynchronously_and_directly_is_read() {
     for version in ["none", "3", "4.2"] {
         let mut setting = Setting::new();
         let mut path = setting.there("file");
-        // On the file system that is served the program must find nothing.
+        // On the served file system itself, the program must find no fault.
         if version != "none" {
             setting.mount("a", &format!("vers={version}"));
             path = setting.at("a", "file");
@@ -239,7 +238,7 @@ fn what_was_written_asynchronously_and_directly_is_read() {
     assert!(wrong.is_empty(), "{wrong:?}");
 }
 
-/// What was wrong, if anything was.
+/// Returns a description of the fault, if there was one.
 fn write_beside_readers(path: &Path) -> Option<String> {
     fs::write(path, vec![0; HANDS * REGION]).unwrap();
     let over = AtomicBool::new(false);
@@ -257,7 +256,7 @@ fn write_beside_readers(path: &Path) -> Option<String> {
         let writers: Vec<_> =
             (0..HANDS).map(|writer| scope.spawn(move || write_directly(path, writer, end))).collect();
         let told: Vec<_> = writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
-        // Readers end also after a failure.
+        // End the readers even after a failure.
         over.store(true, Ordering::Relaxed);
         told.into_iter().map(|told| told.unwrap()).collect::<Vec<(usize, u32)>>()
     });
@@ -269,7 +268,7 @@ fn write_beside_readers(path: &Path) -> Option<String> {
     (stale + stay > 0).then_some(what)
 }
 
-/// Returns how many reads after a write did not show it, and how often it wrote.
+/// Returns how many reads after a write did not show it, and the number of writes.
 fn write_directly(path: &Path, writer: usize, end: Instant) -> (usize, u32) {
     let direct = rustix::fs::OFlags::DIRECT.bits() as i32;
     let file = OpenOptions::new().write(true).custom_flags(direct).open(path).unwrap();

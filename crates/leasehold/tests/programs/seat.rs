@@ -1,4 +1,5 @@
-//! A seat: a hand at a mount, with the files that it keeps open. It calls what a program says and tells what came of it.
+//! A seat: a hand on a mount, with its open files. It makes the calls of a program and reports their
+//! outcomes.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -7,19 +8,19 @@ use lab::{Hand, Mode, OpenFile};
 
 use crate::program::{Dir, How, Op, Outcome, Place, SLOTS, fill};
 
-/// Somebody who calls.
+/// A caller.
 pub struct Seat {
     pub name: String,
-    /// Which of the clients it is at.
+    /// The index of its client.
     pub client: usize,
     hand: Hand,
     mount: PathBuf,
-    /// Where the program runs, below the mount.
+    /// The directory of the program, below the mount.
     root: PathBuf,
     slots: [Option<(OpenFile, usize)>; SLOTS],
 }
 
-/// A call with its outcome, and when it began and was answered, since the program began.
+/// A call with its outcome, and the times of its begin and its reply, counted from the start of the program.
 #[derive(Debug, Clone)]
 pub struct Event {
     pub seat: usize,
@@ -35,7 +36,7 @@ impl Seat {
         Seat { name: name.into(), client, hand, mount, root, slots: [None; SLOTS] }
     }
 
-    /// A program begins, in a directory of its own. The first seat makes it.
+    /// Begins a program in a directory of its own, which the first seat makes.
     pub fn begin(&mut self, directory: &str, makes: bool) -> std::io::Result<()> {
         self.root = self.mount.join(directory);
         if makes {
@@ -47,7 +48,7 @@ impl Seat {
         Ok(())
     }
 
-    /// Closes what is left open.
+    /// Closes the files that are still open.
     pub fn end(&mut self) {
         for slot in &mut self.slots {
             if let Some((file, _)) = slot.take() {
@@ -56,7 +57,8 @@ impl Seat {
         }
     }
 
-    /// Calls. What has been made or linked is looked at, by a call of its own: another may have been quicker.
+    /// Makes a call. After a link or mkdir it makes another call to look at the object, because another seat
+    /// may have changed the name since.
     pub fn call(&mut self, seat: usize, op: &Op, since: Instant) -> Vec<Event> {
         let event = self.call_once(seat, op, since);
         match op {
@@ -126,7 +128,7 @@ impl Seat {
         }
     }
 
-    /// On an open file.
+    /// Makes a call on an open file.
     fn on(&mut self, op: &Op, slot: usize, file: OpenFile, unit: usize) -> std::io::Result<Outcome> {
         let hand = &mut self.hand;
         let bytes = |cells: usize| (cells * unit) as u64;

@@ -1,4 +1,4 @@
-//! Asynchronous writes: the calls of libaio(7), which no library of ours makes.
+//! Asynchronous writes with the system calls of libaio(7), for which we use no library.
 #![allow(unsafe_code, reason = "the standard library has no asynchronous writes")]
 
 use std::fs::File;
@@ -47,7 +47,7 @@ impl Queue {
         if result == 0 { Ok(Queue(context)) } else { Err(io::Error::last_os_error()) }
     }
 
-    /// Writes these parts of a file at once, and waits for all of them.
+    /// Writes several parts of a file at once, and waits for all of them.
     pub fn write(&self, file: &File, parts: &[(u64, &[u8])]) -> io::Result<()> {
         let control = |&(offset, data): &(u64, &[u8])| Control {
             opcode: WRITE,
@@ -60,11 +60,12 @@ impl Queue {
         let controls: Vec<Control> = parts.iter().map(control).collect();
         let pointers: Vec<*const Control> = controls.iter().map(|control| &raw const *control).collect();
         let mut events = vec![Event::default(); parts.len()];
-        // SAFETY: controls, pointers and data live until every call has ended, which io_getevents(2) waits for.
+        // SAFETY: controls, pointers and data outlive every call, because io_getevents(2) below waits for all
+        // of them.
         let submitted =
             unsafe { libc::syscall(libc::SYS_io_submit, self.0, pointers.len(), pointers.as_ptr()) };
         assert_eq!(submitted, parts.len() as i64, "{}", io::Error::last_os_error());
-        // SAFETY: there are as many events as the kernel may write.
+        // SAFETY: the array has space for as many events as the kernel may write.
         let ended = unsafe {
             let none = std::ptr::null_mut::<libc::timespec>();
             libc::syscall(
@@ -84,7 +85,7 @@ impl Queue {
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        // SAFETY: the queue is ours, and nothing is under way in it.
+        // SAFETY: the queue is ours, and no call is in flight in it.
         unsafe { libc::syscall(libc::SYS_io_destroy, self.0) };
     }
 }

@@ -1,4 +1,5 @@
-//! One program of the run: a process of its own, so that what it hangs in can be looked at, and so that it can be killed.
+//! One program of the stress test. It is a process of its own, so that its kernel stacks can be read and it
+//! can be killed.
 
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
@@ -13,29 +14,29 @@ use super::watch;
 
 const PROGRAM: &str = include_str!("player.py");
 
-/// A program that plays.
+/// A running program.
 pub struct Player {
-    /// Where it plays, and its number.
+    /// Its seat, and its number.
     pub name: String,
     child: Child,
     seen: Arc<Mutex<Seen>>,
 }
 
-/// What has been heard of it.
+/// The reports of the program.
 #[derive(Default)]
 struct Seen {
-    /// What it is at, and since when.
+    /// Its current operation, and since when.
     now: Option<(String, Instant)>,
-    /// What it has done.
+    /// Number of operations done.
     done: u64,
-    /// What took longest of that.
+    /// The slowest of them.
     slowest: (Duration, String),
-    /// Errors that nothing it does may give.
+    /// Errors that no operation may return.
     errors: Vec<String>,
 }
 
 impl Player {
-    /// Starts one; with `signals` a timer interrupts it.
+    /// Starts a program; with `signals`, a timer interrupts it.
     pub fn start(name: String, directory: &Path, seed: u64, signals: bool) -> Player {
         let mut python = Command::new("python3");
         python.arg("-c").arg(PROGRAM).arg(directory).arg(seed.to_string()).args(signals.then_some("signals"));
@@ -46,7 +47,7 @@ impl Player {
         Player { name, child, seen }
     }
 
-    /// Is there a python3 to play with?
+    /// Is there a python3 to run the programs?
     pub fn may_start() -> bool {
         let there = Command::new("python3").arg("-c").arg("").status().is_ok_and(|status| status.success());
         if !there {
@@ -55,38 +56,38 @@ impl Player {
         there
     }
 
-    /// Its process, which leads a group: its children are of that.
+    /// The process id. The process leads a group that contains its children.
     pub fn pid(&self) -> Pid {
         Pid::from_child(&self.child)
     }
 
-    /// What it has done so far.
+    /// The number of operations done so far.
     pub fn done(&self) -> u64 {
         self.seen.lock().unwrap().done
     }
 
-    /// What it is at, and since when.
+    /// The current operation, and since when.
     pub fn now(&self) -> Option<(String, Instant)> {
         self.seen.lock().unwrap().now.clone()
     }
 
-    /// What took it longest.
+    /// The slowest operation.
     pub fn slowest(&self) -> (Duration, String) {
         self.seen.lock().unwrap().slowest.clone()
     }
 
-    /// Errors that nothing it does may give, so far.
+    /// Errors so far that no operation may return.
     pub fn errors(&self) -> Vec<String> {
         self.seen.lock().unwrap().errors.clone()
     }
 
-    /// A signal, for it and its children.
+    /// Sends a signal to the program and its children.
     pub fn signal(&self, signal: Signal) {
-        // They may have ended.
+        // They may have exited.
         let _ = rustix::process::kill_process_group(self.pid(), signal);
     }
 
-    /// SIGKILL: do it and its children end within this time?
+    /// Sends SIGKILL. Do the program and its children exit within this time?
     pub fn kill(&mut self, within: Duration) -> bool {
         let end = Instant::now() + within;
         let ended = |child: &mut Child| matches!(child.try_wait(), Ok(Some(_)));

@@ -1,4 +1,5 @@
-//! What is looked at when something hangs: each thread's state, where in the kernel it is, and what FUSE waits for.
+//! Information about processes that hang: the state of each thread, its place in the kernel, and what FUSE
+//! waits for.
 
 use std::fmt::Write;
 use std::fs;
@@ -7,29 +8,29 @@ use std::process::Command;
 
 use rustix::process::Pid;
 
-/// A connection of the kernel's to whoever answers for a mounted directory.
+/// The FUSE connection of a mounted directory.
 pub struct Connection(u32);
 
 impl Connection {
-    /// That of a directory.
+    /// The connection of a directory.
     pub fn of(directory: &Path) -> Connection {
         let (_, minor) = mount::mounted_at(directory).expect("it is mounted");
         Connection(minor)
     }
 
-    /// Requests that nobody has answered; none are known where the kernel does not show it.
+    /// Requests without a reply. None if the kernel does not show the number.
     pub fn waiting(&self) -> Option<u64> {
         let path = format!("/sys/fs/fuse/connections/{}/waiting", self.0);
         fs::read_to_string(path).ok()?.trim().parse().ok()
     }
 
-    /// Breaks it: whoever waits gets an error.
+    /// Aborts the connection: every waiting request gets an error.
     pub fn abort(&self) {
         let _ = mount::break_connection(self.0);
     }
 }
 
-/// All that is known of what the threads of a process are at.
+/// Describes what each thread of a process is doing.
 pub fn tell(name: &str, pid: Pid) -> String {
     let mut told = String::new();
     let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", pid.as_raw_nonzero())) else { return told };
@@ -49,14 +50,15 @@ pub fn tell(name: &str, pid: Pid) -> String {
     told
 }
 
-/// Where in the kernel a thread is. That waits for a program which is being started, so another process looks, not for long.
+/// The kernel stack of a thread. Reading it may wait for a program that is being executed, so another
+/// process reads it, with a time limit.
 fn stack(task: &Path) -> String {
     let looked = Command::new("timeout").args(["-s", "KILL", "1", "cat"]).arg(task.join("stack")).output();
     looked
         .map_or_else(|error| error.to_string(), |looked| String::from_utf8_lossy(&looked.stdout).into_owned())
 }
 
-/// The processes of a group that have not ended, with their states.
+/// The processes of a group that have not exited, with their states.
 pub fn group(leader: Pid) -> Vec<(Pid, char)> {
     let leader = leader.as_raw_nonzero().get();
     let entries = fs::read_dir("/proc").unwrap().flatten();
@@ -68,8 +70,9 @@ pub fn group(leader: Pid) -> Vec<(Pid, char)> {
     entries.filter_map(of_group).collect()
 }
 
-/// What `proc(5)` says in `status`, which waits for nobody, unlike `stat`: a program that is being started and closes files
-/// of a mount may be waiting for its server, and then who reads its `stat` waits as well.
+/// Fields of `status` in proc(5). Reading `stat` may block: a program that is being executed closes files of
+/// a mount and may wait for its server, and a reader of its `stat` waits with it. Reading `status` does not
+/// block.
 struct Status {
     state: char,
     group: i32,
@@ -79,7 +82,7 @@ impl Status {
     fn of(directory: &Path) -> Option<Status> {
         let status = fs::read_to_string(directory.join("status")).ok()?;
         let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
-        // Of several name spaces the first is that of who looks.
+        // The first of several values is that of our own namespace.
         let group = field("NSpgid:")?.split_whitespace().next()?.parse().ok()?;
         Some(Status { state: field("State:")?.chars().next()?, group })
     }

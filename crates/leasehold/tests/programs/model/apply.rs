@@ -1,4 +1,4 @@
-//! One call, held against the model: what it may come to, and what is true after it.
+//! Checks one call against the model, and updates the model.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ impl Call<'_> {
 type Then = Result<Vec<Model>, String>;
 
 impl Model {
-    /// A call was made. What it may have done; or why it cannot have come to this.
+    /// Applies a call. Returns the possible models after it, or why this outcome is not permitted.
     pub fn apply(&self, client: usize, event: &Event) -> Then {
         let &Event { seat, ref op, ref outcome, began, ended } = event;
         if *outcome == Outcome::Skipped {
@@ -59,7 +59,8 @@ impl Model {
         }
     }
 
-    /// The directory that a call leads through, if it got there. A path that may lead nowhere for this client ends it.
+    /// The directory that a call reaches through its path. None if the call ended before, because the path
+    /// may be absent for this client.
     fn walk(&mut self, call: Call<'_>, dir: Dir) -> Result<Option<usize>, String> {
         let may = self.directories(call.client, call.began, dir);
         let Some(directory) = self.directory(dir) else {
@@ -78,7 +79,7 @@ impl Model {
         *changed = call.began.max(*changed);
     }
 
-    /// A call has succeeded in a directory, at a name that it now knows.
+    /// A call has succeeded in a directory, so the client knows the true state of the name.
     fn succeed(&mut self, call: Call<'_>, place: Place, directory: usize) {
         self.learn(call, place, directory);
         let coherent = self.coherent.entry((call.client, directory)).or_default();
@@ -93,7 +94,7 @@ impl Model {
         }
     }
 
-    /// Whether ENOENT may be told of a name.
+    /// May a call on this name return ENOENT?
     fn may_be_absent(&self, call: Call<'_>, directory: usize, name: Name) -> bool {
         let moving = self.names.get(&(directory, name));
         let moving = moving.is_some_and(|history| history.is_replaced_in((call.began, call.ended)));
@@ -203,7 +204,7 @@ impl Model {
         Ok(vec![self])
     }
 
-    /// A new object at a name.
+    /// Makes an object under a name.
     fn make(
         &mut self,
         call: Call<'_>,
@@ -219,8 +220,8 @@ impl Model {
         object
     }
 
-    /// A name of an object in a directory is gone. A client that has the file open gives it another name there until the last
-    /// close.
+    /// An object has lost a name in a directory. If the client has the file open, it keeps a hidden name
+    /// there until the last close.
     fn drop_link(&mut self, object: usize, client: usize, directory: usize) {
         if self.open.values().any(|open| (open.object, open.client) == (object, client)) {
             self.hidden.push(Hidden { directory, object, client });
@@ -278,8 +279,8 @@ impl Model {
         if call.failed(Errno::NOENT) && self.may_be_absent(call, source, from.name) {
             return Ok(vec![self]);
         }
-        // The kernel walks to the first file before it locks the directory of the second name. So the first name may have led
-        // there at any moment since the call began.
+        // The kernel looks up the first file before it locks the directory of the second name. So the first
+        // name may have led to this object at any moment since the call began.
         let mut sources = self.candidates(call.client, call.began, source, from.name);
         let history = self.names.get(&(source, from.name));
         sources.extend(history.into_iter().flat_map(|history| history.since(call.began)).map(Some));
@@ -297,7 +298,7 @@ impl Model {
         if there.is_some() {
             return call.wants("it is there already");
         }
-        // By what a name has led to, where the client believes that it does still.
+        // The link may be of an object that the name led to earlier, if the client still trusts that.
         let mut then = Vec::new();
         for object in sources {
             let Object { ino: known, links, .. } = self.objects[object];
@@ -325,7 +326,7 @@ impl Model {
             return call.wants(if there { "the first is there" } else { "the first is absent" });
         }
         let mut then = Vec::new();
-        // Two names of one file, as far as the client knows: nothing is to be done.
+        // If the client knows both as names of one file, it does nothing.
         let sources = self.candidates(call.client, call.began, source, from.name);
         let targets = self.candidates(call.client, call.began, target, to.name);
         if (source, from.name) != (target, to.name)
@@ -342,7 +343,7 @@ impl Model {
                 self.names.entry((source, from.name)).or_default().set(call.client, call.ended, None);
                 let history = self.names.entry((target, to.name)).or_default();
                 history.replace(call.client, (call.began, call.ended), object);
-                // Where there is nothing to be done, the kernel does not ask.
+                // If there is nothing to do, the kernel does not call.
                 self.change(call, from, source);
                 self.change(call, to, target);
             }

@@ -1,8 +1,10 @@
-//! What a file may show: each cell and the size have all that was written in order, and which of it is settled.
+//! The possible content of a file: each cell and the size have all values that were written, in order, and
+//! which of them are settled.
 //!
-//! Data is settled when the writer has closed, synced or unlocked. An open must show what was settled before it, or later;
-//! a client sees its own data at once. If two clients write a file at the same time without locks, anything may come of it:
-//! the file is contested from then on, and only errors are wrong.
+//! A value is settled when its writer has closed, synced or unlocked the file. An open must show the values
+//! settled before it, or later ones. A client sees its own data at once. If two clients write a file at the
+//! same time without locks, the file is contested: from then on it may contain anything, and only errors are
+//! wrong.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -13,23 +15,23 @@ use crate::program::{CELLS, data_of};
 /// One value of a cell or a size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Value {
-    /// Which change of the file it came with, from 1 on.
+    /// The number of the change that set it, from 1 on.
     change: u64,
-    /// Data, or a count of cells.
+    /// The data of a cell, or a number of cells.
     what: u64,
     client: usize,
     /// When it was settled.
     visible_from: Option<Duration>,
 }
 
-/// A change that each cell, and the size, show at least.
+/// For each cell, and for the size: the oldest change that may still be shown.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Floors {
     cells: [u64; CELLS],
     size: u64,
 }
 
-/// Of a lock.
+/// A byte-range lock.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Lock {
     /// Seat and slot.
@@ -38,7 +40,7 @@ struct Lock {
     exclusive: bool,
 }
 
-/// How long a lock that a close ended may still be in the way of another client.
+/// How long a lock may still block another client after a close has ended it.
 const LEAVING_MAX: Duration = Duration::from_secs(5);
 
 /// A lock that a close has ended.
@@ -46,7 +48,7 @@ const LEAVING_MAX: Duration = Duration::from_secs(5);
 struct Left {
     lock: Lock,
     client: usize,
-    /// When the close was answered.
+    /// When the close returned.
     at: Duration,
 }
 
@@ -57,7 +59,7 @@ pub struct Content {
     cells: Vec<Vec<Value>>,
     sizes: Vec<Value>,
     changes: u64,
-    /// The client's changes to the size that an open of it has shown.
+    /// For each client, the latest change of the size that an open has shown.
     shown: BTreeMap<usize, u64>,
     contested: bool,
     was_cut: bool,
@@ -66,7 +68,7 @@ pub struct Content {
 }
 
 impl Content {
-    /// An empty file, which a client has made.
+    /// An empty file that a client has made.
     pub fn new(unit: usize, client: usize) -> Content {
         let empty = Value { change: 0, what: 0, client, visible_from: Some(Duration::ZERO) };
         Content {
@@ -82,7 +84,7 @@ impl Content {
         }
     }
 
-    /// What an open, or a lock, by a client shows at least.
+    /// The oldest changes that an open, or a lock, of a client may show.
     pub fn floors(&self, client: usize) -> Floors {
         let least = |values: &Vec<Value>| {
             let must =
@@ -96,7 +98,7 @@ impl Content {
         floors
     }
 
-    /// A client has opened it.
+    /// A client has opened the file.
     pub fn opened(&mut self, client: usize) -> Floors {
         let floors = self.floors(client);
         let shown = self.shown.entry(client).or_default();
@@ -104,7 +106,7 @@ impl Content {
         floors
     }
 
-    /// Whether this client may write without a lock: no other has something that is not settled.
+    /// May this client write without a lock? Yes, if no other client has unsettled changes.
     pub fn is_free_for(&self, client: usize) -> bool {
         let free = |value: &Value| value.client == client || value.visible_from.is_some();
         self.cells.iter().chain([&self.sizes]).flatten().all(free)
@@ -114,7 +116,7 @@ impl Content {
         self.contested = true;
     }
 
-    /// Whether a map of these cells ends no process: no one ever cut the file, and it has them.
+    /// Is a map of these cells safe from SIGBUS? Yes, if the file was never truncated and has these cells.
     pub fn may_map(&self, cells: &Range<usize>) -> bool {
         let sizes = || self.sizes.iter().filter(|value| value.visible_from.is_some());
         !self.was_cut && !self.contested && sizes().any(|value| value.what >= cells.end as u64)
@@ -147,7 +149,7 @@ impl Content {
         floors.size = self.changes;
     }
 
-    /// What a client has written is where all others find it.
+    /// The changes of a client become visible to all clients.
     pub fn settle(&mut self, client: usize, when: Duration) {
         for value in self.cells.iter_mut().chain([&mut self.sizes]).flatten() {
             if value.client == client && value.visible_from.is_none() {
@@ -156,7 +158,7 @@ impl Content {
         }
     }
 
-    /// Is this what may be read? What was read is shown from then on.
+    /// May a read return this? Raises the floors, because a read never goes back.
     pub fn read(&self, cells: &Range<usize>, data: &[u8], floors: &mut Floors) -> Result<(), String> {
         if self.contested {
             return Ok(());
@@ -184,7 +186,8 @@ impl Content {
         Ok(())
     }
 
-    /// May a client be told this size in bytes by lstat(2)? What was settled `lifetime` before it began is due.
+    /// May lstat(2) show this size, in bytes, to a client? A size that was settled `lifetime` before the call
+    /// must be visible.
     pub fn may_be(
         &self,
         client: usize,
@@ -210,13 +213,13 @@ impl Content {
         self.sizes.last().map_or(0, |value| value.what)
     }
 
-    /// Whether a lock of another holder is in the way.
+    /// Does a lock of another holder conflict?
     pub fn is_locked(&self, holder: (usize, usize), cells: &Range<usize>, exclusive: bool) -> bool {
         self.locks.iter().any(|lock| lock.is_in_the_way(holder, cells, exclusive))
     }
 
-    /// Whether the lock of another client may still be in the way, although its holder has closed the file: FUSE tells of
-    /// the last close after close(2) has returned.
+    /// May a lock of another client still conflict although its holder has closed the file? FUSE sends the
+    /// RELEASE after close(2) has returned.
     pub fn may_be_locked(
         &self,
         (holder, client): ((usize, usize), usize),
@@ -232,13 +235,13 @@ impl Content {
         self.left.iter().any(late)
     }
 
-    /// Whether a holder may write these cells.
+    /// May a holder write these cells?
     pub fn holds(&self, holder: (usize, usize), cells: &Range<usize>) -> bool {
         let covers = |lock: &Lock| lock.cells.start <= cells.start && cells.end <= lock.cells.end;
         self.locks.iter().any(|lock| lock.holder == holder && lock.exclusive && covers(lock))
     }
 
-    /// Whether a holder has any lock.
+    /// Does a holder have any lock?
     pub fn has_lock(&self, holder: (usize, usize)) -> bool {
         self.locks.iter().any(|lock| lock.holder == holder)
     }
@@ -268,7 +271,7 @@ impl Lock {
 }
 
 impl Floors {
-    /// The later of each.
+    /// Takes the later change of each pair.
     pub fn raise(&mut self, other: &Floors) {
         for (floor, other) in self.cells.iter_mut().zip(other.cells) {
             *floor = other.max(*floor);

@@ -1,38 +1,38 @@
-//! What a name led to, when, and what a client may still believe of it.
+//! The objects that a name has led to, with times, and what a client may still trust about it.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A late timer, and the time from an answer to the clock.
+/// Allows for a late timer, and for the time between a reply and reading the clock.
 const SLACK: Duration = Duration::from_millis(25);
 
-/// What may be believed, and for how long.
+/// How long a client may trust what it knows.
 #[derive(Debug, Clone, Copy, Hash)]
 pub struct Lifetimes {
-    /// That a name leads where it led: the attribute timeout.
+    /// For a name that leads to an object: the attribute timeout.
     pub present: Duration,
-    /// That a name leads nowhere.
+    /// For a negative entry.
     pub absent: Duration,
 }
 
-/// When the last call of a client in a directory began that confirms names.
+/// When the last call of a client began that confirms the names of a directory.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Confirmed {
-    /// Those that lead nowhere.
+    /// For absent names.
     pub absent: Duration,
-    /// Those that lead somewhere.
+    /// For names that lead to an object.
     pub present: Duration,
 }
 
-/// All that a name led to.
+/// All objects that a name has led to.
 #[derive(Debug, Clone, Hash)]
 pub struct History {
-    /// From when on it led to which object, oldest first.
+    /// The objects with the time from which the name led to them, oldest first.
     states: Vec<(Duration, Option<usize>)>,
-    /// What each client has seen is not older than this one of the states. Calls that were made at once are in the order of
-    /// the model, whatever their times.
+    /// For each client, the index of the oldest state that it may still see. Simultaneous calls are in the
+    /// order of the model, whatever their times.
     known: BTreeMap<usize, usize>,
-    /// When an object was replaced by another: a client that has the old one open renames it away first.
+    /// When an object was replaced by another. A client that has the old object open renames it away first.
     replaced: Option<(Duration, Duration)>,
 }
 
@@ -43,18 +43,18 @@ impl Default for History {
 }
 
 impl History {
-    /// Where it leads.
+    /// The present object.
     pub fn now(&self) -> Option<usize> {
         self.states.last().and_then(|(_, object)| *object)
     }
 
-    /// A client has made it lead elsewhere; that was answered at `when`.
+    /// A client has changed the name; the call returned at `when`.
     pub fn set(&mut self, client: usize, when: Duration, object: Option<usize>) {
         self.states.push((when, object));
         self.learn(client);
     }
 
-    /// The same, by a rename over what was there.
+    /// The same, by a rename over an existing object.
     pub fn replace(&mut self, client: usize, during: (Duration, Duration), object: usize) {
         if self.now().is_some() {
             self.replaced = Some(during);
@@ -62,24 +62,24 @@ impl History {
         self.set(client, during.1, Some(object));
     }
 
-    /// Whether a call may have met the moment between an object and the next.
+    /// Does a call overlap a replacement, during which the name may be absent?
     pub fn is_replaced_in(&self, (began, ended): (Duration, Duration)) -> bool {
         self.replaced.is_some_and(|(from, to)| began < to && from < ended)
     }
 
-    /// All that it led to at some moment since then.
+    /// All objects that the name led to at some moment since then.
     pub fn since(&self, began: Duration) -> impl Iterator<Item = usize> {
         let ends = self.states.iter().skip(1).map(|(when, _)| *when).chain([Duration::MAX]);
         let led = self.states.iter().zip(ends).filter(move |(_, end)| *end >= began);
         led.filter_map(|((_, object), _)| *object)
     }
 
-    /// A client has been told the truth.
+    /// A client has seen the true state.
     pub fn learn(&mut self, client: usize) {
         self.known.insert(client, self.states.len() - 1);
     }
 
-    /// A client has seen this object. If the name led to it only now, it knows the truth.
+    /// A client has seen this object. If the name never led to it before, the client knows the true state.
     pub fn saw(&mut self, client: usize, object: Option<usize>) {
         let Some(((_, now), before)) = self.states.split_last() else { return };
         if *now == object && before.iter().all(|(_, earlier)| *earlier != object) {
@@ -87,7 +87,7 @@ impl History {
         }
     }
 
-    /// What a call that begins at `began` may show of it, what is true first.
+    /// The objects that a call of a client which begins at `began` may find; the true one comes first.
     pub fn candidates(
         &self,
         client: usize,
