@@ -35,6 +35,8 @@ enum Task {
     Lint,
     /// Check the rules for source files that neither the compiler nor clippy checks
     Tidy,
+    /// Write the table of promises and their tests into docs/semantics.md
+    Promises,
     /// Boot a guest, optionally with a foreign origin mounted, and run a script or standard input in it. With
     /// `--kernels`, run the lab's tests with guests of Linux 6.12 and 7.2
     Lab(guest::Options),

@@ -1,9 +1,9 @@
 //! The table of promises and tests at the end of docs/semantics.md, generated from the tests.
 //!
-//! A test names the promise that it tries to break: `// Promise: SLUG` above its attributes. A file whose tests all do
-//! so has `//! Promise: SLUG` in its header. SLUG is the anchor of the promise's `###` heading. `cargo xtask promises`
-//! writes the table between the two markers. The lint fails if the table is not current, if a slug has no heading, or
-//! if a promise has no test.
+//! A test names the promise that it tries to break: `// Promise: SLUG` above its attributes. A file whose
+//! tests all do so has `//! Promise: SLUG` in its header. SLUG is the anchor of the promise's `###` heading.
+//! `cargo xtask promises` writes the table between the two markers. The lint fails if the table is not
+//! current, if a slug has no heading, or if a promise has no test.
 
 use crate::steps::root;
 use crate::tidy::rust_files;

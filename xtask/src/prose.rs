@@ -57,8 +57,10 @@ pub enum Kind {
 pub fn faults_of(name: &Path, text: &str, kind: Kind) -> Vec<String> {
     let mut faults = Vec::new();
     let mut fault = |line: usize, what: String| faults.push(format!("{}:{line}: {what}", name.display()));
+    let mut fenced = false;
     for (index, line) in text.lines().enumerate() {
-        if is_prose(line, kind) && line.chars().count() > COLUMNS_MAX {
+        fenced ^= comment(line).unwrap_or(line).starts_with("```");
+        if !fenced && is_prose(line, kind) && line.chars().count() > COLUMNS_MAX {
             fault(index + 1, format!("more than {COLUMNS_MAX} columns: wrap the line"));
         }
     }
@@ -89,6 +91,7 @@ fn beginning(sentence: &str) -> String {
 /// May the line be wrapped? Not a table, a heading, code, a picture or a lone link.
 fn is_prose(line: &str, kind: Kind) -> bool {
     let text = match kind {
+        Kind::Markdown if line.starts_with("    ") => return false,
         Kind::Markdown => line.trim_start(),
         Kind::Rust => match comment(line) {
             Some(text) => text,

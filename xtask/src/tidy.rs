@@ -1,7 +1,7 @@
 //! House rules that neither the compiler nor clippy knows.
 //!
-//! Over every Rust file of the workspace: at most 700 lines; a header comment that says what the module is; `unsafe` in `sys.rs` alone;
-//! no `unwrap()` outside tests; no notes to self.
+//! Over every Rust file of the workspace: at most 700 lines; a header comment that says what the module is;
+//! `unsafe` in `sys.rs` alone; no `unwrap()` outside tests; no notes to self.
 
 use crate::promises;
 use crate::prose::{self, Kind};
@@ -116,7 +116,8 @@ fn faults_of(name: &Path, text: &str) -> Vec<String> {
     faults
 }
 
-/// The line from which a file is tests: all of a test's file, or from `#[cfg(test)]` before a module with a body.
+/// The line from which a file is tests: all of a test's file, or from `#[cfg(test)]` before a module with a
+/// body.
 fn tests_begin_at(name: &Path, text: &str) -> usize {
     let is_test_file = ["tests", "benches", "examples"].into_iter().any(|place| within(name, place))
         || name.ends_with("tests.rs");

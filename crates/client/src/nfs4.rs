@@ -198,7 +198,7 @@ impl Nfs4 {
     }
 
     /// Mounts as this client, and takes over what its last incarnation held, as far as that is recorded: see
-    /// [`FileSystem::adopted`]. The origin drops the rest.
+    /// [`Leases::adopted`]. The origin drops the rest.
     pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Nfs4, ConnectError> {
         connect::connect(url, incarnation).await
     }

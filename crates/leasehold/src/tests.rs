@@ -1,5 +1,8 @@
 //! Delayed writes through the real protocols: a cache that delays writes, over the client, against `serve`
 //! behind a link with a long round trip. The tests look for the data in the exported directory itself.
+//!
+//! Promise: fsync-and-close
+//! Promise: times-of-closed-files
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 

@@ -129,7 +129,7 @@ impl Bench {
     fn reads(&self) -> u64 {
         let status = self.status("cache");
         let of = |count: &Value| count.as_u64().unwrap_or(0);
-        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["reads_along"])
+        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["piggybacked_reads"])
     }
 
     async fn cost<T>(&self, event: impl Future<Output = T>) -> (T, Calls) {
@@ -401,6 +401,8 @@ async fn names_cost_nothing_under_a_lease_on_their_directory() {
 
 /// When a client of the proxy revalidates, the proxy revalidates at the origin, whatever its attribute
 /// timeouts are. Another client of the origin has just made a change.
+// Promise: version-4-opens
+// Promise: chained-proxies
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
     let bench = Bench::new(Column::None).await;
@@ -460,6 +462,7 @@ async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
 
 /// If nothing of a file is cached, its first bytes come with the OPEN. A client without opens gets the bytes
 /// that it reads. A client that opens a small file to read it gets all of it.
+// Promise: first-bytes-with-the-open
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cold_read_costs_one_call() {
     for column in [Column::None, Column::Read, Column::Write] {

@@ -1,6 +1,8 @@
 //! Clients that are gone: the state that they held must not keep other clients waiting.
 //!
 //! `serve` runs with so few descriptors that it can keep only some dozens of open files.
+//!
+//! Promise: courtesy-clients
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod program;

@@ -13,7 +13,7 @@
 //! | [`Extended`] | access control lists, extended attributes, holes, copies |
 //! | [`LocalView`] | what this machine knows without asking the origin |
 //!
-//! None of them has default methods. A layer that lacks one of them says so with [`lacks!`](crate::lacks).
+//! None of them has default methods. A layer that lacks one of them says so with [`lacks!`](crate::lacks!).
 
 use async_trait::async_trait;
 use bytes::Bytes;

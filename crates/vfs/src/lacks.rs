@@ -1,4 +1,4 @@
-//! [`lacks!`](crate::lacks): how a layer says that it does not offer one of the traits beside `FileSystem`.
+//! [`lacks!`](crate::lacks!): how a layer says that it does not offer one of the traits beside `FileSystem`.
 
 /// Implements traits of this crate for a layer that does not offer them: `lacks!(Nfs3: Opens, Extended)`.
 ///

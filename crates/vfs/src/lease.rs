@@ -21,7 +21,7 @@ use crate::time::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(pub u64);
 
-/// What the holder may cache.
+/// The kind of a lease: what its holder may cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum LeaseKind {
     /// Attributes, and data that they confirm, until the term ends. The grantor announces no change by
@@ -52,7 +52,7 @@ pub enum Want {
 pub struct Lease {
     /// Its name between the two layers.
     pub id: LeaseId,
-    /// What the holder may cache.
+    /// Its kind.
     pub kind: LeaseKind,
     /// When it ends by itself; `None` if it lasts until recalled.
     pub until: Option<Instant>,
@@ -201,7 +201,7 @@ pub struct AdoptedLease {
     pub id: LeaseId,
     /// Of which file.
     pub handle: Handle,
-    /// What the holder may cache.
+    /// Its kind.
     pub kind: LeaseKind,
 }
 

@@ -1,4 +1,4 @@
-//! What the operations of a [`FileSystem`](crate::FileSystem) return, and the arguments of READDIR and
+//! Results of the operations of a [`FileSystem`](crate::FileSystem), and the arguments of READDIR and
 //! CREATE.
 //!
 //! Post-operation attributes are `Option`s where the protocol below may leave them out. A layer passes on

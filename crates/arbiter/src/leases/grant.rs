@@ -39,7 +39,7 @@ pub struct Wanted {
 impl Leases {
     /// Grants a lease with an open that was entered, if the rules permit and recommend it. The caller has
     /// checked [`Leases::clear`]; the lease that the layer below gave with the open has
-    /// [landed](Leases::land).
+    /// [entered](Leases::granted_below).
     pub fn grant(&mut self, now: Instant, handle: &Handle, wanted: &Wanted) -> Option<Lease> {
         let holder = wanted.holder?;
         if let Some(term) = wanted.term

@@ -49,7 +49,7 @@ impl Capacity {
 }
 
 impl Shell {
-    /// See [`vfs::FileSystem::free_capacity`].
+    /// See [`vfs::Opens::free_capacity`].
     pub(crate) async fn free_capacity(self: &Arc<Shell>, caller: &Caller) -> bool {
         let _asker = Waiter::new(&self.capacity);
         let mut freed = std::pin::pin!(self.capacity.freed.notified());

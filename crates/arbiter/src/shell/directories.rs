@@ -29,7 +29,7 @@ impl Drop for Ungiven<'_> {
 }
 
 impl Shell {
-    /// See `FileSystem::delegate`. If `term` is given, the lease ends by itself after that time.
+    /// See `Leases::delegate`. If `term` is given, the lease ends by itself after that time.
     pub(crate) async fn delegate(
         self: &Arc<Shell>,
         caller: &Caller,

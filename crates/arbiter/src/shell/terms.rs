@@ -15,7 +15,7 @@ use super::Shell;
 use crate::leases::{Renewal, Termed};
 
 impl Shell {
-    /// See `FileSystem::lease`.
+    /// See `Leases::lease`.
     pub(crate) async fn lease(
         self: &Arc<Shell>,
         caller: &Caller,

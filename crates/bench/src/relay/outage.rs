@@ -11,7 +11,7 @@ pub struct Outages {
     /// How long the network works before each outage.
     pub every: Duration,
     /// How long each outage lasts.
-    pub run_to_completion: Duration,
+    pub duration: Duration,
     /// How the network fails.
     pub cut: Cut,
 }
@@ -19,7 +19,7 @@ pub struct Outages {
 impl Outages {
     /// True if the network is down at this time after the start.
     pub fn lost_at(&self, since_start: Duration) -> bool {
-        let period = (self.every + self.run_to_completion).as_nanos().max(1);
+        let period = (self.every + self.duration).as_nanos().max(1);
         since_start.as_nanos() % period >= self.every.as_nanos()
     }
 }
@@ -32,7 +32,7 @@ pub(super) async fn keep_losing(shared: Arc<Shared>, outages: Outages) {
         next += outages.every;
         tokio::time::sleep_until(next).await;
         shared.cut(outages.cut);
-        next += outages.run_to_completion;
+        next += outages.duration;
         tokio::time::sleep_until(next).await;
         shared.restore();
     }
@@ -45,7 +45,7 @@ mod tests {
     #[test]
     fn the_network_is_lost_on_time() {
         let ms = Duration::from_millis;
-        let outages = Outages { every: ms(90), run_to_completion: ms(10), cut: Cut::Reset };
+        let outages = Outages { every: ms(90), duration: ms(10), cut: Cut::Reset };
         let lost: Vec<u64> = (0..300).filter(|&at| outages.lost_at(ms(at))).collect();
         let expected: Vec<u64> = (90..100).chain(190..200).chain(290..300).collect();
         assert_eq!(lost, expected);

@@ -288,7 +288,7 @@ async fn jitter_reorders_nothing() {
 #[tokio::test]
 async fn a_network_is_lost_and_found_again_by_itself() {
     let ms = Duration::from_millis;
-    let outages = Some(Outages { every: ms(50), run_to_completion: ms(50), cut: Cut::Reset });
+    let outages = Some(Outages { every: ms(50), duration: ms(50), cut: Cut::Reset });
     let relay = Relay::start(echo().await, Options { outages, ..Options::default() }).unwrap();
     let (mut losses, mut answers_after_loss) = (0, 0);
     let losing = async {

@@ -114,7 +114,7 @@ pub enum Fault {
     Io(#[from] io::Error),
     /// No reply within ten seconds.
     #[error("no answer for ten seconds")]
-    UnansweredSince,
+    NoReply,
     /// The reply could not be decoded.
     #[error("malformed reply: {0}")]
     Malformed(#[from] xdr::Error),

@@ -109,9 +109,9 @@ impl Lane {
         let mut tally = Tally::default();
         let mut out = Vec::with_capacity(2 * GATHER_MAX_BYTES);
         let mut now = Instant::now();
-        let mut flights = Vec::with_capacity(slots);
+        let mut in_flight = Vec::with_capacity(slots);
         for slot in 0..slots {
-            flights.push(self.issue(script, slot, now, &mut out)?);
+            in_flight.push(self.issue(script, slot, now, &mut out)?);
         }
         let mut outstanding = slots;
         while outstanding > 0 {
@@ -126,17 +126,17 @@ impl Lane {
                     return Err(Fault::Stray);
                 };
                 let slot = xid as usize % SLOTS_MAX;
-                let flight = flights.get_mut(slot).filter(|flight| flight.xid == xid).ok_or(Fault::Stray)?;
-                let bytes = script.heard(flight.procedure, parse_reply(rest)??)?;
+                let call = in_flight.get_mut(slot).filter(|call| call.xid == xid).ok_or(Fault::Stray)?;
+                let bytes = script.heard(call.procedure, parse_reply(rest)??)?;
                 if counts {
-                    tally.latency.add(now - flight.since);
+                    tally.latency.add(now - call.since);
                     tally.bytes += bytes;
                 }
                 if over {
-                    flight.xid = !xid; // Answered: no second reply to this call counts.
+                    call.xid = !xid; // Answered: no second reply to this call counts.
                     outstanding -= 1;
                 } else {
-                    *flight = self.issue(script, slot, now, &mut out)?;
+                    *call = self.issue(script, slot, now, &mut out)?;
                 }
             }
         }
@@ -164,7 +164,7 @@ impl Lane {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    return Err(Fault::UnansweredSince);
+                    return Err(Fault::NoReply);
                 }
                 Err(error) => return Err(error.into()),
             }

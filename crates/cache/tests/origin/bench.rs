@@ -1,4 +1,4 @@
-//! What the tests share besides the origin: a cache directory over it, callers, and requests.
+//! The tests' setting around the origin: a cache directory, callers, and requests.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,6 +1,8 @@
 //! Tests the promise of docs/semantics.md with clients that try to break it. Every open sees the content at
 //! the last writer's close, if changes are further apart than the origin's timestamp granularity. That holds
 //! however small a change is, and however similar to the one before.
+//!
+//! Promise: close-to-open
 
 use lab::{CloseToOpen, Ganesha, Guest, Knfsd, Lab, Origin, Rng, Seat, V3};
 

@@ -1,6 +1,10 @@
 //! Kernel clients of all versions on one proxy, and one client of its origin, use the same files at once.
 //! They play with and without delegations, through restarts, cuts and losses. `LAB_STEPS` sets the number of
 //! steps, `LAB_SEED` repeats the acts of each player.
+//!
+//! Promise: close-to-open
+//! Promise: version-4-opens
+//! Promise: locks-as-points-of-coherence
 
 use std::time::Duration;
 
@@ -194,6 +198,7 @@ fn clients_are_coherent_after_one_was_cut_off_and_came_back() {
 
 /// Under a write delegation with enough space, Linux starts to write at a close without waiting. It also
 /// returns the delegation without waiting.
+// Promise: close-of-a-linux-client
 #[test]
 fn a_close_of_a_kernel_under_a_write_delegation_is_seen_by_the_next_open() {
     let Some(lab) = Lab::enter("coherence-close") else { return };

@@ -1,4 +1,6 @@
 //! Origins that disappear during a copy and come back.
+//!
+//! Promise: stable-data
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -71,6 +73,7 @@ fn a_copy_survives_kills_of_serve() {
 }
 
 /// Killed during a WRITE, and then during exclusive creates.
+// Promise: exclusive-creations
 #[test]
 fn a_copy_survives_restarts_of_ganesha() {
     let Some(lab) = Lab::enter("restart-ganesha") else { return };

@@ -5,6 +5,8 @@
 //! talks to the server; only its kernel controls that. It talks to the server within a lease time, to renew
 //! its lease, and learns that its state is lost. This test checks what can be promised: from then on, the
 //! client reads the new content and never again the old one.
+//!
+//! Promise: frozen-clients
 
 use std::time::{Duration, Instant};
 

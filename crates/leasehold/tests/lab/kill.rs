@@ -1,4 +1,8 @@
 //! Kills the proxy with `kill -9` repeatedly while a client works; the client goes on without errors.
+//!
+//! Promise: calls-that-take-effect-once
+//! Promise: cache-after-a-kill
+//! Promise: stable-data
 
 use std::time::Duration;
 

@@ -1,4 +1,6 @@
 //! Byte-range locks between clients of the proxy and of its origin, with fcntl(2), as programs use them.
+//!
+//! Promise: lock-exclusion
 
 use std::time::Duration;
 

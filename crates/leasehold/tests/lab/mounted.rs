@@ -1,5 +1,7 @@
 //! `leasehold mount` on the host beside a kernel's client in a guest. Two mounts and that client keep
 //! close-to-open with all three origins, whatever their caches contain.
+//!
+//! Promise: opens-through-a-mount
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};

@@ -1,5 +1,8 @@
 //! Nache's Table 2 (2007, section 6), repeated with kernel clients and compared with the goals of this
 //! project.
+//!
+//! Promise: exclusion-under-a-lease
+//! Promise: delegations-of-the-origin
 
 use lab::{Knfsd, Lab, Origin, V4_1};
 

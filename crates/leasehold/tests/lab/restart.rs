@@ -1,5 +1,7 @@
 //! `kill -9` of a proxy whose client holds opens, a byte-range lock and a delegation. The origin keeps all
 //! of that state, and the new proxy resumes it without an OPEN.
+//!
+//! Promise: held-state
 
 use std::time::Duration;
 

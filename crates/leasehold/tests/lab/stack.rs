@@ -129,7 +129,7 @@ impl Leasehold {
     pub fn reads(&self) -> u64 {
         let status = self.status();
         let of = |count: &serde_json::Value| count.as_u64().unwrap_or(0);
-        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["reads_along"])
+        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["piggybacked_reads"])
     }
 
     /// All calls to the origin so far, by procedure.

@@ -4,6 +4,8 @@
 //!
 //! The players and the checker are those of the lab. Each mount is a seat, and the third seat is a client
 //! without a cache.
+//!
+//! Promise: opens-through-a-mount
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -109,6 +111,7 @@ fn who_maps_a_file_after_the_open_sees_what_the_last_writer_left() {
 }
 
 /// The kernel knows both names and trusts them as long as the timeouts or a lease allow.
+// Promise: opens-beside-renames
 #[test]
 fn of_a_file_with_two_names_each_is_opened_for_itself_under_leases_too() {
     if !may_mount() {

@@ -76,6 +76,7 @@ fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
 }
 
 /// The terminal is closed, or the user presses Ctrl-\\.
+// Promise: unmount
 #[test]
 fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
     if !may_mount() {
@@ -96,6 +97,7 @@ fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
 /// umount(8) of a `hard` mount, as an administrator runs it, without our helper. Without `--force`,
 /// umount(8) first asks for the attributes of the directory and its file system, which only the server
 /// knows.
+// Promise: no-program-hangs
 #[test]
 fn umount_returns_while_the_server_is_frozen_and_what_was_written_gets_there() {
     if !may_mount() {
@@ -168,6 +170,7 @@ fn umount_returns_when_all_is_stored_and_given_back() {
 }
 
 /// Runs in a mount namespace of its own, because umount(8) looks for helpers only in /sbin.
+// Promise: unmount
 #[test]
 fn umount8_waits_through_the_helper() {
     if !may_mount() {

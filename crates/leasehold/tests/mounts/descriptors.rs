@@ -1,5 +1,7 @@
 //! A program that opens files until an open fails. The server refuses an open beyond its limit after a
 //! bounded wait, and other clients go on meanwhile. LTP's `open04` is such a program.
+//!
+//! Promise: capacity-for-opens
 
 use std::fs::{self, File, OpenOptions};
 use std::path::Path;

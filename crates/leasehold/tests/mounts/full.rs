@@ -1,5 +1,7 @@
 //! An export that runs full. Data that a program was told is written is there; for other data the program
 //! got an error.
+//!
+//! Promise: closes-on-a-full-origin
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -9,6 +9,8 @@
 //! - Files that were warm are still warm, and the cache holds the data that was stored in it.
 //!
 //! `LAB_SEED` repeats a failure, `LAB_ROUNDS` sets the number of kills.
+//!
+//! Promise: killed-mounts
 
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions};

@@ -1,6 +1,8 @@
 //! Kills a mount while one of its threads waits in the kernel. The thread notifies the kernel of a name and
 //! needs the lock of the directory. A program holds that lock and waits for a reply of the mount. After the
 //! kill that reply can never come, and still no program may hang.
+//!
+//! Promise: no-program-hangs
 
 use std::fs;
 use std::io::{Read, Write};

@@ -237,6 +237,7 @@ fn a_counter_under_a_lock_counts_each_time() {
 }
 
 /// All keep the file open and do not ask for its size, so only the lock tells them where the file ends.
+// Promise: appends
 #[test]
 fn what_two_mounts_append_under_a_lock_is_there_in_order() {
     if !may_hold() {
@@ -270,6 +271,7 @@ fn what_two_mounts_append_under_a_lock_is_there_in_order() {
 
 /// A reader keeps a file open that the kernel reads by itself (passthrough), and locks it before each read,
 /// as a database does.
+// Promise: passthrough
 #[test]
 fn who_gets_a_lock_on_a_file_that_the_kernel_reads_by_itself_sees_what_the_last_holder_wrote() {
     if !may_hold() {

@@ -1,5 +1,7 @@
 //! Names on two mounts. A negative entry is not trusted for longer than promised. A program that takes a
 //! lock file sees every name that was made before. Git relies on both.
+//!
+//! Promise: negative-entries
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::MetadataExt;
@@ -92,6 +94,7 @@ const TAKERS: [fn(&Path); 4] = [
 ];
 
 /// The kernel of the holder trusts what it has seen for longer than this test takes.
+// Promise: lock-files
 #[test]
 fn the_holder_of_a_lock_file_sees_what_was_replaced_or_removed_before_it() {
     if !may_mount() {
@@ -133,6 +136,7 @@ fn the_holder_of_a_lock_file_sees_what_was_replaced_or_removed_before_it() {
 
 /// The kernel still trusts a name that another client has removed. Every creation of that name asks the
 /// server.
+// Promise: lock-files
 #[test]
 fn where_another_client_has_removed_something_it_is_made_anew() {
     if !may_mount() {
@@ -175,6 +179,7 @@ fn where_another_client_has_removed_something_it_is_made_anew() {
 }
 
 /// sqlite looks for the journal of another client's transaction after it has got a lock on the database.
+// Promise: locks-as-points-of-coherence
 #[test]
 fn the_holder_of_a_lock_does_not_see_what_was_removed_before_it() {
     if !may_mount() {

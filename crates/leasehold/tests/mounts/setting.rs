@@ -246,7 +246,7 @@ impl Setting {
     pub fn reads(&self, name: &str) -> u64 {
         let status = self.status(name);
         let of = |count: &Value| count.as_u64().unwrap_or(0);
-        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["reads_along"])
+        of(&status["upstream"]["READ"]["calls"]) + of(&status["cache"]["piggybacked_reads"])
     }
 
     pub fn status(&self, name: &str) -> Value {

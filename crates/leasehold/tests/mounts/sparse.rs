@@ -1,5 +1,7 @@
 //! Sparse files. A hole at the server is a hole in the cache, costs no READ if the server reports holes, and
 //! stays a hole when the file is copied.
+//!
+//! Promise: holes
 
 use std::fs::{self, File};
 use std::io::Read;

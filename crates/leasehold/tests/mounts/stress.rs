@@ -6,6 +6,8 @@
 //! A watchdog limits the time that an operation may take while the server answers, and prints the kernel
 //! stacks if one is overdue. `LAB_SEED` repeats a failure (as far as a seed can), `LAB_SECONDS` sets the
 //! duration.
+//!
+//! Promise: no-program-hangs
 
 mod player;
 pub mod watch;

@@ -1,5 +1,7 @@
 //! Times on two mounts: if one client sets times or writes, the other client sees the new times at once,
 //! also when a proxy stands in between.
+//!
+//! Promise: times-seen-elsewhere
 
 use std::fs::{self, File, FileTimes};
 use std::io::Write;

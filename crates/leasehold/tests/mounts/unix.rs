@@ -1,6 +1,8 @@
 //! Unix semantics where delayed writes and caches could show. Files are truncated, renamed, linked, copied,
 //! punched and removed while some of their data is only in memory, and rights change under an open file.
 //! Each result is compared with the server's content afterwards.
+//!
+//! Promise: unix-semantics
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

@@ -2,6 +2,8 @@
 //!
 //! A kernel trusts names and attributes as long as its mount options say. With `noac` and `lookupcache=none`
 //! it trusts nothing, so it must see what the server shows. `LEASEHOLD_LAB_KERNEL` selects another kernel.
+//!
+//! Promise: unix-semantics
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

@@ -1,4 +1,8 @@
 //! Random programs. A failure prints the shortest failing program that was found, and the seed.
+//!
+//! Promise: lock-files
+//! Promise: opens-through-a-mount
+//! Promise: unix-semantics
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

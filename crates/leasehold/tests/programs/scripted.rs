@@ -131,6 +131,7 @@ fn a_file_that_is_replaced_elsewhere_is_opened() {
 
 /// The new content has the same size, and the clock of the server has not ticked. After a write through a
 /// map under a lease, the proxy must still return the new content.
+// Promise: chained-proxies
 #[test]
 fn what_is_written_beside_a_proxy_is_read_through_it() {
     if !may_mount() {
@@ -165,6 +166,7 @@ fn what_is_written_beside_a_proxy_is_read_through_it() {
 const BIG: usize = 640 << 10;
 
 /// One process reads a file and another one overwrites it, without any other client. Neither may get ESTALE.
+// Promise: opens-beside-renames
 #[test]
 fn an_open_is_not_told_of_a_handle_that_a_lookup_would_mend() {
     if !may_mount() {
@@ -219,6 +221,7 @@ fn stamp(writer: usize, round: u32) -> Vec<u8> {
 
 /// Asynchronous writes bypass the kernel's page cache while readers fill it. A read after a write must show
 /// the data.
+// Promise: direct-writes
 #[test]
 fn what_was_written_asynchronously_and_directly_is_read() {
     if !may_mount() {

@@ -2,7 +2,7 @@
 //!
 //! The holder of a lock file must see what another client replaced or removed before it got the lock. The
 //! reply to the creation (also to a MKDIR, LINK, RENAME or REMOVE) tells the layer below whether another
-//! client has changed the directory (`FileSystem::names_doubted`). If so, the kernel must drop its cached
+//! client has changed the directory (`LocalView::names_doubted`). If so, the kernel must drop its cached
 //! names of this directory. To drop a name, the kernel takes the directory's lock, and the creator holds
 //! that lock until the reply. So this happens in two steps:
 //!
@@ -43,7 +43,7 @@ const RAISERS_MAX: usize = 64;
 /// The doubted names of one directory.
 #[derive(Debug, Default)]
 pub struct Doubt {
-    /// The value of `FileSystem::names_doubted` when the kernel was last told to drop names.
+    /// The value of `LocalView::names_doubted` when the kernel was last told to drop names.
     known: u64,
     /// Number of rounds of notifications in flight.
     telling: u32,
