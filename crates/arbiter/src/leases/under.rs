@@ -57,7 +57,8 @@ impl Leases {
         }
     }
 
-    /// An open has ended, with any result. If its reply named a lease, that has [entered](Leases::granted_below).
+    /// An open has ended, with any result. If its reply named a lease, that has
+    /// [entered](Leases::granted_below).
     pub fn end_open(&mut self, grant: GrantInFlight) {
         self.grants_in_flight.end(grant.number);
         self.settle();
