@@ -11,6 +11,7 @@ use tokio::time::Instant;
 use vfs::{Caller, Entry, Listing, OpenId, Owner, Pass, Share, StateidBasis, Verifier, WccAttributes};
 
 use crate::inodes::Inode;
+use crate::ops::opening::Fetched;
 
 /// An open file.
 #[derive(Debug)]
@@ -79,6 +80,8 @@ pub struct Position {
     pub pass: Pass,
     /// The value of `Front::doubted` before the first of `entries` was fetched.
     pub doubted: Option<u64>,
+    /// Detects names that were removed since `entries` were fetched, if these have attributes.
+    pub fetched: Option<Fetched>,
 }
 
 impl Position {
@@ -103,6 +106,7 @@ impl Position {
         let Some(told) = told else { return false };
         // The skipped entries were not sent in one pass.
         (self.cookie, self.told, self.good) = (cookie, told, None);
+        self.fetched.iter_mut().for_each(Fetched::go_back);
         true
     }
 

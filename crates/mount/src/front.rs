@@ -20,6 +20,7 @@ use crate::notify::Notifier;
 use crate::ops::deadlock::Waits;
 use crate::ops::opening::Removals;
 use crate::ops::reopen::Retries;
+use crate::ops::walks::Walks;
 use crate::passthrough::refill::PassedFiles;
 use crate::recalls::Recalls;
 use crate::silly::Record;
@@ -109,6 +110,8 @@ pub struct Front {
     pub removals: Removals,
     /// Opens that the kernel will send again.
     pub retries: Retries,
+    /// Threads that walk a path once more.
+    pub walks: Walks,
     /// Processes that wait for locks.
     pub waits: Waits,
     pub limits: FsLimits,
@@ -153,34 +156,39 @@ impl Interrupt {
 }
 
 impl Front {
-    /// Answers a request.
-    pub async fn answer(self: Arc<Front>, header: Header, request: Request, interrupt: Interrupt) -> Outcome {
+    /// Carries a request out.
+    pub async fn carry_out(
+        self: &Arc<Front>,
+        header: &Header,
+        request: Request,
+        interrupt: &Interrupt,
+    ) -> Outcome {
         match request {
-            Request::Lookup { name } => self.lookup(&header, &name).await,
-            Request::Getattr => self.getattr(&header).await,
-            Request::Setattr(set) => self.setattr(&header, &set).await,
-            Request::Access { mask } => self.access(&header, mask).await,
-            Request::Statfs => self.statfs(&header).await,
-            Request::Readlink => self.readlink(&header).await,
+            Request::Lookup { name } => self.lookup(header, &name).await,
+            Request::Getattr => self.getattr(header).await,
+            Request::Setattr(set) => self.setattr(header, &set).await,
+            Request::Access { mask } => self.access(header, mask).await,
+            Request::Statfs => self.statfs(header).await,
+            Request::Readlink => self.readlink(header).await,
             Request::Symlink { name, target } => {
-                self.changing(&header, None, self.symlink(&header, &name, &target)).await
+                self.changing(header, None, self.symlink(header, &name, &target)).await
             }
             Request::Mknod { name, mode, rdev } => {
-                self.changing(&header, None, self.mknod(&header, &name, mode, rdev)).await
+                self.changing(header, None, self.mknod(header, &name, mode, rdev)).await
             }
             Request::Mkdir { name, mode } => {
-                self.changing(&header, None, self.mkdir(&header, &name, mode)).await
+                self.changing(header, None, self.mkdir(header, &name, mode)).await
             }
-            Request::Unlink { name } => self.changing(&header, None, self.unlink(&header, &name)).await,
-            Request::Rmdir { name } => self.changing(&header, None, self.rmdir(&header, &name)).await,
+            Request::Unlink { name } => self.changing(header, None, self.unlink(header, &name)).await,
+            Request::Rmdir { name } => self.changing(header, None, self.rmdir(header, &name)).await,
             Request::Rename { name, new_parent, new_name, flags } => {
-                let renamed = self.rename(&header, &name, (new_parent, &new_name), flags);
-                self.changing(&header, Some(new_parent), renamed).await
+                let renamed = self.rename(header, &name, (new_parent, &new_name), flags);
+                self.changing(header, Some(new_parent), renamed).await
             }
-            Request::Link { old, name } => self.changing(&header, None, self.link(&header, old, &name)).await,
-            Request::Open { flags } => self.open(&header, flags).await,
+            Request::Link { old, name } => self.changing(header, None, self.link(header, old, &name)).await,
+            Request::Open { flags } => self.open(header, flags).await,
             Request::Create { name, flags, mode } => {
-                self.changing(&header, None, self.create(&header, &name, flags, mode)).await
+                self.changing(header, None, self.create(header, &name, flags, mode)).await
             }
             Request::Flush { fh, lock_owner } => self.flush(fh, lock_owner).await,
             Request::Release { fh, lock_owner, unlock_flock } => {
@@ -196,7 +204,7 @@ impl Front {
             Request::CopyFileRange { fh, offset, to_fh, to_offset, length, .. } => {
                 self.copy_file_range((fh, offset), (to_fh, to_offset), length).await
             }
-            Request::Opendir => self.opendir(&header).await,
+            Request::Opendir => self.opendir(header).await,
             Request::Readdir { fh, offset, size, plus } => {
                 self.readdir(fh, offset, size as usize, plus).await
             }
@@ -205,13 +213,13 @@ impl Front {
                 Ok(Answer::Done)
             }
             Request::Fsyncdir => Ok(Answer::Done),
-            Request::Getxattr { name, size } => self.getxattr(&header, &name, size).await,
-            Request::Setxattr { name, value, flags } => self.setxattr(&header, &name, value, flags).await,
-            Request::Listxattr { size } => self.listxattr(&header, size).await,
-            Request::Removexattr { name } => self.removexattr(&header, &name).await,
+            Request::Getxattr { name, size } => self.getxattr(header, &name, size).await,
+            Request::Setxattr { name, value, flags } => self.setxattr(header, &name, value, flags).await,
+            Request::Listxattr { size } => self.listxattr(header, size).await,
+            Request::Removexattr { name } => self.removexattr(header, &name).await,
             Request::Getlk { fh, owner, lock, flock } => self.getlk(fh, owner, lock, flock).await,
             Request::Setlk { fh, owner, lock, flock, wait } => {
-                self.setlk(fh, (owner, flock), lock, wait.then_some(&interrupt)).await
+                self.setlk(fh, (owner, flock), lock, wait.then_some(interrupt)).await
             }
             // The session handles these when they arrive.
             Request::Init { .. } | Request::Destroy | Request::Interrupt { .. } | Request::Forget(_) => {
@@ -246,6 +254,14 @@ impl Front {
             // The file may have another node already.
             self.give_back(lease.id, &inode.handle);
         }
+    }
+
+    /// A node was found under a name, but the reply will not say so.
+    pub fn take_back(&self, node: u64, at: &(u64, Name)) {
+        if let Some(inode) = self.inodes.get(node) {
+            self.inodes.unname(&inode, at);
+        }
+        self.forget(node, 1);
     }
 
     /// The inode of a node number. A number that is not in use is ESTALE.

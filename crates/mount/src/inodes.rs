@@ -23,6 +23,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
 
+use crate::front::wall;
 use crate::inodes::forgotten::Forgotten;
 use crate::ops::doubt::Doubt;
 use crate::pages::Pages;
@@ -93,8 +94,8 @@ pub struct NodeState {
     pub gone: Option<(u64, Name)>,
     /// For a directory: the attributes last sent to the kernel.
     pub seen: Option<Box<Attributes>>,
-    /// For a directory that was removed through this mount: the attributes for processes that have it open.
-    pub removed: Option<Box<Attributes>>,
+    /// For a directory that was removed: what processes that have it open see.
+    pub removed: Option<Box<Removed>>,
     /// The time of the last lock of the file. For a directory: of the last lock of a file in it.
     pub locked: Option<Instant>,
     /// For a directory: the listing that the kernel keeps, if it is complete.
@@ -103,6 +104,17 @@ pub struct NodeState {
     pub lister: Option<u64>,
     /// For a directory: names that the kernel caches although another client may have changed them.
     pub doubt: Doubt,
+}
+
+/// A directory that was removed.
+#[derive(Clone, Debug)]
+pub struct Removed {
+    /// The attributes last sent to the kernel, without a link.
+    pub attributes: Attributes,
+    /// If another client has removed it: the name by which the kernel knew it.
+    pub at: Option<(u64, Name)>,
+    /// When the kernel dropped that name.
+    pub dropped: Option<Instant>,
 }
 
 /// The process behind a lock owner.
@@ -169,6 +181,16 @@ impl Inode {
     /// Is a valid lease held on it?
     pub fn is_leased(&self) -> bool {
         self.state.lock().lease.is_some_and(|lease| is_valid(&lease))
+    }
+
+    /// If it is a directory, it was removed: processes that have it open see a link count of zero. `at`: the
+    /// name by which the kernel may still know it.
+    pub fn is_removed(&self, at: Option<(u64, Name)>) {
+        let mut state = self.state.lock();
+        if let Some(mut left) = state.seen.take() {
+            (left.nlink, left.ctime) = (0, wall());
+            state.removed = Some(Box::new(Removed { attributes: *left, at, dropped: None }));
+        }
     }
 }
 

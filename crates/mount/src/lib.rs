@@ -147,6 +147,7 @@ impl Mount {
             recalls,
             removals: <_>::default(),
             retries: <_>::default(),
+            walks: <_>::default(),
             waits: <_>::default(),
             limits,
             root_fsid: root.attributes.map(|attributes| attributes.fsid).unwrap_or_default(),

@@ -7,7 +7,7 @@
 //!
 //! | notification | kernel lock that it waits for | holder of that lock | waiter in the mount |
 //! |---|---|---|---|
-//! | a name | the directory's inode lock | a process that creates, removes, renames or (shared) looks up a name there, until the reply | a thread of its own; a recall, and an OPEN, which holds no such lock, for `PATIENCE` |
+//! | a name | the directory's inode lock | a process that creates, removes, renames or (shared) looks up a name there, until the reply | a thread of its own; a recall, and an OPEN, which holds no such lock, for `PATIENCE`; a task that notes that the name of a removed directory is gone (`ops::gone`) |
 //! | doubted names | the same lock | the same; a process that asks for the directory's attributes before it changes a name | a blocking thread for each directory; a GETATTR of the directory, with a bound (`ops::doubt`) |
 //! | pages | the page locks; for dirty mapped pages also a WRITE of their own | a process that reads or writes them, until the reply | a blocking thread for each; a lock (`data_gone`) and a direct WRITE (`range_gone`), both with a bound: the kernel holds no page locked for them |
 //! | attributes | the inode, while it is created or dropped | no process that waits for this mount: RELEASE holds the inode until its READs are over | the thread that sends it |
@@ -154,6 +154,14 @@ impl Notifier {
             });
             let _ = told.await;
         }
+    }
+
+    /// Invalidates one name, and waits for the kernel without a bound: no reply may depend on that. False
+    /// if the kernel was not told.
+    pub fn name_gone(&self, parent: u64, name: &Name) -> impl Future<Output = bool> + use<> {
+        let (told, heard) = oneshot::channel();
+        self.queue.push((parent, name.clone()), told);
+        async move { heard.await.is_ok() }
     }
 
     /// Invalidates one name, without waiting.

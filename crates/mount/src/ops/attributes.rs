@@ -1,16 +1,14 @@
 //! GETATTR, SETATTR, ACCESS, STATFS.
 
-use std::time::Duration;
-
 use rustix::io::Errno;
-use vfs::{AccessMask, Attributes, Caller, Principal, SetAttributes, SetTime, Status, Timestamp, Wcc};
+use vfs::{AccessMask, Attributes, Caller, FsStat, Principal, SetAttributes, SetTime, Timestamp, Wcc};
 
 use crate::credentials::{caller, machine};
 use crate::errno;
 use crate::files::File;
-use crate::front::{Front, attr_of_removed, opening, wall};
+use crate::front::{Front, opening};
 use crate::inodes::Inode;
-use crate::wire::abi::{Fattr, ROOT};
+use crate::wire::abi::Fattr;
 use crate::wire::reply::{Answer, Outcome, Statfs};
 use crate::wire::request::{Header, SetAttr};
 
@@ -24,16 +22,9 @@ impl Front {
     pub async fn getattr(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
         self.settle_names(header, &inode).await;
-        match self.fs.getattr(&caller(header), &inode.handle).await {
-            Ok(attributes) => {
-                self.wait_for_refill(&inode, &attributes).await;
-                Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes)))
-            }
-            Err(error) => {
-                let left = removed(&inode, &error).ok_or_else(|| errno::of(error))?;
-                Ok(Answer::Attr(Duration::ZERO, attr_of_removed(self, &left)))
-            }
-        }
+        let attributes = self.fs.getattr(&caller(header), &inode.handle).await.map_err(errno::of)?;
+        self.wait_for_refill(&inode, &attributes).await;
+        Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes)))
     }
 
     /// SETATTR.
@@ -41,36 +32,13 @@ impl Front {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
         let wanted = wanted(set);
-        let attributes = match self.set(&caller, &inode, &wanted).await {
-            Err(Errno::STALE) if inode.state.lock().removed.is_some() => {
-                return Ok(self.set_on_removed(&inode, &wanted));
-            }
-            set => set?,
-        };
+        let attributes = self.set(&caller, &inode, &wanted).await?;
         let attributes = if set.valid.contains(Fattr::KILL_SUIDGID) && wanted.mode.is_none() {
             self.without_set_id(&caller, &inode, attributes).await
         } else {
             attributes
         };
         Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes)))
-    }
-
-    /// SETATTR of a directory that was removed while it was open. Its attributes exist only here.
-    fn set_on_removed(&self, inode: &Inode, set: &SetAttributes) -> Answer {
-        let mut state = inode.state.lock();
-        let Some(left) = &mut state.removed else { return Answer::Done };
-        let now = wall();
-        let time = |set: Option<SetTime>, old| match set {
-            Some(SetTime::Client(time)) => time,
-            Some(SetTime::Server) => now,
-            None => old,
-        };
-        left.mode = set.mode.unwrap_or(left.mode);
-        left.uid = set.uid.unwrap_or(left.uid);
-        left.gid = set.gid.unwrap_or(left.gid);
-        (left.atime, left.mtime) = (time(set.atime, left.atime), time(set.mtime, left.mtime));
-        left.ctime = now;
-        Answer::Attr(Duration::ZERO, attr_of_removed(self, left))
     }
 
     async fn set(&self, caller: &Caller, inode: &Inode, set: &SetAttributes) -> Result<Attributes, Errno> {
@@ -155,30 +123,22 @@ impl Front {
     pub async fn statfs(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
-        let stat = match self.fs.fsstat(&caller, &inode.handle).await {
-            // The directory was removed, but its file system still exists.
-            Err(error) if removed(&inode, &error).is_some() => {
-                self.fs.fsstat(&caller, &self.inode(ROOT)?.handle).await
-            }
-            stat => stat,
-        };
-        let stat = stat.map_err(errno::of)?;
-        Ok(Answer::Statfs(Statfs {
-            blocks: stat.total_bytes / BLOCK_BYTES,
-            bfree: stat.free_bytes / BLOCK_BYTES,
-            bavail: stat.available_bytes / BLOCK_BYTES,
-            files: stat.total_files,
-            ffree: stat.free_files,
-            bsize: BLOCK_BYTES as u32,
-            namelen: self.limits.name_max,
-        }))
+        let stat = self.fs.fsstat(&caller, &inode.handle).await.map_err(errno::of)?;
+        Ok(Answer::Statfs(statfs_of(&stat, self.limits.name_max)))
     }
 }
 
-/// The attributes of a directory that was removed through this mount, if `error` is a consequence of that.
-pub fn removed(inode: &Inode, error: &vfs::Error) -> Option<Attributes> {
-    let state = inode.state.lock();
-    state.removed.as_ref().filter(|_| error.status == Status::Stale).map(|left| **left)
+/// The reply to a STATFS.
+pub fn statfs_of(stat: &FsStat, name_max: u32) -> Statfs {
+    Statfs {
+        blocks: stat.total_bytes / BLOCK_BYTES,
+        bfree: stat.free_bytes / BLOCK_BYTES,
+        bavail: stat.available_bytes / BLOCK_BYTES,
+        files: stat.total_files,
+        ffree: stat.free_files,
+        bsize: BLOCK_BYTES as u32,
+        namelen: name_max,
+    }
 }
 
 /// The set-id bits that a file loses when a process without privilege changes it.
@@ -192,7 +152,8 @@ fn owns(caller: &Caller, attributes: &Attributes) -> bool {
     matches!(&caller.principal, Principal::Unix(credential) if credential.uid == attributes.uid)
 }
 
-fn wanted(set: &SetAttr) -> SetAttributes {
+/// The attributes that a SETATTR of the kernel sets.
+pub fn wanted(set: &SetAttr) -> SetAttributes {
     let given = |flag: Fattr| set.valid.contains(flag);
     let time = |flag: Fattr, now: Fattr, (seconds, nanoseconds): (i64, u32)| {
         let client = SetTime::Client(Timestamp::new(seconds, nanoseconds));

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use tokio::time::Instant;
 use vfs::{AccessMask, Attributes, Caller, Entry, FileType, ReadDir, Status};
 
-use super::attributes::removed;
+use super::opening::Fetched;
 use crate::credentials::caller;
 use crate::errno;
 use crate::files::{Directory, Position};
@@ -41,15 +41,7 @@ impl Front {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
         let fh = self.files.number();
-        let attributes = match self.fs.getattr(&opening(&caller), &inode.handle).await {
-            Ok(attributes) => attributes,
-            Err(error) if removed(&inode, &error).is_some() => {
-                let position = tokio::sync::Mutex::new(Position::at_the_end());
-                self.files.insert_directory(fh, Directory { inode, caller, state: None, position });
-                return Ok(Answer::Open(OpenOut { fh, flags: Fopen::empty(), backing: 0 }));
-            }
-            Err(error) => return Err(errno::of(error)),
-        };
+        let attributes = self.fs.getattr(&opening(&caller), &inode.handle).await.map_err(errno::of)?;
         let now = attributes.wcc();
         let (stale, kept, fills) = {
             let mut state = inode.state.lock();
@@ -154,7 +146,9 @@ impl Front {
         // Another client has changed the directory since the fetch, so these entries may be outdated.
         let is_doubted = position.doubted.is_some_and(|doubted| doubted != self.doubted(parent));
         while let Some(entry) = position.next() {
-            let (out, number, kind) = if plus { self.entry_plus(parent, entry) } else { bare(self, entry) };
+            let fetched = position.fetched.as_ref();
+            let (out, number, kind) =
+                if plus { self.entry_plus(parent, entry, fetched) } else { bare(self, entry) };
             let kept = |out: EntryOut| {
                 let entry_valid = if is_doubted { Duration::ZERO } else { out.entry_valid };
                 EntryOut { entry_valid, ..out }
@@ -181,18 +175,37 @@ impl Front {
         true
     }
 
-    fn entry_plus(&self, parent: &Inode, entry: &Entry) -> (Option<EntryOut>, u64, u32) {
+    /// An entry with attributes. If a removal of its name has ended since it was fetched, the name may lead
+    /// nowhere or elsewhere: then the kernel gets the name alone.
+    fn entry_plus(
+        &self,
+        parent: &Inode,
+        entry: &Entry,
+        fetched: Option<&Fetched>,
+    ) -> (Option<EntryOut>, u64, u32) {
+        let alone = (Some(EntryOut::default()), entry.fileid, 0);
+        let is_outdated = || fetched.is_some_and(|fetched| fetched.is_outdated(&entry.name));
         let known = entry.node.and_then(|node| Some((node.handle, node.attributes?)));
-        let Some((handle, attributes)) = known else {
-            return (Some(EntryOut::default()), entry.fileid, 0);
-        };
-        let out = self.entry_of(&handle, &attributes, Some((parent.number, entry.name.clone())));
+        let Some((handle, attributes)) = known.filter(|_| !is_outdated()) else { return alone };
+        let at = (parent.number, entry.name.clone());
+        let out = self.entry_of(&handle, &attributes, Some(at.clone()));
+        // It may have ended just before the node got the name.
+        if is_outdated() {
+            self.take_back(out.node, &at);
+            return alone;
+        }
         (Some(out), out.attr.ino, out.attr.mode >> 12)
     }
 
     async fn fetch(&self, directory: &Directory, position: &mut Position) -> Result<(), Errno> {
         let mut again = true;
         position.doubted.get_or_insert_with(|| self.doubted(&directory.inode));
+        if position.plus {
+            position
+                .fetched
+                .get_or_insert_with(|| self.removals.begin_listing(directory.inode.number))
+                .restart();
+        }
         loop {
             let (cookie, verifier) = (position.cookie, position.verifier);
             let part = ReadDir {

@@ -46,7 +46,6 @@ impl Front {
                 Ok(Answer::Entry(EntryOut { entry_valid: Duration::ZERO, ..entry }))
             }
             Ok(entry) => Ok(Answer::Entry(entry)),
-            Err(error) if error.status == Status::Stale => Err(self.is_no_more(header, header.node)),
             Err(error) => Err(errno::of(error)),
         }
     }
@@ -82,7 +81,7 @@ impl Front {
             if left == 0 || !looking.is_outdated() {
                 return Ok(entry);
             }
-            self.forget(entry.node, 1);
+            self.take_back(entry.node, &at);
             caller = opening(&caller);
         }
     }
@@ -161,13 +160,13 @@ impl Front {
     }
 
     /// LINK.
-    pub async fn link(self: &Arc<Front>, header: &Header, old: u64, text: &[u8]) -> Outcome {
+    pub async fn link(&self, header: &Header, old: u64, text: &[u8]) -> Outcome {
         let (file, directory) = (self.inode(old)?, self.inode(header.node)?);
         let (caller, name) = (caller(header), name(text)?);
         let made = self.fs.link(&caller, &file.handle, &directory.handle, &name).await;
         let gone = matches!(&made, Err(error) if matches!(error.status, Status::NoEnt | Status::Stale));
         if gone && self.has_no_link(&caller, &file).await {
-            return Err(self.is_no_more(header, old));
+            return Err(Errno::STALE);
         }
         // Attributes in the reply may be older than the link.
         let made = made.map(|made| Created { node: vfs::Node { attributes: None, ..made.node }, ..made });

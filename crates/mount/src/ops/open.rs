@@ -470,7 +470,7 @@ impl Front {
 }
 
 /// The name does not exist, or is not a file.
-fn leads_nowhere(status: Status) -> bool {
+pub fn leads_nowhere(status: Status) -> bool {
     use Status::{BadHandle, Inval, IsDir, NoEnt, NotDir, Stale};
     matches!(status, NoEnt | Stale | BadHandle | IsDir | NotDir | Inval)
 }

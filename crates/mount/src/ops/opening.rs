@@ -13,7 +13,8 @@
 //!
 //! All this depends on which node has the name. A LOOKUP that the origin answered before a removal, but
 //! whose reply is processed after it, would give the name back to the removed file. So if a removal of the
-//! name has ended during a LOOKUP, the LOOKUP is repeated.
+//! name has ended during a LOOKUP, the LOOKUP is repeated. A listing may be kept for long before its entries
+//! go to the kernel. An entry whose name was removed since it was fetched goes there without a node.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,10 +27,14 @@ use vfs::Name;
 use crate::front::Front;
 use crate::inodes::Inode;
 
-/// Names that are being removed, replaced or looked up. There are never more than requests in flight.
+/// Limit of names that are remembered as removed for the listings of one directory.
+const REMOVED_MAX: usize = 1 << 14;
+
+/// Names that are being removed, replaced, looked up or listed. There are never more than requests in
+/// flight, and `REMOVED_MAX` for each directory with a listing in progress.
 #[derive(Debug, Default)]
 pub struct Removals {
-    names: Mutex<Names>,
+    names: Arc<Mutex<Names>>,
     ended: Notify,
 }
 
@@ -38,6 +43,7 @@ struct Names {
     /// Removals in flight for each name.
     removing: HashMap<(u64, Name), usize>,
     looking: HashMap<(u64, Name), Looks>,
+    listing: HashMap<u64, Listings>,
     /// Number of removals that have ended.
     ended: u64,
 }
@@ -48,6 +54,37 @@ struct Looks {
     under_way: usize,
     /// The value of `Names::ended` at the last removal of this name.
     removed: u64,
+}
+
+impl Removals {
+    /// Entries of a directory are about to be asked for.
+    pub fn begin_listing(&self, directory: u64) -> Fetched {
+        let mut names = self.names.lock();
+        let since = names.ended;
+        names.listing.entry(directory).or_default().under_way += 1;
+        Fetched { names: self.names.clone(), directory, since }
+    }
+}
+
+/// The listings of one directory in progress.
+#[derive(Debug, Default)]
+struct Listings {
+    under_way: usize,
+    /// The value of `Names::ended` at the last removal of each name.
+    removed: HashMap<Name, u64>,
+    /// No removal up to this one is in `removed`.
+    forgotten: u64,
+}
+
+impl Listings {
+    fn note(&mut self, name: &Name, ended: u64) {
+        if self.removed.len() >= REMOVED_MAX {
+            self.removed.clear();
+            self.forgotten = ended;
+            return;
+        }
+        self.removed.insert(name.clone(), ended);
+    }
 }
 
 /// A removal of a name in flight.
@@ -72,6 +109,9 @@ impl Drop for Removal<'_> {
         let ended = names.ended;
         if let Some(looks) = names.looking.get_mut(&self.at) {
             looks.removed = ended;
+        }
+        if let Some(listings) = names.listing.get_mut(&self.at.0) {
+            listings.note(&self.at.1, ended);
         }
         if let Entry::Occupied(mut removing) = names.removing.entry(self.at.clone()) {
             *removing.get_mut() -= 1;
@@ -113,6 +153,53 @@ impl Drop for Looking<'_> {
             looks.get_mut().under_way -= 1;
             if looks.get().under_way == 0 {
                 looks.remove();
+            }
+        }
+    }
+}
+
+/// Entries of a directory that were fetched and are not all in the kernel yet.
+#[derive(Debug)]
+pub struct Fetched {
+    names: Arc<Mutex<Names>>,
+    directory: u64,
+    /// The value of `Names::ended` when the entries were asked for.
+    since: u64,
+}
+
+impl Fetched {
+    /// Has a removal of this name ended since its entry was asked for?
+    pub fn is_outdated(&self, name: &Name) -> bool {
+        let names = self.names.lock();
+        let Some(listings) = names.listing.get(&self.directory) else { return true };
+        let removed = listings.removed.get(name).copied().unwrap_or_default();
+        removed.max(listings.forgotten) > self.since
+    }
+
+    /// The next entries are about to be asked for. The kernel has all of the earlier ones.
+    pub fn restart(&mut self) {
+        let mut names = self.names.lock();
+        self.since = names.ended;
+        let Some(listings) = names.listing.get_mut(&self.directory).filter(|one| one.under_way == 1) else {
+            return;
+        };
+        listings.removed.clear();
+        listings.forgotten = self.since;
+    }
+
+    /// The listing goes back to entries that were asked for earlier.
+    pub fn go_back(&mut self) {
+        self.since = 0;
+    }
+}
+
+impl Drop for Fetched {
+    fn drop(&mut self) {
+        let mut names = self.names.lock();
+        if let Entry::Occupied(mut listings) = names.listing.entry(self.directory) {
+            listings.get_mut().under_way -= 1;
+            if listings.get().under_way == 0 {
+                listings.remove();
             }
         }
     }
@@ -180,5 +267,57 @@ impl Front {
         let since = names.ended;
         names.looking.entry(at.clone()).or_default().under_way += 1;
         Looking { removals: &self.removals, at, since }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DIRECTORY: u64 = 5;
+
+    fn name(text: &str) -> Name {
+        Name::new(text.as_bytes()).unwrap()
+    }
+
+    fn remove(removals: &Removals, text: &str) {
+        drop(Removal { removals, at: (DIRECTORY, name(text)), open: None });
+    }
+
+    #[test]
+    fn an_entry_is_outdated_if_its_name_was_removed_since_it_was_fetched() {
+        let removals = Removals::default();
+        remove(&removals, "before");
+        let mut listing = removals.begin_listing(DIRECTORY);
+        let beside = removals.begin_listing(DIRECTORY + 1);
+        remove(&removals, "a");
+        assert!(listing.is_outdated(&name("a")) && !listing.is_outdated(&name("b")));
+        assert!(!listing.is_outdated(&name("before")) && !beside.is_outdated(&name("a")));
+        listing.restart();
+        assert!(!listing.is_outdated(&name("a")), "it was fetched again");
+        remove(&removals, "b");
+        assert!(listing.is_outdated(&name("b")));
+        listing.go_back();
+        assert!(
+            listing.is_outdated(&name("a")) && listing.is_outdated(&name("c")),
+            "that is not known any more"
+        );
+        drop((listing, beside));
+        assert!(removals.names.lock().listing.is_empty());
+    }
+
+    #[test]
+    fn two_listings_do_not_forget_for_each_other_and_no_more_is_kept_than_may_be() {
+        let removals = Removals::default();
+        let first = removals.begin_listing(DIRECTORY);
+        remove(&removals, "a");
+        let mut second = removals.begin_listing(DIRECTORY);
+        second.restart();
+        assert!(first.is_outdated(&name("a")) && !second.is_outdated(&name("a")));
+        (0..REMOVED_MAX).for_each(|n| remove(&removals, &n.to_string()));
+        assert!(second.is_outdated(&name("b")), "which names were removed is not known any more");
+        second.restart();
+        assert!(!second.is_outdated(&name("b")) && first.is_outdated(&name("b")));
+        assert!(removals.names.lock().listing[&DIRECTORY].removed.len() <= REMOVED_MAX);
     }
 }

@@ -9,7 +9,7 @@ use vfs::{Caller, Name, Status};
 use super::names::mode_only;
 use crate::credentials::caller;
 use crate::errno;
-use crate::front::{Front, LEASED, name, wall};
+use crate::front::{Front, LEASED, name};
 use crate::inodes::{Inode, Silly};
 use crate::wire::reply::{Answer, Outcome};
 use crate::wire::request::Header;
@@ -39,9 +39,10 @@ impl Front {
     pub async fn rmdir(&self, header: &Header, text: &[u8]) -> Outcome {
         let directory = self.inode(header.node)?;
         let name = name(text)?;
+        let _removal = self.begin_removal((directory.number, name.clone()), None);
         self.fs.rmdir(&caller(header), &directory.handle, &name).await.map_err(errno::of)?;
         if let Some(removed) = self.inodes.named(directory.number, &name) {
-            is_removed(&removed);
+            removed.is_removed(None);
         }
         self.unname(directory.number, &name);
         Ok(Answer::Done)
@@ -83,7 +84,7 @@ impl Front {
         }
         renamed.map_err(errno::of)?;
         if let Some(gone) = gone {
-            is_removed(&gone);
+            gone.is_removed(None);
         }
         self.unname(target.number, &new);
         if let Some(moved) = moved {
@@ -98,6 +99,8 @@ impl Front {
         (source, old): (&Inode, &Name),
         (target, new): (&Inode, &Name),
     ) -> Outcome {
+        let moved = self.inodes.named(source.number, old);
+        let _source = self.begin_removal((source.number, old.clone()), moved.as_ref());
         let found = self.fs.lookup(caller, &source.handle, old, vfs::Want::None).await.map_err(errno::of)?;
         let file = found.node.handle;
         let is_dir = match found.node.attributes {
@@ -214,15 +217,6 @@ impl Front {
         if let Some((parent, name)) = self.inodes.name(moved, to, false, until) {
             self.notifier.name_later(parent, &name);
         }
-    }
-}
-
-/// A directory was removed through this mount: processes that have it open see a link count of zero.
-fn is_removed(directory: &Inode) {
-    let mut state = directory.state.lock();
-    if let Some(mut left) = state.seen.take() {
-        (left.nlink, left.ctime) = (0, wall());
-        state.removed = Some(left);
     }
 }
 

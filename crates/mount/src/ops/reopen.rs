@@ -11,9 +11,8 @@
 //! OPEN follows (the kernel refused the caller, or the thread ended), the file is closed after `KEPT_MAX`.
 //!
 //! A thread that comes back to the same node without a LOOKUP has not come by a name
-//! (`open_by_handle_at(2)`, `/proc`). Then the file is opened by its handle. A LOOKUP in a directory that
-//! another client removed returns ESTALE once, and the kernel walks the path anew. If that leads to the
-//! same directory, the reply is ENOENT. The same holds for a LINK of a removed file.
+//! (`open_by_handle_at(2)`, `/proc`). Then the file is opened by its handle. `gone` is about calls other
+//! than opens.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,6 +25,7 @@ use vfs::{AccessMask, Caller, Features, FileType, Name, Share, Status};
 
 use super::open::{Below, EXECUTION, access_of, needed, request};
 use super::opening::Looking;
+use super::walks::{Thread, thread_of};
 use crate::errno;
 use crate::front::{Front, opening};
 use crate::inodes::Inode;
@@ -41,13 +41,10 @@ const REMOVED_MAX: u32 = 3;
 /// Limit of remembered threads. If the table is full, a second attempt counts as a first.
 const RETRIES_MAX: usize = 4096;
 
-/// The requesting thread: its number, user and group.
-type Requester = (u32, u32, u32);
-
 /// Threads that got ESTALE, with the request that they will repeat.
 #[derive(Debug, Default)]
 pub struct Retries {
-    table: Mutex<HashMap<Requester, Retry>>,
+    table: Mutex<HashMap<Thread, Retry>>,
     next: AtomicU64,
 }
 
@@ -55,10 +52,10 @@ pub struct Retries {
 #[derive(Debug)]
 struct Retry {
     number: u64,
-    /// The node that it tried to open, or the directory of its LOOKUP.
+    /// The node that it tried to open.
     node: u64,
-    /// The flags of the OPEN that failed; `None` for a LOOKUP.
-    flags: Option<u32>,
+    /// The flags of the OPEN that failed.
+    flags: u32,
     /// The names by which the kernel may have found the node, and will look again.
     names: Vec<(u64, Name)>,
     /// The thread has looked one of them up, and nothing could be opened.
@@ -91,10 +88,10 @@ pub enum Try {
 impl Retries {
     fn take(&self, header: &Header) -> Option<Retry> {
         let mut table = self.table.lock();
-        if table.is_empty() { None } else { table.remove(&requester(header)) }
+        if table.is_empty() { None } else { table.remove(&thread_of(header)) }
     }
 
-    fn take_if(&self, requester: Requester, number: u64) -> Option<Retry> {
+    fn take_if(&self, requester: Thread, number: u64) -> Option<Retry> {
         let mut table = self.table.lock();
         let same = table.get(&requester).is_some_and(|retry| retry.number == number);
         if same { table.remove(&requester) } else { None }
@@ -107,9 +104,9 @@ impl Retries {
         if table.is_empty() {
             return None;
         }
-        let retry = table.get(&requester(header))?;
+        let retry = table.get(&thread_of(header))?;
         // The directory may have got another node; the name has not changed.
-        let flags = retry.flags.filter(|_| retry.names.iter().any(|(_, name)| *name == at.1))?;
+        let flags = retry.names.iter().any(|(_, name)| *name == at.1).then_some(retry.flags)?;
         let opened = retry
             .opened
             .as_ref()
@@ -118,7 +115,7 @@ impl Retries {
     }
 
     fn has_looked(&self, header: &Header) {
-        if let Some(retry) = self.table.lock().get_mut(&requester(header)) {
+        if let Some(retry) = self.table.lock().get_mut(&thread_of(header)) {
             retry.looked = true;
         }
     }
@@ -126,7 +123,7 @@ impl Retries {
     /// Keeps a file that was opened at a LOOKUP. Returns the file that it displaces, or itself if it came
     /// too late.
     fn keep(&self, header: &Header, opened: Opened) -> Option<Opened> {
-        match self.table.lock().get_mut(&requester(header)) {
+        match self.table.lock().get_mut(&thread_of(header)) {
             Some(retry) => retry.opened.replace(opened),
             None => Some(opened),
         }
@@ -140,7 +137,7 @@ impl Front {
         match retry.opened {
             Some(opened) => {
                 let meant = opened.entry.node == header.node && opened.caller.principal == caller.principal;
-                if meant && retry.flags == Some(flags) {
+                if meant && retry.flags == flags {
                     // By now the kernel has its own lookups of the node.
                     self.forget(opened.entry.node, 1);
                     return Try::Done(opened.open);
@@ -149,42 +146,22 @@ impl Front {
                 Try::First
             }
             None if retry.looked => Try::Last,
-            None if retry.flags.is_some() && retry.node == header.node => Try::ByHandle,
+            None if retry.node == header.node => Try::ByHandle,
             None => Try::First,
         }
     }
 
     /// An OPEN gets ESTALE: remembers that the thread will come back.
     pub fn will_be_back(self: &Arc<Front>, header: &Header, flags: u32, names: Vec<(u64, Name)>) {
-        self.remember_retry(header, header.node, Some(flags), names);
-    }
-
-    /// A LOOKUP or LINK met a removed file or directory. Returns ESTALE once, so that the kernel walks the
-    /// path anew.
-    pub fn is_no_more(self: &Arc<Front>, header: &Header, node: u64) -> Errno {
-        let told = self.retries.take(header);
-        if told.is_some_and(|told| told.flags.is_none() && told.node == node) {
-            return Errno::NOENT;
-        }
-        self.remember_retry(header, node, None, Vec::new());
-        Errno::STALE
-    }
-
-    fn remember_retry(
-        self: &Arc<Front>,
-        header: &Header,
-        node: u64,
-        flags: Option<u32>,
-        names: Vec<(u64, Name)>,
-    ) {
-        let requester = requester(header);
+        let requester = thread_of(header);
         let number = self.retries.next.fetch_add(1, Ordering::Relaxed);
         {
             let mut table = self.retries.table.lock();
             if table.len() >= RETRIES_MAX || table.contains_key(&requester) {
                 return;
             }
-            table.insert(requester, Retry { number, node, flags, names, looked: false, opened: None });
+            let (node, looked, opened) = (header.node, false, None);
+            table.insert(requester, Retry { number, node, flags, names, looked, opened });
         }
         tokio::spawn(expire(Arc::downgrade(self), requester, number));
     }
@@ -281,8 +258,7 @@ impl Front {
             match opened {
                 Ok(open) => return Ok((entry, open)),
                 Err(errno) => {
-                    self.inodes.unname(&inode, &at);
-                    self.forget(entry.node, 1);
+                    self.take_back(entry.node, &at);
                     if errno != Errno::STALE {
                         return Err(errno);
                     }
@@ -322,6 +298,13 @@ impl Front {
         (self.entry_for(&inode, &below.attributes, Some(at)), inode)
     }
 
+    /// A LOOKUP of a thread has failed, so no OPEN follows.
+    pub async fn give_up_retry(&self, header: &Header) {
+        if let Some(opened) = self.retries.take(header).and_then(|retry| retry.opened) {
+            self.give_up(opened).await;
+        }
+    }
+
     /// Closes a file that was opened at a LOOKUP and that no OPEN has claimed.
     async fn give_up(&self, opened: Opened) {
         let _ = self.release(opened.open.fh, None).await;
@@ -333,14 +316,10 @@ fn regular(below: Below) -> Result<Below, Errno> {
     if below.attributes.file_type == FileType::Regular { Ok(below) } else { Err(Errno::INVAL) }
 }
 
-async fn expire(front: Weak<Front>, requester: Requester, number: u64) {
+async fn expire(front: Weak<Front>, requester: Thread, number: u64) {
     tokio::time::sleep(KEPT_MAX).await;
     let Some(front) = front.upgrade() else { return };
     if let Some(opened) = front.retries.take_if(requester, number).and_then(|retry| retry.opened) {
         front.give_up(opened).await;
     }
-}
-
-fn requester(header: &Header) -> Requester {
-    (header.pid, header.uid, header.gid)
 }

@@ -26,7 +26,7 @@ use vfs::LeaseKind;
 
 use crate::files::wait_until;
 use crate::origin::state::Policy;
-use crate::origin::{Bench, Gate, Origin, root};
+use crate::origin::{Bench, Gate, Origin, name, root};
 use crate::setting::may_mount;
 
 /// Limit for any operation that no gate blocks.
@@ -406,6 +406,37 @@ fn a_file_is_not_opened_by_a_name_that_is_being_given_to_another() {
     setting.soon(&replaced);
     let file = early.unwrap_or_else(|| setting.soon(&opened));
     assert_eq!(read_all(&file), b"new");
+}
+
+/// How often another client comes between, in the next test.
+const ROUNDS: u64 = 4;
+
+/// The kernel has found no such name. Another client makes the file before the CREATE gets to the origin,
+/// and removes it when this mount has found it.
+// Promise: opens-beside-renames
+#[test]
+fn a_file_is_made_however_often_others_make_and_remove_it() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new(None);
+    let create = setting.origin().gate("CREATE");
+    let path = setting.at("f");
+    let made = aside(move || File::options().write(true).create(true).truncate(false).open(path));
+    for round in 1..=ROUNDS {
+        setting.runtime.block_on(create.wait_for(round));
+        let origin = setting.origin().clone();
+        origin.put(&root(), "f", b"");
+        let remove = move || drop(origin.tree().remove(&root(), &name("f"), false).unwrap());
+        *setting.origin().after_effect.lock() = Some((Some("LOOKUP"), Box::new(remove)));
+        create.admit(1);
+        create.reply(1);
+    }
+    create.open();
+    let file = setting.soon(&made).unwrap();
+    file.write_all_at(b"x", 0).unwrap();
+    drop(file);
+    assert_eq!(fs::read(setting.at("f")).unwrap(), b"x");
 }
 
 fn read_all(mut file: &File) -> Vec<u8> {

@@ -7,6 +7,7 @@ mod direct;
 mod ends;
 mod files;
 mod gated;
+mod gone;
 mod handles;
 #[path = "../../../cache/tests/origin/mod.rs"]
 mod origin;

@@ -96,6 +96,41 @@ impl Setting {
         });
     }
 
+    /// Removes a directory of the root with all that is in it, as another client of the server. Leases are
+    /// returned first.
+    pub fn remove_all_elsewhere(&self, name: &str) {
+        let caller = vfs::Caller::unix(0, 0, &[]);
+        let named = |name: &[u8]| vfs::Name::new(name).unwrap();
+        self.runtime.block_on(async {
+            let other = client::connect(&self.url).await.unwrap();
+            let (fs, root) = (other.file_system(), other.root_handle());
+            // From the deepest directory up.
+            let mut found = vec![(root, named(name.as_bytes()))];
+            let mut directories = Vec::new();
+            while let Some((parent, name)) = found.pop() {
+                let handle = fs.lookup(&caller, &parent, &name, vfs::Want::None).await.unwrap().node.handle;
+                if !fs.getattr(&caller, &handle).await.unwrap().is_dir() {
+                    fs.remove(&caller, &parent, &name).await.unwrap();
+                    continue;
+                }
+                let part = vfs::ReadDir {
+                    cookie: 0,
+                    verifier: [0; 8],
+                    bytes: 1 << 16,
+                    plus: false,
+                    want_directory_lease: false,
+                };
+                let listing = fs.readdir(&caller, &handle, part).await.unwrap();
+                found.extend(listing.entries.into_iter().map(|entry| (handle, entry.name)));
+                directories.push((parent, name));
+            }
+            for (parent, name) in directories.into_iter().rev() {
+                fs.rmdir(&caller, &parent, &name).await.unwrap();
+            }
+            fs.shutdown().await;
+        });
+    }
+
     /// Mounts.
     pub fn mount(&mut self) {
         let target = Target { allow_other: true, ..Target::new(self.mnt(), "test") };
