@@ -72,22 +72,22 @@ impl Core {
         let vouched = self.vouched_for(&adopted.leases);
         for lease in &adopted.leases {
             let vouched = vouched.contains(&lease.handle);
-            let object = self.table.get(&lease.handle, || self.load_as(&lease.handle, vouched));
+            let object = self.memory.table().get(&lease.handle, || self.load_as(&lease.handle, vouched));
             if vouched && !self.with(&object, |state| state.is_vouched()) {
                 // The index records a lease for an entry that it no longer has.
                 self.unvouch(&lease.handle);
             }
             self.adopt_lease(&object, lease);
-            self.adopting.objects.lock().push(object);
+            self.holdings.adopting().objects.lock().push(object);
         }
         for open in adopted.opens {
             let object = self.glance(&open.handle);
             self.adopt_open(&object, open);
-            self.adopting.objects.lock().push(object);
+            self.holdings.adopting().objects.lock().push(object);
         }
-        let any = !self.adopting.objects.lock().is_empty();
-        self.adopting.any.store(any, Ordering::Release);
-        if self.leases.len() > self.options.leases_max {
+        let any = !self.holdings.adopting().objects.lock().is_empty();
+        self.holdings.adopting().any.store(any, Ordering::Release);
+        if self.holdings.leases().len() > self.options.leases_max {
             self.trim_leases(self.options.leases_max);
         }
     }
@@ -100,7 +100,7 @@ impl Core {
         let mut vouched = std::collections::HashSet::new();
         let mut from = Vec::new();
         loop {
-            let page = self.index.scan(Table::Leases, &[], &from, PAGE);
+            let page = self.disk.index().scan(Table::Leases, &[], &from, PAGE);
             let Some((last, _)) = page.last() else { return vouched };
             from.clone_from(last);
             from.push(0);
@@ -114,12 +114,12 @@ impl Core {
                     _ => batch.remove(Table::Leases, key),
                 }
             }
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
         }
     }
 
     fn adopt_lease(&self, object: &Arc<Object>, adopted: &AdoptedLease) {
-        let above = self.leases.name();
+        let above = self.holdings.leases().name();
         let lease = Lease {
             id: adopted.id,
             kind: adopted.kind,
@@ -128,7 +128,7 @@ impl Core {
             space_limit: Lease::NO_SPACE_LIMIT,
         };
         if matches!(
-            self.leases.put(lease.id, above, lease.kind, object),
+            self.holdings.leases().put(lease.id, above, lease.kind, object),
             Some(Early::Revoked | Early::Returned)
         ) {
             return;
@@ -153,8 +153,8 @@ impl Core {
     /// Reclaims an open that a client held before. Succeeds if the origin has held an open that covers it
     /// since then.
     pub async fn reclaim_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let over = self.adopting.over.load(Ordering::Acquire);
-        if over || !self.adopting.any.load(Ordering::Acquire) {
+        let over = self.holdings.adopting().over.load(Ordering::Acquire);
+        if over || !self.holdings.adopting().any.load(Ordering::Acquire) {
             return Err(Status::NoGrace.into());
         }
         let object = self.object(&request.handle);
@@ -187,7 +187,7 @@ impl Core {
         open: OpenId,
         lock: &Lock,
     ) -> Result<Locked> {
-        if self.adopting.over.load(Ordering::Acquire) {
+        if self.holdings.adopting().over.load(Ordering::Acquire) {
             return Err(Status::NoGrace.into());
         }
         let (held, alone) = self.with(object, |state| {
@@ -209,9 +209,9 @@ impl Core {
 
     /// Ends the reclaim phase: gives up everything that no client has reclaimed.
     pub async fn end_reclaim(&self) {
-        self.adopting.over.store(true, Ordering::Release);
-        self.adopting.ended.notify_waiters();
-        let objects = std::mem::take(&mut *self.adopting.objects.lock());
+        self.holdings.adopting().over.store(true, Ordering::Release);
+        self.holdings.adopting().ended.notify_waiters();
+        let objects = std::mem::take(&mut *self.holdings.adopting().objects.lock());
         let mut unlocks = JoinSet::new();
         for object in objects {
             if unlocks.len() >= AT_ONCE {
@@ -258,7 +258,7 @@ impl Core {
                 state.lease.is_some() && !state.opens.is_local() && state.locks.is_empty()
             })
         };
-        let objects = self.leases.all().into_iter().filter(unused).collect();
+        let objects = self.holdings.leases().all().into_iter().filter(unused).collect();
         let _ = tokio::time::timeout(RETURN_ALL_WAIT, core.return_all(objects)).await;
     }
 
@@ -272,7 +272,7 @@ impl Core {
         if let Some(id) = state.vouch() {
             let mut batch = Batch::default();
             batch.put(Table::Leases, object.handle.as_bytes().to_vec(), id.0.to_be_bytes().to_vec());
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
         }
     }
 
@@ -280,8 +280,8 @@ impl Core {
     pub fn unvouch(&self, handle: &Handle) {
         let mut batch = Batch::default();
         batch.remove(Table::Leases, handle.as_bytes().to_vec());
-        self.index.commit(batch);
-        if self.index.is_untrue() && self.leases.len() > 0 {
+        self.disk.index().commit(batch);
+        if self.disk.index().is_untrue() && self.holdings.leases().len() > 0 {
             // The record can no longer be removed, so no lease may be held that it could name.
             self.trim_leases(0);
         }

@@ -13,6 +13,8 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use vfs::{
@@ -35,6 +37,8 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(1);
 /// Leases that are being returned at a time.
 const RETURNS_MAX: usize = 32;
+/// The largest number of callbacks queued for the layer above.
+const CALLBACKS_MAX: usize = 1024;
 
 /// Handles the callbacks from the layer below, for as long as the cache exists.
 pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
@@ -44,16 +48,52 @@ pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
     }
 }
 
+/// The way to the layer above: callbacks, if that layer listens.
+#[derive(Debug)]
+pub struct Above {
+    sender: mpsc::Sender<Callback>,
+    stream: Mutex<Option<Callbacks>>,
+}
+
+impl Default for Above {
+    fn default() -> Above {
+        let (sender, stream) = mpsc::channel(CALLBACKS_MAX);
+        Above { sender, stream: Mutex::new(Some(stream)) }
+    }
+}
+
+impl Above {
+    /// The stream of callbacks. Only the first caller gets it.
+    pub fn take_callbacks(&self) -> Option<Callbacks> {
+        self.stream.lock().take()
+    }
+
+    /// Whether the layer above listens.
+    pub fn is_heard(&self) -> bool {
+        self.stream.lock().is_none() && !self.sender.is_closed()
+    }
+
+    /// Sends a callback, and waits while the queue is full. It is lost if the layer above has gone.
+    async fn send(&self, callback: Callback) {
+        let _ = self.sender.send(callback).await;
+    }
+
+    /// Sends a callback, unless the queue is full.
+    fn try_send(&self, callback: Callback) {
+        let _ = self.sender.try_send(callback);
+    }
+}
+
 impl Core {
     async fn on_callback(&self, callback: Callback) {
         match callback {
-            Callback::Recall(recall) => match self.leases.find(recall.id, Early::Recall(recall)) {
+            Callback::Recall(recall) => match self.holdings.leases().find(recall.id, Early::Recall(recall)) {
                 Ok(Some(object)) => self.start_recall(&object, recall),
                 Ok(None) => {}
                 Err(()) => self.return_unknown(recall.id),
             },
             Callback::Revoked { id, .. } => {
-                if let Ok(Some(object)) = self.leases.find(id, Early::Revoked) {
+                if let Ok(Some(object)) = self.holdings.leases().find(id, Early::Revoked) {
                     self.revoked(&object, id).await;
                 }
             }
@@ -65,8 +105,8 @@ impl Core {
 
     /// Passes a callback to the layer above, if that listens.
     async fn tell_above(&self, callback: Callback) {
-        if self.is_heard() {
-            let _ = self.above.send(callback).await;
+        if self.above.is_heard() {
+            self.above.send(callback).await;
         }
     }
 
@@ -104,7 +144,7 @@ impl Core {
     async fn wait_for_believers(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let adopted = |lease: &HeldLease| lease.id == id && lease.adopted;
         if self.with(object, |state| state.lease.as_ref().is_some_and(adopted)) {
-            let _ = tokio::time::timeout_at(deadline, self.adopting.ended()).await;
+            let _ = tokio::time::timeout_at(deadline, self.holdings.adopting().ended()).await;
         }
     }
 
@@ -116,7 +156,7 @@ impl Core {
             lease.given.then(|| (lease.above, lease.returned.clone()))
         });
         // If the layer above does not listen any more, it relies on nothing.
-        let Some((id, returned)) = given.filter(|_| self.is_heard()) else { return };
+        let Some((id, returned)) = given.filter(|_| self.above.is_heard()) else { return };
         let handle = object.handle;
         let wait = async {
             self.tell_above(Callback::Recall(Recall { id, handle, keep: None, deadline })).await;
@@ -130,7 +170,7 @@ impl Core {
             }
         };
         if tokio::time::timeout_at(deadline, wait).await.is_err() {
-            let _ = self.above.try_send(Callback::Revoked { id, handle });
+            self.above.try_send(Callback::Revoked { id, handle });
         }
     }
 
@@ -162,13 +202,13 @@ impl Core {
         if let Err(error) = self.below.returned(&Caller::machine(), lease.id).await {
             tracing::debug!("return of the lease on {}: {error}", object.handle);
         }
-        self.leases.forget(lease.id);
+        self.holdings.leases().forget(lease.id);
     }
 
     /// Ends a lease here. The caller has the state locked, so that a grant that crosses the return notices.
     fn drop_lease(&self, state: &mut ObjectState) -> Option<HeldLease> {
         let lease = state.end_lease(&self.policy)?;
-        self.leases.take(lease.id, lease.above);
+        self.holdings.leases().take(lease.id, lease.above);
         Some(lease)
     }
 
@@ -227,7 +267,7 @@ impl Core {
             self.drop_lease(state)
         });
         let Some(lease) = lease else { return };
-        self.leases.forget(id);
+        self.holdings.leases().forget(id);
         lease.returned.notify_one();
         if lease.given {
             self.tell_above(Callback::Revoked { id: lease.above, handle: object.handle }).await;
@@ -239,13 +279,13 @@ impl Core {
     /// state with the delayed writes, unless the layer above knows better. If there are delayed times that
     /// the origin would not show, the cache does not answer, and the origin recalls the lease.
     async fn on_query(&self, query: Query) {
-        let Some(object) = self.leases.holder(query.id) else { return };
+        let Some(object) = self.holdings.leases().holder(query.id) else { return };
         let (held, above) = self.with(&object, |state| {
             let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
             (made_of(state, query.times), above)
         });
         // If writes are delayed here, the layer above does not know more.
-        match (above.filter(|_| self.is_heard() && self.delayed.is_none()), held) {
+        match (above.filter(|_| self.above.is_heard() && self.delayed.is_none()), held) {
             (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,
             (None, Some(held)) => drop(query.answer.send(held)),
             (None, None) => {}
@@ -255,7 +295,7 @@ impl Core {
     /// Returns the least recently used leases beyond `keep`.
     pub fn trim_leases(&self, keep: usize) {
         let Some(core) = self.share() else { return };
-        let surplus = self.leases.beyond(keep);
+        let surplus = self.holdings.leases().beyond(keep);
         tokio::spawn(async move { core.return_all(surplus).await });
     }
 
@@ -284,7 +324,7 @@ impl Core {
 
     /// The layer above has returned a lease.
     pub fn returned_above(&self, id: LeaseId) {
-        let Some(object) = self.leases.find_above(id) else { return };
+        let Some(object) = self.holdings.leases().find_above(id) else { return };
         self.with(&object, |state| {
             if let Some(lease) = state.lease.as_mut().filter(|lease| lease.above == id) {
                 lease.given = false;

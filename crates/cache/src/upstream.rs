@@ -143,7 +143,7 @@ impl Core {
         let directory = directory.map(|naming| naming.directory.clone());
         let wanted = directory.filter(|directory| self.wants_directory_lease(directory));
         let sent = self.policy.sending();
-        let grant = self.leases.begin_grant();
+        let grant = self.holdings.leases().begin_grant();
         self.counters.open.bump();
         let asked = OpenRequest {
             want_directory_lease: wanted.is_some(),
@@ -158,7 +158,7 @@ impl Core {
                 self.counters.piggybacked_reads.bump();
                 self.measure(read.data.len() as u64);
             }
-            None => self.pace.lock().on_round_trip(sent.at.elapsed()),
+            None => self.link.on_round_trip(sent.at.elapsed()),
         }
         let read = piggyback.map(|range| range.start).zip(read);
         let result = match result {
@@ -214,7 +214,7 @@ impl Core {
         sent: &Sent,
     ) -> Granted {
         let object = self.object(&opened.handle);
-        let forgotten = self.table.may_be_written_since(&object.handle, sent.at);
+        let forgotten = self.memory.table().may_be_written_since(&object.handle, sent.at);
         let cutting = naming.as_mut().and_then(|naming| naming.cutting.take());
         let cut = request.create.as_ref().and_then(|(_, set)| set.size).filter(|_| !opened.created);
         // The write is kept until this function ends: until then, the truncated range does not count as
@@ -310,13 +310,13 @@ impl Core {
         let above = match &state.lease {
             Some(held) if held.id == lease.id => held.above,
             Some(held) => {
-                self.leases.take(held.id, held.above);
-                self.leases.forget(held.id);
-                self.leases.name()
+                self.holdings.leases().take(held.id, held.above);
+                self.holdings.leases().forget(held.id);
+                self.holdings.leases().name()
             }
-            None => self.leases.name(),
+            None => self.holdings.leases().name(),
         };
-        let early = self.leases.put(lease.id, above, lease.kind, object);
+        let early = self.holdings.leases().put(lease.id, above, lease.kind, object);
         if !matches!(early, Some(Early::Revoked | Early::Returned)) {
             state.grant(&self.policy, seen, sent, |since, from| {
                 HeldLease::granted(&lease, above, since, from)

@@ -401,7 +401,7 @@ impl Core {
         else {
             return None;
         };
-        let object = self.table.peek(&child)?;
+        let object = self.memory.table().peek(&child)?;
         let certain = self.with(&object, |state| {
             state.writes.as_ref()?;
             Some(state.leased().is_some() && state.epoch() == epoch && !racy && !state.is_suspect())

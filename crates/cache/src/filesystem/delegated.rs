@@ -10,7 +10,6 @@
 //! ([`ObjectState::delegation_backoff`](crate::object::ObjectState::delegation_backoff)).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -198,8 +197,7 @@ impl Core {
             return false;
         }
         let is_leased = || self.with(directory, |state| state.leased().is_some());
-        let gives =
-            || self.delegates.load(Ordering::Relaxed) || !self.tried_delegation.swap(true, Ordering::Relaxed);
+        let gives = || self.link.may_delegate();
         let (before, sent) = (self.with(directory, |state| Before::of(state)), self.policy.sending());
         let mut granted = AccessMask::empty();
         if !is_leased() {
@@ -272,7 +270,7 @@ impl Core {
     {
         let core = self.share().ok_or(Status::ServerFault)?;
         vfs::run_to_completion(async move {
-            let grant = core.leases.begin_grant();
+            let grant = core.holdings.leases().begin_grant();
             let result = work(core.clone()).await;
             core.grant_ended(&grant);
             result
@@ -282,10 +280,10 @@ impl Core {
 
     /// A call that may have brought a lease has been answered, and its result is recorded.
     pub fn grant_ended(&self, grant: &GrantInFlight) {
-        for lost in self.leases.end_grant(grant) {
+        for lost in self.holdings.leases().end_grant(grant) {
             self.return_unknown(lost);
         }
-        if self.leases.len() > self.options.leases_max {
+        if self.holdings.leases().len() > self.options.leases_max {
             self.trim_leases(self.options.leases_max);
         }
     }
@@ -312,7 +310,7 @@ impl Core {
         if lease.kind == LeaseKind::Timeout {
             return None;
         }
-        self.delegates.store(true, Ordering::Relaxed);
+        self.link.learn_delegates();
         state.settle_names(&self.policy, sent);
         self.learn_lease(state, object, Some(lease), (seen, sent))
     }
@@ -351,7 +349,7 @@ impl Core {
         let sent = self.policy.sending();
         self.counters.access_calls.bump();
         let result = self.below.delegate(caller, &object.handle, AccessMask::all()).await;
-        self.pace.lock().on_round_trip(sent.at.elapsed());
+        self.link.on_round_trip(sent.at.elapsed());
         match result {
             Ok(Delegated { accessed, lease }) => {
                 self.with(object, |state| state.undelegated = lease.is_none().then(Instant::now));
@@ -370,7 +368,7 @@ impl Core {
     /// known to grant leases on directories, asks for one.
     pub async fn delegate(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Delegated> {
         let object = self.object(handle);
-        let ask = self.delegates.load(Ordering::Relaxed) && self.wants_directory(&object);
+        let ask = self.link.delegates() && self.wants_directory(&object);
         let mut accessed = if ask {
             self.know_limits(caller, handle).await;
             self.ask_delegated(caller, &object).await?

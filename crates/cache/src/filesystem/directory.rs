@@ -137,10 +137,10 @@ impl Core {
     fn entry(&self, listed: &Listed, plus: bool) -> Entry {
         let node = |handle: Handle| {
             let (recent, _) = self.policy.timeouts(false);
-            let attributes = self
-                .table
-                .peek(&handle)
-                .and_then(|object| self.with(&object, |state| state.current_within(Some(recent)).copied()));
+            let attributes =
+                self.memory.table().peek(&handle).and_then(|object| {
+                    self.with(&object, |state| state.current_within(Some(recent)).copied())
+                });
             Node { handle, attributes }
         };
         let node = listed.handle.filter(|_| plus).map(node);
@@ -213,7 +213,7 @@ impl Core {
         }
         let _names = directory.names.lock();
         if self.with(directory, |state| state.names_generation == before.names_generation) {
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
             for (child, name) in seen {
                 self.with(&child, |state| state.see_at(&directory.handle, name));
             }
@@ -254,8 +254,8 @@ impl Core {
             Some((id, complete))
         });
         if let Some((id, complete)) = complete {
-            self.listings.loaded(object, complete.entries.len());
-            self.index.commit(encode_listing(&object.handle, id, &complete));
+            self.memory.listings().loaded(object, complete.entries.len());
+            self.disk.index().commit(encode_listing(&object.handle, id, &complete));
         }
     }
 
@@ -271,20 +271,20 @@ impl Core {
             noted
         });
         if noted {
-            self.listings.loaded(object, 0);
-            self.index.commit(encode_listing(&object.handle, id, &complete));
+            self.memory.listings().loaded(object, 0);
+            self.disk.index().commit(encode_listing(&object.handle, id, &complete));
         }
     }
 
     pub fn load_listing(&self, object: &Arc<Object>, id: u64) -> Option<Arc<CompleteListing>> {
-        let pieces = self.index.get(Table::Listings, &piece_key(&object.handle, 0));
+        let pieces = self.disk.index().get(Table::Listings, &piece_key(&object.handle, 0));
         let complete = pieces.and_then(|first| {
-            let piece = |number| self.index.get(Table::Listings, &piece_key(&object.handle, number));
+            let piece = |number| self.disk.index().get(Table::Listings, &piece_key(&object.handle, number));
             decode_listing(id, &first, piece)
         });
         let complete = complete.map(Arc::new);
         if let Some(complete) = &complete {
-            self.listings.loaded(object, complete.entries.len());
+            self.memory.listings().loaded(object, complete.entries.len());
         }
         self.with(object, |state| {
             let listing = state.listing.as_mut().filter(|listing| listing.id == id)?;

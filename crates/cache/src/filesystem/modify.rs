@@ -229,7 +229,7 @@ impl<'a> NameChange<'a> {
     fn put(&self, entry: Option<NameEntry>) {
         let mut batch = Batch::default();
         put_name(&mut batch, &self.directory.handle, &self.name, entry);
-        self.core.index.commit(batch);
+        self.core.disk.index().commit(batch);
     }
 
     fn set(&self, entry: Option<NameEntry>, certain: bool) {
@@ -584,7 +584,7 @@ impl Core {
     /// sends a LOOKUP. A change of our own causes no recall, so nothing else would tell us that the file
     /// has changed.
     pub async fn victim(&self, caller: &Caller, directory: &Handle, name: &Name) -> Option<Arc<Object>> {
-        if !self.leases.may_be_held() {
+        if !self.holdings.leases().may_be_held() {
             return None;
         }
         let directory = self.object(directory);

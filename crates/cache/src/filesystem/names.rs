@@ -36,7 +36,7 @@ impl Core {
         }
         let mut grant = None;
         if self.policy.lookup_cache != LookupCache::None && !self.policy.is_open(caller) {
-            grant = self.singleflight.begin(&directory.handle, name).await;
+            grant = self.memory.lookups().begin(&directory.handle, name).await;
             if grant.is_none()
                 && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await?
             {
@@ -264,7 +264,7 @@ impl Core {
         let want = if delegated { Want::Read } else { Want::None };
         let mut found = self.below.lookup(caller, &directory.handle, name, want).await;
         let lease = Looked::detach(&mut found);
-        self.pace.lock().on_round_trip(sent.at.elapsed());
+        self.link.on_round_trip(sent.at.elapsed());
         match &found {
             Ok(looked) => {
                 let seen = self.observe(directory, looked.directory.as_ref(), &sent, Opening::No);
@@ -351,7 +351,7 @@ impl Core {
         put_name(&mut batch, &directory.handle, name, entry);
         let _names = directory.names.lock();
         if self.with(directory, |state| !state.touched_since(generation, name)) {
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
             self.see_child(&directory.handle, name, entry.as_ref());
         }
     }
@@ -381,7 +381,7 @@ impl Core {
 
     /// The entry in the index for a name.
     pub fn name_entry(&self, directory: &Handle, name: &Name) -> Option<NameEntry> {
-        NameEntry::decode(&self.index.get(Table::Names, &name_key(directory, name))?)
+        NameEntry::decode(&self.disk.index().get(Table::Names, &name_key(directory, name))?)
     }
 }
 

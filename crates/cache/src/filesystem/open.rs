@@ -11,9 +11,11 @@
 //!
 //! Over an origin without state, an open is a LOOKUP or CREATE and an ACCESS. Only the cache knows of it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
     Attributes, Caller, CreateHow, Freshness, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result,
@@ -30,6 +32,37 @@ use crate::upstream::needed;
 
 /// How often an OPEN that crossed a close is sent again.
 const CROSSINGS_MAX: usize = 4;
+
+/// The file of each open of the layer above.
+#[derive(Debug)]
+pub struct OpenTable {
+    files: Mutex<HashMap<OpenId, Arc<Object>>>,
+    next: AtomicU64,
+}
+
+impl Default for OpenTable {
+    fn default() -> OpenTable {
+        OpenTable { files: Mutex::default(), next: AtomicU64::new(1) }
+    }
+}
+
+impl OpenTable {
+    fn next_id(&self) -> OpenId {
+        OpenId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn insert(&self, id: OpenId, file: Arc<Object>) {
+        self.files.lock().insert(id, file);
+    }
+
+    fn remove(&self, id: OpenId) {
+        self.files.lock().remove(&id);
+    }
+
+    fn get(&self, id: OpenId) -> Option<Arc<Object>> {
+        self.files.lock().get(&id).cloned()
+    }
+}
 
 impl Core {
     /// OPEN.
@@ -263,12 +296,12 @@ impl Core {
         state: &mut ObjectState,
         attributes: Attributes,
     ) -> Opened {
-        let fresh = OpenId(self.open_ids.fetch_add(1, Ordering::Relaxed));
+        let fresh = self.opens.next_id();
         let shares = shares_of(request);
         let (id, new) = state.opens.open(fresh, caller.holder, &request.owner, shares);
         state.opens.let_in(id, &caller.principal);
         if new {
-            self.opens.lock().insert(id, object.clone());
+            self.opens.insert(id, object.clone());
         }
         let max = self.right_age_max(state);
         let granted = state.rights.answer(&caller.principal, self.policy.wall(), max);
@@ -292,7 +325,7 @@ impl Core {
     pub fn hand_up(&self, state: &mut ObjectState, want: Want) -> Option<Lease> {
         let change = state.leased()?.change;
         let lease = state.lease.as_mut().filter(|lease| lease.is_free())?;
-        if want == Want::None || !self.is_heard() {
+        if want == Want::None || !self.above.is_heard() {
             return None;
         }
         lease.given = true;
@@ -354,7 +387,7 @@ impl Core {
     }
 
     fn forget_open(&self, object: &Arc<Object>, open: OpenId) {
-        self.opens.lock().remove(&open);
+        self.opens.remove(open);
         self.with(object, |state| {
             state.opens.close(open);
             state.fresh &= state.opens.is_local();
@@ -363,7 +396,7 @@ impl Core {
 
     /// The file that a local open is of.
     pub fn opened_object(&self, open: OpenId) -> Result<Arc<Object>> {
-        self.opens.lock().get(&open).cloned().ok_or(Status::BadStateId.into())
+        self.opens.get(open).ok_or(Status::BadStateId.into())
     }
 
     async fn open_without_state(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {

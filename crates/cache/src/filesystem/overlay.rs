@@ -23,7 +23,7 @@ impl Core {
         if self.delayed.is_none() || attributes.file_type != FileType::Regular {
             return;
         }
-        if let Some(object) = self.table.peek(handle) {
+        if let Some(object) = self.memory.table().peek(handle) {
             *attributes = self.with(&object, |state| overlay(state, *attributes, since));
         }
     }

@@ -312,7 +312,8 @@ impl Core {
 
     /// All files with anything delayed.
     pub fn delayed_files(&self) -> Vec<(Handle, Arc<Object>)> {
-        let files = self.table.all().filter(|object| self.with(object, |state| state.writes.is_some()));
+        let files =
+            self.memory.table().all().filter(|object| self.with(object, |state| state.writes.is_some()));
         files.map(|object| (object.handle, object)).collect()
     }
 }
