@@ -365,7 +365,7 @@ impl Core {
         }
         if self.disk.may_warn() {
             tracing::warn!(
-                "cache {}: {error}; reads go on from the origin; make room or check the disk",
+                "cache {}: {error}; reads continue from the origin; free some space, or check the disk",
                 self.options.directory.display()
             );
         }

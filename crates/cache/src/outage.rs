@@ -133,7 +133,7 @@ pub async fn watcher(core: Weak<Core>) {
                 () = outage.begins(), if !told => {
                     told = true;
                     tracing::warn!(
-                        "{} has not answered for {} s: whole files are read as they were last known, other things wait",
+                        "{} has not answered for {} s: complete files are read in their last known state, all other calls wait",
                         core.options.origin,
                         outage.after.as_secs()
                     );
