@@ -43,7 +43,7 @@ pub struct Core {
     pub counters: Counters,
     /// Objects, listings and lookups in memory.
     pub memory: Memory,
-    /// What is known of the link to the origin.
+    /// The link to the origin, as far as it is known.
     pub link: OriginLink,
     /// State that is held at the origin.
     pub holdings: Holdings,

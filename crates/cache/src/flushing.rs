@@ -1,4 +1,4 @@
-//! What is still to be written to the index, and the two counters that the index keeps.
+//! The queue of objects that the index does not have yet, and the two counters that the index keeps.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,4 +1,4 @@
-//! What the cache has learnt of its link to the origin: abilities and limits, pace, and outages.
+//! The link to the origin, as replies have shown it: abilities and limits, pace, and outages.
 //!
 //! The link holds no objects and makes no calls. Operations record what replies show, and ask before the next
 //! call.
