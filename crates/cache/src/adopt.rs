@@ -145,8 +145,8 @@ impl Core {
         let caller = Caller { principal: open.principal, ..Caller::machine() };
         let had = open.had.into_iter().map(|(access, deny)| Shares { access, deny }).collect();
         self.with(object, |state| {
-            state.opens.adopt(open.id, shares, caller, had);
-            open.locks.into_iter().for_each(|lock| state.locks.adopt(lock));
+            state.held.opens.adopt(open.id, shares, caller, had);
+            open.locks.into_iter().for_each(|lock| state.held.locks.adopt(lock));
         });
     }
 
@@ -159,7 +159,7 @@ impl Core {
         }
         let object = self.object(&request.handle);
         let shares = shares_of(request);
-        let was_open = self.with(&object, |state| state.opens.was_open(shares));
+        let was_open = self.with(&object, |state| state.held.opens.was_open(shares));
         let usage = if was_open { self.use_open_in_turn(&object, shares).await } else { None };
         // Keeps the open at the origin from being closed meanwhile.
         let Some(_usage) = usage else { return Err(Status::ReclaimBad.into()) };
@@ -170,7 +170,7 @@ impl Core {
             None => self.fresh(caller, &object, arrived).await?,
         };
         self.with(&object, |state| {
-            if !state.opens.was_open(shares) {
+            if !state.held.opens.was_open(shares) {
                 return Err(Status::ReclaimBad.into());
             }
             self.counters.opens_shared.bump();
@@ -191,8 +191,8 @@ impl Core {
             return Err(Status::NoGrace.into());
         }
         let (held, alone) = self.with(object, |state| {
-            let held = state.locks.reclaim(open, lock);
-            (held, keeps_locks(state) && state.lease.as_ref().is_some_and(|lease| lease.adopted))
+            let held = state.held.locks.reclaim(open, lock);
+            (held, keeps_locks(state) && state.held.lease.as_ref().is_some_and(|lease| lease.adopted))
         });
         if held {
             return Ok(Locked::Granted);
@@ -218,7 +218,7 @@ impl Core {
                 unlocks.join_next().await;
             }
             let Some(core) = self.share() else { return };
-            let locked = self.with(&object, |state| !state.locks.is_empty());
+            let locked = self.with(&object, |state| !state.held.locks.is_empty());
             if locked {
                 unlocks.spawn(async move { core.unlock_adopted(&object).await });
             } else {
@@ -234,8 +234,8 @@ impl Core {
         drop(object.locking.lock().await);
         let usage = self.use_open_in_turn(object, Shares::from(Share::empty())).await;
         let (locks, caller) = self.with(object, |state| {
-            let caller = state.opens.upstream().map(|upstream| upstream.caller.clone());
-            (state.locks.take_adopted(), caller)
+            let caller = state.held.opens.upstream().map(|upstream| upstream.caller.clone());
+            (state.held.locks.take_adopted(), caller)
         });
         if let (Some(usage), Some(caller)) = (usage, caller) {
             for lock in locks {
@@ -255,7 +255,7 @@ impl Core {
         let Some(core) = self.share() else { return };
         let unused = |object: &Arc<Object>| {
             self.with(object, |state| {
-                state.lease.is_some() && !state.opens.is_local() && state.locks.is_empty()
+                state.held.lease.is_some() && !state.held.opens.is_local() && state.held.locks.is_empty()
             })
         };
         let objects = self.holdings.leases().all().into_iter().filter(unused).collect();

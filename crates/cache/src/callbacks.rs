@@ -143,7 +143,7 @@ impl Core {
     /// when the reclaim phase is over.
     async fn wait_for_believers(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let adopted = |lease: &HeldLease| lease.id == id && lease.adopted;
-        if self.with(object, |state| state.lease.as_ref().is_some_and(adopted)) {
+        if self.with(object, |state| state.held.lease.as_ref().is_some_and(adopted)) {
             let _ = tokio::time::timeout_at(deadline, self.holdings.adopting().ended()).await;
         }
     }
@@ -151,7 +151,7 @@ impl Core {
     /// Recalls the lease of a file from the layer above, which has until the deadline.
     async fn call_in(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let given = self.with(object, |state| {
-            let lease = state.lease.as_mut().filter(|lease| lease.id == id)?;
+            let lease = state.held.lease.as_mut().filter(|lease| lease.id == id)?;
             lease.recalled = true;
             lease.given.then(|| (lease.above, lease.returned.clone()))
         });
@@ -163,7 +163,7 @@ impl Core {
             loop {
                 let notified = returned.notified();
                 let still = |lease: &HeldLease| lease.above == id && lease.given;
-                if !self.with(object, |state| state.lease.as_ref().is_some_and(still)) {
+                if !self.with(object, |state| state.held.lease.as_ref().is_some_and(still)) {
                     break;
                 }
                 notified.await;
@@ -190,11 +190,11 @@ impl Core {
     async fn give_back(&self, object: &Arc<Object>, id: LeaseId) {
         let mine = |lease: &&mut HeldLease| lease.id == id;
         self.with(object, |state| {
-            state.lease.iter_mut().filter(mine).for_each(|lease| lease.recalled = true);
+            state.held.lease.iter_mut().filter(mine).for_each(|lease| lease.recalled = true);
         });
         self.tell_locks(object).await;
         let lease = self.with(object, |state| {
-            state.lease.as_ref().filter(|lease| lease.id == id)?;
+            state.held.lease.as_ref().filter(|lease| lease.id == id)?;
             self.drop_lease(state)
         });
         let Some(lease) = lease else { return };
@@ -217,12 +217,13 @@ impl Core {
         let _locking = object.locking.lock().await;
         while !self.keeps_locks_alone() {
             let next = self.with(object, |state| {
-                let upstream = state.opens.upstream().map(|upstream| (upstream.id, upstream.caller.clone()));
-                state.locks.untold().map(|held| (held.lock.clone(), upstream))
+                let upstream =
+                    state.held.opens.upstream().map(|upstream| (upstream.id, upstream.caller.clone()));
+                state.held.locks.untold().map(|held| (held.lock.clone(), upstream))
             });
             let Some((lock, upstream)) = next else { return };
             let Some((id, caller)) = upstream else {
-                self.with(object, |state| state.locks.tell(&lock, false));
+                self.with(object, |state| state.held.locks.tell(&lock, false));
                 tracing::warn!("a lock on {} is lost: there is no open to take it under", object.handle);
                 continue;
             };
@@ -240,7 +241,7 @@ impl Core {
                     false
                 }
             };
-            match (self.with(object, |state| state.locks.tell(&lock, granted)), granted) {
+            match (self.with(object, |state| state.held.locks.tell(&lock, granted)), granted) {
                 (true, false) => tracing::warn!("a lock on {} is lost: the origin refuses it", object.handle),
                 (false, true) => self.untell(object, (id, &caller), &lock).await,
                 _ => {}
@@ -252,7 +253,7 @@ impl Core {
     /// same owner, which was in flight before, has replaced it. Unlocks the parts that the owner no longer
     /// holds.
     async fn untell(&self, object: &Arc<Object>, (id, caller): (OpenId, &Caller), lock: &Lock) {
-        for part in self.with(object, |state| state.locks.tell_again(lock)) {
+        for part in self.with(object, |state| state.held.locks.tell_again(lock)) {
             self.counters.lock.bump();
             if let Err(error) = self.below.unlock(caller, id, &lock.owner, part).await {
                 self.lose_open(object, id, &error);
@@ -263,7 +264,7 @@ impl Core {
     async fn revoked(&self, object: &Arc<Object>, id: LeaseId) {
         self.counters.revoked.bump();
         let lease = self.with(object, |state| {
-            state.lease.as_ref().filter(|lease| lease.id == id)?;
+            state.held.lease.as_ref().filter(|lease| lease.id == id)?;
             self.drop_lease(state)
         });
         let Some(lease) = lease else { return };
@@ -281,7 +282,7 @@ impl Core {
     async fn on_query(&self, query: Query) {
         let Some(object) = self.holdings.leases().holder(query.id) else { return };
         let (held, above) = self.with(&object, |state| {
-            let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
+            let above = state.held.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
             (made_of(state, query.times), above)
         });
         // If writes are delayed here, the layer above does not know more.
@@ -314,7 +315,7 @@ impl Core {
 
     /// Returns the lease of a file, if it has one.
     pub async fn return_lease(&self, object: &Arc<Object>) {
-        let id = self.with(object, |state| state.lease.as_ref().map(|lease| lease.id));
+        let id = self.with(object, |state| state.held.lease.as_ref().map(|lease| lease.id));
         let Some(id) = id else { return };
         self.call_in(object, id, Instant::now() + PATIENCE).await;
         self.send_before(object, Instant::now() + PATIENCE).await;
@@ -326,7 +327,7 @@ impl Core {
     pub fn returned_above(&self, id: LeaseId) {
         let Some(object) = self.holdings.leases().find_above(id) else { return };
         self.with(&object, |state| {
-            if let Some(lease) = state.lease.as_mut().filter(|lease| lease.above == id) {
+            if let Some(lease) = state.held.lease.as_mut().filter(|lease| lease.above == id) {
                 lease.given = false;
                 lease.returned.notify_one();
             }
@@ -338,7 +339,7 @@ impl Core {
     pub fn lost_its_name(&self, object: &Arc<Object>) {
         let useless = self.with(object, |state| {
             state.unlinked = true;
-            is_useless(state) && state.opens.upstream().is_none()
+            is_useless(state) && state.held.opens.upstream().is_none()
         });
         match self.share().filter(|_| useless) {
             Some(core) => {
@@ -354,7 +355,7 @@ impl Core {
 /// the answer. `None` if the answer would not tell everything.
 fn made_of(state: &ObjectState, shown: bool) -> Option<DelayedAttributes> {
     let known = *state.leased()?;
-    let writes = state.writes.as_ref().filter(|writes| !writes.is_clean());
+    let writes = state.delayed.writes.as_ref().filter(|writes| !writes.is_clean());
     if !shown && writes.and_then(|writes| writes.pending()).is_some_and(Pending::sets_times) {
         return None;
     }

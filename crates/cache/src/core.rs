@@ -214,18 +214,18 @@ impl Core {
     pub fn with<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut ObjectState) -> T) -> T {
         let mut state = object.state.lock();
         let result = work(&mut state);
-        if std::mem::take(&mut state.unvouched) {
+        if std::mem::take(&mut state.index.unvouched) {
             // Under the same lock as `vouch`, and before any change of the object is sent.
             self.unvouch(&object.handle);
         }
-        if !state.trash.is_empty() {
-            self.disk.discard(&mut state.trash);
+        if !state.index.trash.is_empty() {
+            self.disk.discard(&mut state.index.trash);
             self.gate.wake();
         }
-        if std::mem::take(&mut state.distrusted) {
+        if std::mem::take(&mut state.index.distrusted) {
             self.counters.distrusted.bump();
         }
-        if std::mem::take(&mut state.changed) {
+        if std::mem::take(&mut state.index.changed) {
             self.flushing.push(object);
         }
         result
@@ -395,13 +395,13 @@ impl Core {
                 state.data = Data::restored(file, data.valid, data.racy, data.sums, data.synced);
             } else {
                 self.disk.discard(&mut vec![file]);
-                state.changed = true;
+                state.index.changed = true;
             }
         }
         if nonracy {
             record.rights.into_iter().for_each(|right| state.rights.push(right));
             state.link = record.link;
-            state.listing = record.listing.map(|(id, racy)| KnownListing::new(id, racy, None));
+            state.names.listing = record.listing.map(|(id, racy)| KnownListing::new(id, racy, None));
         }
         state.place = record.place;
         let object = Object::new(*handle, state, used);
@@ -414,7 +414,7 @@ impl Core {
     pub fn record(&self, object: &Arc<Object>, batch: &mut Batch) -> bool {
         object.queued.store(false, Ordering::Release);
         let mut state = object.state.lock();
-        state.changed = false;
+        state.index.changed = false;
         let kept = state.keep(&self.policy);
         let before = object.used_in_index.load(Ordering::Relaxed);
         let key = object.handle.as_bytes().to_vec();
@@ -446,6 +446,7 @@ impl Core {
             rights: state.rights.iter().cloned().collect(),
             link: state.link.clone(),
             listing: state
+                .names
                 .listing
                 .as_ref()
                 .filter(|listing| listing.edits.is_empty())

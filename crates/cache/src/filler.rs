@@ -181,7 +181,7 @@ impl Core {
                 if stored {
                     state.data.put_sum(part.clone(), crc);
                 }
-                state.changed |= stored;
+                state.index.changed |= stored;
                 stored
             });
             match result {
@@ -386,7 +386,7 @@ impl OwnWrite {
     pub fn begin(core: &Core, object: &Arc<Object>, range: Range<u64>) -> Result<OwnWrite> {
         let core = core.share().ok_or(Status::ServerFault)?;
         let ticket = core.with(object, |state| {
-            state.changed |= state.data.valid().intersects(&range);
+            state.index.changed |= state.data.valid().intersects(&range);
             state.data.begin_write(range)
         });
         Ok(OwnWrite { core, object: object.clone(), ticket })

@@ -247,8 +247,9 @@ impl Cache {
     /// Those of them that no client has been told of: no operation on the file has failed since.
     pub fn lost_untold(&self) -> Vec<Lost> {
         let is_untold = |lost: &Lost| {
-            let writes =
-                |state: &mut ObjectState| state.writes.as_ref().is_some_and(|writes| writes.is_lost());
+            let writes = |state: &mut ObjectState| {
+                state.delayed.writes.as_ref().is_some_and(|writes| writes.is_lost())
+            };
             self.core.with(&self.core.glance(&lost.handle), writes)
         };
         self.lost().0.into_iter().filter(is_untold).collect()

@@ -228,7 +228,7 @@ impl Core {
         for object in self.memory.table().all() {
             let told = object.used_in_index.load(Ordering::Relaxed);
             if told != 0 && object.used.load(Ordering::Relaxed) > told {
-                self.with(&object, |state| state.changed = true);
+                self.with(&object, |state| state.index.changed = true);
             }
         }
         self.flush().await;
@@ -261,7 +261,7 @@ impl Core {
             // Data stored meanwhile is not synced. It is queued again when its record is written.
             if synced && (state.data.generation(), state.data.stores) == stores {
                 state.data.synced = true;
-                state.changed = true;
+                state.index.changed = true;
             }
         });
     }

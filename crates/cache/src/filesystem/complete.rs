@@ -54,7 +54,7 @@ impl Core {
             let here = attributes.file_type == FileType::Regular
                 && !all.is_empty()
                 && !state.is_suspect()
-                && state.writes.as_ref().is_none_or(|writes| writes.is_clean())
+                && state.delayed.writes.as_ref().is_none_or(|writes| writes.is_clean())
                 && state.data.valid().contains(&all)
                 && state.data.racy().is_empty();
             let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);

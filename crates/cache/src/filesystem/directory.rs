@@ -49,7 +49,7 @@ impl LoadedListings {
         }
         drop(loaded);
         for other in gone.into_iter().filter(|other| !Arc::ptr_eq(other, object)) {
-            if let Some(listing) = &mut other.state.lock().listing {
+            if let Some(listing) = &mut other.state.lock().names.listing {
                 listing.complete = None;
             }
         }
@@ -122,7 +122,7 @@ impl Core {
                 let as_read = listing.edits.is_empty() && !state.is_busy();
                 may && !state.is_suspect() && !(open && listing.racy) && as_read
             };
-            state.listing.as_ref().filter(usable).cloned()
+            state.names.listing.as_ref().filter(usable).cloned()
         })?;
         let complete = match listing.complete {
             Some(complete) => complete,
@@ -212,7 +212,7 @@ impl Core {
             }
         }
         let _names = directory.names.lock();
-        if self.with(directory, |state| state.names_generation == before.names_generation) {
+        if self.with(directory, |state| state.names.generation == before.names_generation) {
             self.disk.index().commit(batch);
             for (child, name) in seen {
                 self.with(&child, |state| state.see_at(&directory.handle, name));
@@ -230,11 +230,11 @@ impl Core {
     ) {
         let complete = self.with(object, |state| {
             if !belongs(state, seen, before) {
-                state.gathering = None;
+                state.names.gathering = None;
                 return None;
             }
             let racy = state.is_racy(&self.policy, sent);
-            let gathering = match state.gathering.take() {
+            let gathering = match state.names.gathering.take() {
                 _ if part.cookie == 0 => Some(Gathering::begin(listing, part.plus, racy)),
                 Some(mut gathering) => {
                     gathering.add(part.cookie, listing, part.plus, racy).then_some(gathering)
@@ -243,14 +243,14 @@ impl Core {
             };
             let gathering = gathering.filter(|gathering| !gathering.is_too_large())?;
             if !listing.eof {
-                state.gathering = Some(gathering);
+                state.names.gathering = Some(gathering);
                 return None;
             }
             let racy = gathering.racy;
             let complete = Arc::new(gathering.complete());
             let id = self.policy.epoch();
-            state.listing = Some(KnownListing::new(id, racy, Some(complete.clone())));
-            state.changed = true;
+            state.names.listing = Some(KnownListing::new(id, racy, Some(complete.clone())));
+            state.index.changed = true;
             Some((id, complete))
         });
         if let Some((id, complete)) = complete {
@@ -265,8 +265,8 @@ impl Core {
         let noted = self.with(object, |state| {
             let noted = state.names_epoch().is_some() && !state.is_busy();
             if noted {
-                state.listing = Some(KnownListing::new(id, false, Some(complete.clone())));
-                state.changed = true;
+                state.names.listing = Some(KnownListing::new(id, false, Some(complete.clone())));
+                state.index.changed = true;
             }
             noted
         });
@@ -287,12 +287,12 @@ impl Core {
             self.memory.listings().loaded(object, complete.entries.len());
         }
         self.with(object, |state| {
-            let listing = state.listing.as_mut().filter(|listing| listing.id == id)?;
+            let listing = state.names.listing.as_mut().filter(|listing| listing.id == id)?;
             match complete {
                 Some(complete) => listing.complete = Some(complete.clone()),
-                None => state.listing = None,
+                None => state.names.listing = None,
             }
-            state.listing.as_ref()?.complete.clone()
+            state.names.listing.as_ref()?.complete.clone()
         })
     }
 }
@@ -308,7 +308,7 @@ fn mostly_bare(entries: &[Entry]) -> bool {
 fn belongs(state: &ObjectState, seen: Option<Seen>, before: &Before) -> bool {
     let known = state.attributes().is_some() && !state.is_suspect();
     let current = seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
-    known && current && state.names_generation == before.names_generation
+    known && current && state.names.generation == before.names_generation
 }
 
 fn piece_key(directory: &Handle, number: u32) -> Vec<u8> {

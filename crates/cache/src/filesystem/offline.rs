@@ -153,7 +153,7 @@ impl Core {
 
     fn offline_listing(&self, directory: &Arc<Object>) -> Option<Arc<crate::listing::CompleteListing>> {
         let listing = self.with(directory, |state| {
-            state.listing.clone().filter(|listing| !state.is_suspect() && listing.edits.is_empty())
+            state.names.listing.clone().filter(|listing| !state.is_suspect() && listing.edits.is_empty())
         })?;
         listing.complete.or_else(|| self.load_listing(directory, listing.id))
     }
@@ -280,5 +280,5 @@ impl Core {
 /// The last known attributes of an object, believed or not. None while writes of the file are delayed: then
 /// the request waits.
 fn known(state: &ObjectState) -> Option<&Attributes> {
-    state.attributes().filter(|_| !state.is_suspect() && state.writes.is_none())
+    state.attributes().filter(|_| !state.is_suspect() && state.delayed.writes.is_none())
 }

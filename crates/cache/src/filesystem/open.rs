@@ -125,7 +125,7 @@ impl Core {
             return Ok(opened);
         }
         // Another open or close of this file may be in flight: wait for the turn, and look again.
-        let covered = self.with(&object, |state| state.opens.covers(shares_of(request)));
+        let covered = self.with(&object, |state| state.held.opens.covers(shares_of(request)));
         let turn = object.turn.clone().lock_owned().await;
         if !covered && let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
             return Ok(opened);
@@ -142,7 +142,7 @@ impl Core {
         let directory = self.object(&request.handle);
         let object = self.named(&directory, name)?;
         let shares = shares_of(request);
-        if !self.with(&object, |state| state.opens.covers(shares)) {
+        if !self.with(&object, |state| state.held.opens.covers(shares)) {
             return Some(object);
         }
         if self.look_right(caller, &directory).is_none() {
@@ -211,7 +211,7 @@ impl Core {
             let opened = self.with(object, |state| {
                 let may = self.may(state, &caller.principal, needed(request.access)) == Some(true);
                 let attributes = state.leased().copied().or(fresh)?;
-                (may && state.opens.covers(shares))
+                (may && state.held.opens.covers(shares))
                     .then(|| self.opened_here(caller, request, object, state, attributes))
             });
             if let Some(opened) = opened {
@@ -298,8 +298,8 @@ impl Core {
     ) -> Opened {
         let fresh = self.opens.next_id();
         let shares = shares_of(request);
-        let (id, new) = state.opens.open(fresh, caller.holder, &request.owner, shares);
-        state.opens.let_in(id, &caller.principal);
+        let (id, new) = state.held.opens.open(fresh, caller.holder, &request.owner, shares);
+        state.held.opens.let_in(id, &caller.principal);
         if new {
             self.opens.insert(id, object.clone());
         }
@@ -324,7 +324,7 @@ impl Core {
     /// recalls.
     pub fn hand_up(&self, state: &mut ObjectState, want: Want) -> Option<Lease> {
         let change = state.leased()?.change;
-        let lease = state.lease.as_mut().filter(|lease| lease.is_free())?;
+        let lease = state.held.lease.as_mut().filter(|lease| lease.is_free())?;
         if want == Want::None || !self.above.is_heard() {
             return None;
         }
@@ -342,7 +342,7 @@ impl Core {
     /// open denies.
     pub async fn downgrade(&self, open: OpenId, access: Share, deny: Share) -> Result<()> {
         let object = self.opened_object(open)?;
-        if !self.with(&object, |state| state.opens.downgrade(open, Shares { access, deny })) {
+        if !self.with(&object, |state| state.held.opens.downgrade(open, Shares { access, deny })) {
             return Err(Status::Inval.into());
         }
         self.stop_denying(&object).await;
@@ -353,7 +353,7 @@ impl Core {
     /// it denies other clients anything.
     pub async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         let object = self.opened_object(open)?;
-        if self.with(&object, |state| state.locks.is_empty()) {
+        if self.with(&object, |state| state.held.locks.is_empty()) {
             self.end_open(&object, open).await;
             return Ok(());
         }
@@ -364,7 +364,7 @@ impl Core {
             // If a lease is being returned, its locks are sent to the origin first. A return that begins
             // later does not find the locks that end here.
             let locking = object.locking.lock().await;
-            let told = core.with(&object, |state| state.locks.end_open(open));
+            let told = core.with(&object, |state| state.held.locks.end_open(open));
             drop(locking);
             let usage = core.use_open_in_turn(&object, Shares::NONE).await;
             core.forget_open(&object, open);
@@ -389,8 +389,8 @@ impl Core {
     fn forget_open(&self, object: &Arc<Object>, open: OpenId) {
         self.opens.remove(open);
         self.with(object, |state| {
-            state.opens.close(open);
-            state.fresh &= state.opens.is_local();
+            state.held.opens.close(open);
+            state.fresh &= state.held.opens.is_local();
         });
     }
 
