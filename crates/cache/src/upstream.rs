@@ -85,18 +85,7 @@ impl Core {
     pub fn open_handle_below(handle: Handle, shares: Shares, want: Want) -> OpenRequest {
         let Shares { access, deny } = shares;
         let owner = Owner(OWNER.into());
-        OpenRequest {
-            handle,
-            name: None,
-            owner,
-            access,
-            deny,
-            create: None,
-            want,
-            reclaim: false,
-            read_first: None,
-            want_directory_lease: false,
-        }
+        OpenRequest { deny, want, ..OpenRequest::new(handle, None, owner, access) }
     }
 
     /// Sends an OPEN. `turn` is the lock of the file, if the file is known. It keeps the open from being

@@ -476,18 +476,7 @@ fn leads_nowhere(status: Status) -> bool {
 }
 
 pub fn request(fh: u64, access: Share, handle: Handle, name: Option<Name>) -> OpenRequest {
-    OpenRequest {
-        handle,
-        name,
-        owner: open_owner(fh),
-        access,
-        deny: Share::empty(),
-        create: None,
-        want: Want::Any,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    }
+    OpenRequest { want: Want::Any, ..OpenRequest::new(handle, name, open_owner(fh), access) }
 }
 
 pub fn needed(access: Share) -> AccessMask {
