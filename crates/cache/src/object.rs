@@ -98,7 +98,7 @@ pub struct ObjectState {
     epoch: u64,
     own: OwnChanges,
     presumed: Presumed,
-    /// What the index has to be told.
+    /// Marks for the index and the local disk.
     pub index: IndexMarks,
     /// The lease, the opens and the locks.
     pub held: Held,
@@ -144,7 +144,7 @@ struct OwnChanges {
     name_moved: bool,
 }
 
-/// What the index and the local disk have to be told of an object.
+/// Marks of an object for the index and the local disk: what has changed, and what must go.
 #[derive(Debug, Default)]
 pub struct IndexMarks {
     /// The index records that the lease vouches for its entry.
