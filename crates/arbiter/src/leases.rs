@@ -267,6 +267,7 @@ impl Leases {
     /// The requester does not wait any more.
     pub fn unclaim(&mut self, now: Instant, handle: &Handle) {
         if let Some(file) = self.files.get_mut(handle) {
+            debug_assert!(file.claims > 0, "a requester stops waiting that did not wait");
             file.claims = file.claims.saturating_sub(1);
         }
         self.forget_if_unused(now, handle);
@@ -282,8 +283,10 @@ impl Leases {
     pub fn end_change(&mut self, now: Instant, handle: &Handle) {
         self.changes += 1;
         if let Some(file) = self.files.get_mut(handle) {
+            debug_assert!(file.changing > 0, "a change of the file ends that did not begin");
             file.changing = file.changing.saturating_sub(1);
         }
+        debug_assert!(self.under_way > 0, "a change ends that did not begin");
         self.under_way = self.under_way.saturating_sub(1);
         self.wrote(now, handle);
         self.forget_if_unused(now, handle);
@@ -297,6 +300,7 @@ impl Leases {
     /// Such a change has ended, or its file is known.
     pub fn end_nameless_change(&mut self) {
         self.changes += 1;
+        debug_assert!(self.nameless > 0, "a change of an unknown file ends that did not begin");
         self.nameless = self.nameless.saturating_sub(1);
     }
 

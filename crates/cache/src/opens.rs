@@ -279,6 +279,7 @@ impl Opens {
 
     /// The operation has ended.
     pub fn end_use(&mut self) {
+        debug_assert!(self.uses > 0, "a use of the open ends that did not begin");
         self.uses = self.uses.saturating_sub(1);
         self.touch();
     }

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
+use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Share, Wcc, WccAttributes};
 
 use crate::inodes::forgotten::Forgotten;
 use crate::ops::doubt::Doubt;
@@ -187,8 +187,26 @@ impl NodeState {
         silly
     }
 
+    /// Counts an open. `passed` says whether it reads from the backing file.
+    pub fn opened(&mut self, access: Share, passed: bool) {
+        self.opens += 1;
+        self.writers += u32::from(access.contains(Share::WRITE));
+        self.ordinary += u32::from(!passed);
+    }
+
+    /// Undoes the count of [`NodeState::opened`], with the same arguments.
+    pub fn closed(&mut self, access: Share, passed: bool) {
+        let (writers, ordinary) = (u32::from(access.contains(Share::WRITE)), u32::from(!passed));
+        let counted = self.opens > 0 && self.writers >= writers && self.ordinary >= ordinary;
+        debug_assert!(counted, "an open is closed that was not counted");
+        self.opens = self.opens.saturating_sub(1);
+        self.writers = self.writers.saturating_sub(writers);
+        self.ordinary = self.ordinary.saturating_sub(ordinary);
+    }
+
     /// Undoes the count of `Inodes::remember_ordinary`.
     pub fn leave_ordinary(&mut self) {
+        debug_assert!(self.ordinary > 0, "an ordinary open ends that was not counted");
         self.ordinary = self.ordinary.saturating_sub(1);
     }
 

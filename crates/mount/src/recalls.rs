@@ -152,6 +152,7 @@ impl Recalls {
         let mut in_flight = self.in_flight.lock();
         let until = in_flight.next;
         if let Some(leaving) = in_flight.leaving.get_mut(&id) {
+            debug_assert!(leaving.returns > 0, "a return of {id:?} ends that did not begin");
             leaving.returns = leaving.returns.saturating_sub(1);
             leaving.until = until;
             in_flight.left.push_back((until, id));

@@ -83,6 +83,7 @@ impl Record {
     /// The name was removed, or was not given after all.
     pub fn done(&self) {
         let mut standing = self.standing.lock();
+        debug_assert!(*standing > 0, "a silly name is removed that was not recorded");
         *standing = standing.saturating_sub(1);
         if *standing == 0 {
             self.cut();

@@ -434,9 +434,7 @@ impl Front {
         let (silly, unused) = {
             let mut state = file.inode.state.lock();
             state.pages.heard_of(fh);
-            state.opens = state.opens.saturating_sub(1);
-            state.writers -= u32::from(file.access.contains(Share::WRITE) && state.writers > 0);
-            state.ordinary -= u32::from(!file.passed && state.ordinary > 0);
+            state.closed(file.access, file.passed);
             let unused = if state.opens == state.ordinary { state.backing.take() } else { None };
             (state.take_silly(), unused)
         };
