@@ -36,6 +36,24 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// Leases that are being returned at a time.
 const RETURNS_MAX: usize = 32;
 
+/// A call in flight that may bring a lease. The caller drops it when the result is recorded.
+#[must_use]
+pub struct GrantInFlight<'a> {
+    core: &'a Core,
+    number: u64,
+}
+
+impl Drop for GrantInFlight<'_> {
+    fn drop(&mut self) {
+        for lost in self.core.leases.end_grant(self.number) {
+            self.core.return_unknown(lost);
+        }
+        if self.core.leases.len() > self.core.options.leases_max {
+            self.core.trim_leases(self.core.options.leases_max);
+        }
+    }
+}
+
 /// Handles the callbacks from the layer below, for as long as the cache exists.
 pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
@@ -70,8 +88,13 @@ impl Core {
         }
     }
 
+    /// A call that may bring a lease is about to be sent.
+    pub fn begin_grant(&self) -> GrantInFlight<'_> {
+        GrantInFlight { core: self, number: self.leases.begin_grant() }
+    }
+
     /// Returns a lease that no object here has.
-    pub fn return_unknown(&self, id: LeaseId) {
+    fn return_unknown(&self, id: LeaseId) {
         let Some(core) = self.share() else { return };
         tokio::spawn(async move {
             core.counters.returned.bump();

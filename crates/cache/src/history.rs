@@ -72,6 +72,11 @@ impl ChangeHistory {
         self.under_way += 1;
     }
 
+    /// Number of operations in flight.
+    pub fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
     /// Is an operation in flight?
     pub fn is_under_way(&self) -> bool {
         self.under_way > 0

@@ -46,6 +46,7 @@ mod data;
 mod fetch;
 mod filesystem;
 mod filler;
+mod held;
 mod history;
 mod holes;
 mod inspect;
@@ -86,6 +87,7 @@ use tokio::task::AbortHandle;
 use vfs::{FileSystem, Fsid};
 
 pub use completer::Completed;
+pub use held::Holdings;
 pub use inspect::{Completeness, FindError, Info, Keeper, Totals, Validity};
 pub use options::{Consistency, Fill, LookupCache, Offline, Options, Timeouts, WriteBehind};
 pub use stats::{Calls, HitsMisses, Stats};

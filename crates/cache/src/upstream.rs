@@ -143,7 +143,7 @@ impl Core {
         let directory = directory.map(|naming| naming.directory.clone());
         let wanted = directory.filter(|directory| self.wants_directory_lease(directory));
         let sent = self.policy.sending();
-        let grant = self.leases.begin_grant();
+        let _grant = self.begin_grant();
         self.counters.open.bump();
         let asked = OpenRequest {
             want_directory_lease: wanted.is_some(),
@@ -178,7 +178,6 @@ impl Core {
         if let Some(directory) = wanted {
             self.note_delegation(&directory, lease, &sent);
         }
-        self.grant_ended(&grant);
         result
     }
 

@@ -219,6 +219,12 @@ impl ObjectState {
         }
     }
 
+    /// Number of operations in flight: changes, uses of the open, fetches and stores.
+    pub fn in_flight(&self) -> usize {
+        let operations = (self.history.under_way() + self.opens.uses()) as usize;
+        operations + self.busy_names.len() + self.data.in_flight()
+    }
+
     /// Are we changing any name in this directory?
     pub fn is_busy(&self) -> bool {
         !self.busy_names.is_empty()
