@@ -141,6 +141,7 @@ impl Shell {
             read_leases: state.leases.len() - state.leases.writes() - state.leases.directories(),
             write_leases: state.leases.writes(),
             directory_leases: state.leases.directories(),
+            in_flight: state.leases.in_flight(),
             granted: counts.granted,
             recalls: counts.recalled,
             returned: counts.returned,

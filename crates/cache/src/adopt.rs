@@ -78,16 +78,16 @@ impl Core {
                 self.unvouch(&lease.handle);
             }
             self.adopt_lease(&object, lease);
-            self.holdings.adopting().objects.lock().push(object);
+            self.origin.adopting().objects.lock().push(object);
         }
         for open in adopted.opens {
             let object = self.glance(&open.handle);
             self.adopt_open(&object, open);
-            self.holdings.adopting().objects.lock().push(object);
+            self.origin.adopting().objects.lock().push(object);
         }
-        let any = !self.holdings.adopting().objects.lock().is_empty();
-        self.holdings.adopting().any.store(any, Ordering::Release);
-        if self.holdings.leases().len() > self.options.leases_max {
+        let any = !self.origin.adopting().objects.lock().is_empty();
+        self.origin.adopting().any.store(any, Ordering::Release);
+        if self.origin.leases().len() > self.options.leases_max {
             self.trim_leases(self.options.leases_max);
         }
     }
@@ -119,7 +119,7 @@ impl Core {
     }
 
     fn adopt_lease(&self, object: &Arc<Object>, adopted: &AdoptedLease) {
-        let above = self.holdings.leases().name();
+        let above = self.origin.leases().name();
         let lease = Lease {
             id: adopted.id,
             kind: adopted.kind,
@@ -128,7 +128,7 @@ impl Core {
             space_limit: Lease::NO_SPACE_LIMIT,
         };
         if matches!(
-            self.holdings.leases().put(lease.id, above, lease.kind, object),
+            self.origin.leases().put(lease.id, above, lease.kind, object),
             Some(Early::Revoked | Early::Returned)
         ) {
             return;
@@ -153,8 +153,8 @@ impl Core {
     /// Reclaims an open that a client held before. Succeeds if the origin has held an open that covers it
     /// since then.
     pub async fn reclaim_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let over = self.holdings.adopting().over.load(Ordering::Acquire);
-        if over || !self.holdings.adopting().any.load(Ordering::Acquire) {
+        let over = self.origin.adopting().over.load(Ordering::Acquire);
+        if over || !self.origin.adopting().any.load(Ordering::Acquire) {
             return Err(Status::NoGrace.into());
         }
         let object = self.object(&request.handle);
@@ -187,7 +187,7 @@ impl Core {
         open: OpenId,
         lock: &Lock,
     ) -> Result<Locked> {
-        if self.holdings.adopting().over.load(Ordering::Acquire) {
+        if self.origin.adopting().over.load(Ordering::Acquire) {
             return Err(Status::NoGrace.into());
         }
         let (held, alone) = self.with(object, |state| {
@@ -209,9 +209,9 @@ impl Core {
 
     /// Ends the reclaim phase: gives up everything that no client has reclaimed.
     pub async fn end_reclaim(&self) {
-        self.holdings.adopting().over.store(true, Ordering::Release);
-        self.holdings.adopting().ended.notify_waiters();
-        let objects = std::mem::take(&mut *self.holdings.adopting().objects.lock());
+        self.origin.adopting().over.store(true, Ordering::Release);
+        self.origin.adopting().ended.notify_waiters();
+        let objects = std::mem::take(&mut *self.origin.adopting().objects.lock());
         let mut unlocks = JoinSet::new();
         for object in objects {
             if unlocks.len() >= AT_ONCE {
@@ -258,7 +258,7 @@ impl Core {
                 state.held.lease.is_some() && !state.held.opens.is_local() && state.held.locks.is_empty()
             })
         };
-        let objects = self.holdings.leases().all().into_iter().filter(unused).collect();
+        let objects = self.origin.leases().all().into_iter().filter(unused).collect();
         let _ = tokio::time::timeout(RETURN_ALL_WAIT, core.return_all(objects)).await;
     }
 
@@ -281,7 +281,7 @@ impl Core {
         let mut batch = Batch::default();
         batch.remove(Table::Leases, handle.as_bytes().to_vec());
         self.disk.index().commit(batch);
-        if self.disk.index().is_untrue() && self.holdings.leases().len() > 0 {
+        if self.disk.index().is_untrue() && self.origin.leases().len() > 0 {
             // The record can no longer be removed, so no lease may be held that it could name.
             self.trim_leases(0);
         }

@@ -40,6 +40,24 @@ const RETURNS_MAX: usize = 32;
 /// The largest number of callbacks queued for the layer above.
 const CALLBACKS_MAX: usize = 1024;
 
+/// A call in flight that may bring a lease. The caller drops it when the result is recorded.
+#[must_use]
+pub struct GrantInFlight<'a> {
+    core: &'a Core,
+    number: u64,
+}
+
+impl Drop for GrantInFlight<'_> {
+    fn drop(&mut self) {
+        for lost in self.core.origin.leases().end_grant(self.number) {
+            self.core.return_unknown(lost);
+        }
+        if self.core.origin.leases().len() > self.core.options.leases_max {
+            self.core.trim_leases(self.core.options.leases_max);
+        }
+    }
+}
+
 /// Handles the callbacks from the layer below, for as long as the cache exists.
 pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
@@ -87,13 +105,13 @@ impl Above {
 impl Core {
     async fn on_callback(&self, callback: Callback) {
         match callback {
-            Callback::Recall(recall) => match self.holdings.leases().find(recall.id, Early::Recall(recall)) {
+            Callback::Recall(recall) => match self.origin.leases().find(recall.id, Early::Recall(recall)) {
                 Ok(Some(object)) => self.start_recall(&object, recall),
                 Ok(None) => {}
                 Err(()) => self.return_unknown(recall.id),
             },
             Callback::Revoked { id, .. } => {
-                if let Ok(Some(object)) = self.holdings.leases().find(id, Early::Revoked) {
+                if let Ok(Some(object)) = self.origin.leases().find(id, Early::Revoked) {
                     self.revoked(&object, id).await;
                 }
             }
@@ -110,8 +128,13 @@ impl Core {
         }
     }
 
+    /// A call that may bring a lease is about to be sent.
+    pub fn begin_grant(&self) -> GrantInFlight<'_> {
+        GrantInFlight { core: self, number: self.origin.leases().begin_grant() }
+    }
+
     /// Returns a lease that no object here has.
-    pub fn return_unknown(&self, id: LeaseId) {
+    fn return_unknown(&self, id: LeaseId) {
         let Some(core) = self.share() else { return };
         tokio::spawn(async move {
             core.counters.returned.bump();
@@ -144,7 +167,7 @@ impl Core {
     async fn wait_for_believers(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let adopted = |lease: &HeldLease| lease.id == id && lease.adopted;
         if self.with(object, |state| state.held.lease.as_ref().is_some_and(adopted)) {
-            let _ = tokio::time::timeout_at(deadline, self.holdings.adopting().ended()).await;
+            let _ = tokio::time::timeout_at(deadline, self.origin.adopting().ended()).await;
         }
     }
 
@@ -202,13 +225,13 @@ impl Core {
         if let Err(error) = self.below.returned(&Caller::machine(), lease.id).await {
             tracing::debug!("return of the lease on {}: {error}", object.handle);
         }
-        self.holdings.leases().forget(lease.id);
+        self.origin.leases().forget(lease.id);
     }
 
     /// Ends a lease here. The caller has the state locked, so that a grant that crosses the return notices.
     fn drop_lease(&self, state: &mut ObjectState) -> Option<HeldLease> {
         let lease = state.end_lease(&self.policy)?;
-        self.holdings.leases().take(lease.id, lease.above);
+        self.origin.leases().take(lease.id, lease.above);
         Some(lease)
     }
 
@@ -268,7 +291,7 @@ impl Core {
             self.drop_lease(state)
         });
         let Some(lease) = lease else { return };
-        self.holdings.leases().forget(id);
+        self.origin.leases().forget(id);
         lease.returned.notify_one();
         if lease.given {
             self.tell_above(Callback::Revoked { id: lease.above, handle: object.handle }).await;
@@ -280,7 +303,7 @@ impl Core {
     /// state with the delayed writes, unless the layer above knows better. If there are delayed times that
     /// the origin would not show, the cache does not answer, and the origin recalls the lease.
     async fn on_query(&self, query: Query) {
-        let Some(object) = self.holdings.leases().holder(query.id) else { return };
+        let Some(object) = self.origin.leases().holder(query.id) else { return };
         let (held, above) = self.with(&object, |state| {
             let above = state.held.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
             (made_of(state, query.times), above)
@@ -296,7 +319,7 @@ impl Core {
     /// Returns the least recently used leases beyond `keep`.
     pub fn trim_leases(&self, keep: usize) {
         let Some(core) = self.share() else { return };
-        let surplus = self.holdings.leases().beyond(keep);
+        let surplus = self.origin.leases().beyond(keep);
         tokio::spawn(async move { core.return_all(surplus).await });
     }
 
@@ -325,7 +348,7 @@ impl Core {
 
     /// The layer above has returned a lease.
     pub fn returned_above(&self, id: LeaseId) {
-        let Some(object) = self.holdings.leases().find_above(id) else { return };
+        let Some(object) = self.origin.leases().find_above(id) else { return };
         self.with(&object, |state| {
             if let Some(lease) = state.held.lease.as_mut().filter(|lease| lease.above == id) {
                 lease.given = false;

@@ -46,7 +46,7 @@ pub struct Core {
     /// The link to the origin, as far as it is known.
     pub link: OriginLink,
     /// State that is held at the origin.
-    pub holdings: Holdings,
+    pub origin: OriginState,
     /// The opens of the layer above.
     pub opens: OpenTable,
     /// The way to the layer above.
@@ -89,13 +89,13 @@ impl Memory {
 
 /// State that the cache holds at the origin.
 #[derive(Default)]
-pub struct Holdings {
+pub struct OriginState {
     leases: Leases,
     adopting: Adopting,
     settling: Settling,
 }
 
-impl Holdings {
+impl OriginState {
     /// Leases of the origin.
     pub fn leases(&self) -> &Leases {
         &self.leases
@@ -149,7 +149,7 @@ impl Core {
                 lookups: Singleflight::default(),
             },
             link: OriginLink::new(outage),
-            holdings: Holdings::default(),
+            origin: OriginState::default(),
             opens: OpenTable::default(),
             above: Above::default(),
             delayed: start.options.write_behind.map(|options| Delayed::new(options, start.nonce)),

@@ -50,6 +50,7 @@ mod filesystem;
 mod filler;
 mod flushing;
 mod gate;
+mod held;
 mod history;
 mod holes;
 mod inspect;
@@ -90,6 +91,7 @@ use tokio::task::AbortHandle;
 use vfs::{FileSystem, Fsid};
 
 pub use completer::Completed;
+pub use held::Holdings;
 pub use inspect::{Completeness, FindError, Info, Keeper, Totals, Validity};
 pub use options::{Consistency, Fill, LookupCache, Offline, Options, Timeouts, WriteBehind};
 pub use stats::{Calls, HitsMisses, Stats};
@@ -184,7 +186,7 @@ impl Cache {
         stats.paused = self.core.gate.is_paused();
         stats.is_away = self.core.is_away();
         stats.index_broken = self.core.disk.index().is_broken();
-        (stats.leases_read, stats.leases_write) = self.core.holdings.leases().counts();
+        (stats.leases_read, stats.leases_write) = self.core.origin.leases().counts();
         stats
     }
 

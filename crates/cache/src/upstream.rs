@@ -132,7 +132,7 @@ impl Core {
         let directory = directory.map(|naming| naming.directory.clone());
         let wanted = directory.filter(|directory| self.wants_directory_lease(directory));
         let sent = self.policy.sending();
-        let grant = self.holdings.leases().begin_grant();
+        let _grant = self.begin_grant();
         self.counters.open.bump();
         let asked = OpenRequest {
             want_directory_lease: wanted.is_some(),
@@ -167,7 +167,6 @@ impl Core {
         if let Some(directory) = wanted {
             self.note_delegation(&directory, lease, &sent);
         }
-        self.grant_ended(&grant);
         result
     }
 
@@ -299,13 +298,13 @@ impl Core {
         let above = match &state.held.lease {
             Some(held) if held.id == lease.id => held.above,
             Some(held) => {
-                self.holdings.leases().take(held.id, held.above);
-                self.holdings.leases().forget(held.id);
-                self.holdings.leases().name()
+                self.origin.leases().take(held.id, held.above);
+                self.origin.leases().forget(held.id);
+                self.origin.leases().name()
             }
-            None => self.holdings.leases().name(),
+            None => self.origin.leases().name(),
         };
-        let early = self.holdings.leases().put(lease.id, above, lease.kind, object);
+        let early = self.origin.leases().put(lease.id, above, lease.kind, object);
         if !matches!(early, Some(Early::Revoked | Early::Returned)) {
             state.grant(&self.policy, seen, sent, |since, from| {
                 HeldLease::granted(&lease, above, since, from)

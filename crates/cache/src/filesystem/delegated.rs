@@ -20,7 +20,7 @@ use vfs::{
 
 use super::names::Before;
 use crate::core::Core;
-use crate::lease::{Early, GrantInFlight};
+use crate::lease::Early;
 use crate::names::{Leads, NameEntry};
 use crate::object::{ObjectState, Opening, Seen};
 use crate::options::LookupCache;
@@ -272,22 +272,10 @@ impl Core {
     {
         let core = self.share().ok_or(Status::ServerFault)?;
         vfs::run_to_completion(async move {
-            let grant = core.holdings.leases().begin_grant();
-            let result = work(core.clone()).await;
-            core.grant_ended(&grant);
-            result
+            let _grant = core.begin_grant();
+            work(core.clone()).await
         })
         .await
-    }
-
-    /// A call that may have brought a lease has been answered, and its result is recorded.
-    pub fn grant_ended(&self, grant: &GrantInFlight) {
-        for lost in self.holdings.leases().end_grant(grant) {
-            self.return_unknown(lost);
-        }
-        if self.holdings.leases().len() > self.options.leases_max {
-            self.trim_leases(self.options.leases_max);
-        }
     }
 
     /// Records a lease on a directory, with its attributes under the lease. The caller has recorded the

@@ -586,7 +586,7 @@ impl Core {
     /// sends a LOOKUP. A change of our own causes no recall, so nothing else would tell us that the file
     /// has changed.
     pub async fn victim(&self, caller: &Caller, directory: &Handle, name: &Name) -> Option<Arc<Object>> {
-        if !self.holdings.leases().may_be_held() {
+        if !self.origin.leases().may_be_held() {
             return None;
         }
         let directory = self.object(directory);

@@ -254,6 +254,12 @@ impl ObjectState {
         }
     }
 
+    /// Number of operations in flight: changes, uses of the open, fetches and stores.
+    pub fn in_flight(&self) -> usize {
+        let operations = (self.own.history.under_way() + self.held.opens.uses()) as usize;
+        operations + self.names.busy.len() + self.data.in_flight()
+    }
+
     /// Are we changing any name in this directory?
     pub fn is_busy(&self) -> bool {
         !self.names.busy.is_empty()

@@ -55,12 +55,12 @@ pub async fn settler(core: Weak<Core>) {
     loop {
         let (next, wake) = {
             let Some(core) = core.upgrade() else { return };
-            let (due, next) = core.holdings.settling().due();
+            let (due, next) = core.origin.settling().due();
             for object in due {
                 let core = core.clone();
                 tokio::spawn(async move { core.settle(&object).await });
             }
-            (next, core.holdings.settling().wake.clone())
+            (next, core.origin.settling().wake.clone())
         };
         match next {
             Some(at) => drop(tokio::time::timeout_at(at, wake.notified()).await),
@@ -81,7 +81,7 @@ impl Core {
             wanted
         });
         if wanted {
-            self.holdings.settling().push(Instant::now(), object.clone());
+            self.origin.settling().push(Instant::now(), object.clone());
         }
     }
 
@@ -98,7 +98,7 @@ impl Core {
         }
         if let Some(time) = self.settle_step(object, false).await {
             self.with(object, |state| state.held.opens.awaited = true);
-            self.holdings.settling().push(Instant::now() + time, object.clone());
+            self.origin.settling().push(Instant::now() + time, object.clone());
         }
     }
 

@@ -177,6 +177,7 @@ impl Client {
             let unused = {
                 let mut memory = self.memory.lock();
                 let state = memory.opens.entry(id).or_default();
+                debug_assert!(state.users > 0, "an open is closed that has no user");
                 state.users = state.users.saturating_sub(1);
                 state.users == 0 && !state.kept
             };
