@@ -352,7 +352,7 @@ impl Core {
             // Another client may find the file empty and write it already. The size in the reply shows
             // whether one has.
             self.with(object, |state| {
-                state.fresh |= size == 0 && state.held.opens.is_local() && state.is_empty()
+                state.fresh |= size == 0 && state.held.opens.is_local() && state.is_empty();
             });
         }
         result
