@@ -1,5 +1,5 @@
-//! Random operations, compared with a model: a map from paths to files. Results, contents, errors and the bytes
-//! that the file system reports agree after every step.
+//! Random operations, compared with a model: a map from paths to files. Results, contents, errors and the
+//! bytes that the file system reports agree after every step.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod common;
@@ -252,7 +252,7 @@ async fn apply(bench: &Bench, step: &Step) -> Result<Option<Handle>, Status> {
     done.map_err(|error| error.status)
 }
 
-/// What the model expects of a step, before it is done.
+/// The result that the model expects of a step, before the step runs.
 fn expected(model: &mut Model, step: &Step) -> Result<(), Status> {
     match step {
         Step::Create(path) | Step::Mkdir(path) => model.may_make(path, 0),

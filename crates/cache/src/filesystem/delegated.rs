@@ -7,7 +7,7 @@
 //! The cache asks for the lease with the ACCESS that a directory's first use costs anyway. Not every client
 //! sends ACCESS, so it also asks with a LOOKUP, OPEN or READDIR in the directory. It asks less and less
 //! often if the lease does not last
-//! ([`ObjectState::delegation_backoff`](crate::object::ObjectState::delegation_backoff)).
+//! ([`DirectoryNames::backoff`](crate::object::DirectoryNames::backoff)).
 
 use std::sync::Arc;
 use std::time::Duration;

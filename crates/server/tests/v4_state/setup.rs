@@ -135,8 +135,8 @@ impl Incarnation {
         Session::of(self.client(1).await, ownerid, verifier).await
     }
 
-    /// Ends these clients, whatever they hold. Waits until nothing is held, no client is known, and no request
-    /// is in flight.
+    /// Ends these clients, whatever they hold. Waits until nothing is held, no client is known, and no
+    /// request is in flight.
     pub async fn end(&self, ownerids: &[&[u8]]) {
         for ownerid in ownerids {
             // A new incarnation of the client holds nothing of the old one.
