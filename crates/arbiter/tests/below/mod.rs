@@ -257,18 +257,6 @@ impl Stage {
         self.arbiter.returned(&Caller::machine(), lease).await.unwrap();
     }
 
-    /// Ends a test in order: all opens are closed, and every holder returns its leases. Nothing is left then,
-    /// here or below.
-    pub async fn end(&self) {
-        for lease in self.arbiter.leases(None, usize::MAX) {
-            self.give_back(lease.id).await;
-        }
-        settle().await;
-        assert!(self.arbiter.held().is_empty(), "{:?}", self.arbiter.held());
-        let files = self.below.files.lock();
-        assert!(files.opens.is_empty() && files.leases.is_empty(), "something is left below");
-    }
-
     /// Runs an operation concurrently with the test.
     pub fn start<T, F>(&self, operation: impl FnOnce(Arc<Arbiter>) -> F) -> tokio::task::JoinHandle<T>
     where

@@ -9,7 +9,7 @@ use vfs::{
     Caller, FileSystem, Freshness, Handle, OpenRequest, Owner, Share, Stability, StateidBasis, Written,
 };
 
-use super::{Origin, ROOT, Scratch, TestClock, copy, handle, name, scratch, until};
+use super::{Origin, ROOT, Scratch, TestClock, copy, handle, name, scratch};
 
 /// An origin, a cache directory, and the caches that were opened on it.
 pub struct Bench {
@@ -60,17 +60,6 @@ impl Bench {
 
     pub async fn open(&self) -> Arc<Cache> {
         self.open_with(self.options()).await
-    }
-
-    /// Ends a cache in order, after its clients have closed everything. Waits until nothing is held or in
-    /// flight.
-    pub async fn end(&self, cache: &Cache) {
-        cache.shutdown().await;
-        // In the process, the client below closes the opens that are kept for a while.
-        let held = || cache::Holdings { opens_below: 0, ..cache.held() };
-        until(|| held() == cache::Holdings::default()).await;
-        let state = self.origin.state.lock();
-        assert!(state.leases.is_empty() && state.locks.is_empty(), "the origin holds something");
     }
 
     /// Opens the cache. If an earlier one is still being dropped, waits for that.

@@ -15,9 +15,7 @@ fn each(test: impl Fn(&Setting)) {
     }
     for version in VERSIONS {
         eprintln!("version {version}");
-        let setting = Setting::new(&format!("vers={version}"));
-        test(&setting);
-        setting.end();
+        test(&Setting::new(&format!("vers={version}")));
     }
 }
 

@@ -24,9 +24,7 @@ fn each(test: impl Fn(&Setting, &str)) {
     }
     for version in VERSIONS {
         eprintln!("version {version}");
-        let setting = Setting::new(&format!("vers={version}"));
-        test(&setting, version);
-        setting.end();
+        test(&Setting::new(&format!("vers={version}")), version);
     }
 }
 

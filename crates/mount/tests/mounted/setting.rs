@@ -24,7 +24,7 @@ pub const VERSIONS: [&str; 2] = ["3", "4.2"];
 /// The complete stack, from the origin's directory to the mount.
 pub struct Setting {
     mount: Option<Mount>,
-    stack: Option<Arc<Cache>>,
+    stack: Option<Arc<dyn FileSystem>>,
     pub origin: Origin,
     server: Option<Serving>,
     address: SocketAddr,
@@ -38,10 +38,7 @@ pub struct Setting {
 struct Serving {
     runtime: Runtime,
     server: Server,
-    /// These end with the server's tasks.
     local: Weak<LocalFs>,
-    arbiter: Weak<Arbiter>,
-    front: Weak<Front>,
 }
 
 /// Can this process mount at all?
@@ -102,8 +99,8 @@ impl Setting {
     /// Mounts.
     pub fn mount(&mut self) {
         let target = Target { allow_other: true, ..Target::new(self.mnt(), "test") };
-        let stack = self.stack.clone().unwrap();
-        let mount = self.runtime.block_on(Mount::start(stack, target, self.options.clone()));
+        let mount =
+            self.runtime.block_on(Mount::start(self.stack.clone().unwrap(), target, self.options.clone()));
         self.mount = Some(mount.unwrap());
     }
 
@@ -119,25 +116,6 @@ impl Setting {
         let ended = async { tokio::time::timeout(Duration::from_secs(10), mount.ended()).await };
         assert!(self.runtime.block_on(ended).is_ok());
         self.runtime.block_on(mount.stop(Duration::from_secs(1)));
-    }
-
-    /// Ends everything in order, after all files were closed. Waits until every layer is back at zero.
-    #[track_caller]
-    pub fn end(mut self) {
-        let kernel = |stats: mount::Stats| [stats.open, stats.waiting, stats.opening, stats.silly];
-        becomes("mount", &[0; 4], || kernel(self.stats()));
-        self.unmount();
-        let cache = self.stack.take().unwrap();
-        self.runtime.block_on(cache.shutdown());
-        // The client gives the rest back to the server, and the cache does not hear of that.
-        let ours =
-            |held: cache::Holdings| cache::Holdings { opens_below: 0, leases: 0, leases_above: 0, ..held };
-        becomes("cache", &cache::Holdings::default(), || ours(cache.held()));
-        let server = self.server.as_ref().unwrap();
-        let (arbiter, front) = (server.arbiter.upgrade().unwrap(), server.front.upgrade().unwrap());
-        becomes("server", &(true, 0, 0), || {
-            (arbiter.held().is_empty(), front.clients().known, server.server.load().in_flight().0)
-        });
     }
 
     /// Unmounts, and mounts with a new stack over the same cache.
@@ -211,8 +189,8 @@ impl Serving {
     fn start(directory: &Path, port: u16) -> Serving {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (server, local, arbiter, front) = runtime.block_on(serve(directory, port));
-        Serving { runtime, server, local, arbiter, front }
+        let (server, local) = runtime.block_on(serve(directory, port));
+        Serving { runtime, server, local }
     }
 
     /// Ends all tasks at once. Otherwise a recall without a possible answer would go on, and keep the
@@ -224,17 +202,13 @@ impl Serving {
     }
 }
 
-/// The server, and its layers.
-type Served = (Server, Weak<LocalFs>, Weak<Arbiter>, Weak<Front>);
-
-async fn serve(directory: &Path, port: u16) -> Served {
+async fn serve(directory: &Path, port: u16) -> (Server, Weak<LocalFs>) {
     let state = directory.join("state");
     let settings = local::Options { sync: false, crossmnt: false, ..local::Options::new(&state) };
     let fs = Arc::new(LocalFs::open(&directory.join("origin"), settings).unwrap());
     let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
     let local = Arc::downgrade(&fs);
     let arbiter = Arc::new(Arbiter::new(fs));
-    let counted = Arc::downgrade(&arbiter);
     let export = Export { id: ExportId::of("test"), path: "/export".to_owned(), fs: arbiter, options };
     let key = HandleKey::load_or_create(&state.join("handle.key")).unwrap();
     let handles = Handles::open(key, &state).unwrap();
@@ -242,7 +216,7 @@ async fn serve(directory: &Path, port: u16) -> Served {
     let options = ServerOptions { udp: false, ..ServerOptions::new((Ipv4Addr::LOCALHOST, port).into()) };
     for attempt in 0.. {
         match Server::start(options, front.clone(), ReplyCache::volatile()).await {
-            Ok(server) => return (server, local, counted, Arc::downgrade(&front)),
+            Ok(server) => return (server, local),
             Err(error) if attempt > 100 => panic!("{error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
@@ -250,7 +224,7 @@ async fn serve(directory: &Path, port: u16) -> Served {
     unreachable!()
 }
 
-async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<Cache>) {
+async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<dyn FileSystem>) {
     let origin = client::connect(url).await.unwrap();
     let mut options = cache::Options::new(directory.join("cache"), "test");
     options.min_free_bytes = 0;
@@ -272,15 +246,5 @@ async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<Cache>) {
             }
             Err(error) => panic!("{error}"),
         }
-    }
-}
-
-/// Waits until a part of the stack shows these counts.
-#[track_caller]
-fn becomes<T: PartialEq + std::fmt::Debug>(part: &str, wanted: &T, counts: impl Fn() -> T) {
-    let end = std::time::Instant::now() + Duration::from_secs(10);
-    while counts() != *wanted {
-        assert!(std::time::Instant::now() < end, "{part}: {:?}", counts());
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
