@@ -243,7 +243,7 @@ impl Mount {
             let _ = self.front.fsync(file.fh).await;
         }
         for inode in self.front.inodes.all() {
-            let silly = inode.state.lock().silly.take();
+            let silly = inode.opens.abandon();
             if let Some(silly) = silly {
                 self.front.remove_silly(&silly).await;
             }

@@ -72,6 +72,7 @@ impl Front {
         };
         if way != Way::Again {
             state.opened(access, way != Way::Ordinary);
+            inode.opens.begin();
         }
         way
     }

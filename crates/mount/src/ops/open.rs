@@ -58,11 +58,13 @@ impl Front {
         let caller = caller(header);
         let which = self.which_try(header, &caller, flags).await;
         let _opening = self.begin_open(&inode).await;
-        let (names, gone) = {
+        let (names, last_name) = {
             let state = inode.state.lock();
-            (state.names.clone(), state.gone.clone())
+            (state.names.clone(), state.last_name.clone())
         };
-        if let Some(at) = gone.filter(|_| names.is_empty() && matches!(which, Try::First | Try::ByHandle)) {
+        if let Some(at) =
+            inode.opens.gone().filter(|_| names.is_empty() && matches!(which, Try::First | Try::ByHandle))
+        {
             self.will_be_back(header, flags, vec![at]);
             return Err(Errno::STALE);
         }
@@ -74,7 +76,8 @@ impl Front {
         };
         let open = match (opened, which) {
             (Err(Errno::STALE), Try::First) => {
-                self.will_be_back(header, flags, names);
+                let found = if names.is_empty() { last_name.into_iter().collect() } else { names };
+                self.will_be_back(header, flags, found);
                 Err(Errno::STALE)
             }
             (opened, _) => opened,
@@ -344,7 +347,7 @@ impl Front {
     /// Is the silly name the only name of the file? Then no program will read its data later, and a close
     /// need not flush it.
     async fn is_gone(&self, file: &File) -> bool {
-        let removed = file.inode.state.lock().silly.is_some();
+        let removed = file.inode.opens.have_silly();
         let known = async { self.fs.getattr(&opening(&file.caller), &file.inode.handle).await };
         removed && known.await.is_ok_and(|known| known.nlink <= 1)
     }
@@ -425,13 +428,13 @@ impl Front {
         if let Some(owner) = flock_owner.filter(|_| self.locks) {
             self.unlock_all(&file, &lock_owner(owner, true)).await;
         }
-        let (silly, unused) = {
+        let unused = {
             let mut state = file.inode.state.lock();
             state.pages.heard_of(fh);
             state.closed(file.access, file.passed);
-            let unused = if state.opens == state.ordinary { state.backing.take() } else { None };
-            (state.take_silly(), unused)
+            if state.opens == state.ordinary { state.backing.take() } else { None }
         };
+        let silly = file.inode.opens.end();
         if unused.is_some() {
             self.passed.leave(&file.inode);
         }

@@ -38,6 +38,9 @@ const KEPT_MAX: Duration = Duration::from_secs(5);
 const FINDS_MAX: u32 = 64;
 /// How many of these removals may be by another client.
 const REMOVED_MAX: u32 = 3;
+/// How many LOOKUPs are answered with a file that is open for the OPEN that follows. Linux sends two. If it
+/// sends more, it gets no further with this file, for example because another client has removed it.
+const REPEATS_MAX: u32 = 4;
 /// Limit of remembered threads. If the table is full, a second attempt counts as a first.
 const RETRIES_MAX: usize = 4096;
 
@@ -73,6 +76,8 @@ struct Opened {
     caller: Caller,
     entry: EntryOut,
     open: OpenOut,
+    /// Number of later LOOKUPs that were answered with it.
+    repeats: u32,
 }
 
 /// How to process an OPEN.
@@ -103,18 +108,20 @@ impl Retries {
     /// The flags with which the thread will open the name that it looks up, and the reply if it is open
     /// already.
     fn wanted(&self, header: &Header, at: &(u64, Name), caller: &Caller) -> Option<(u32, Option<EntryOut>)> {
-        let table = self.table.lock();
+        let mut table = self.table.lock();
         if table.is_empty() {
             return None;
         }
-        let retry = table.get(&requester(header))?;
+        let retry = table.get_mut(&requester(header))?;
         // The directory may have got another node; the name has not changed.
         let flags = retry.flags.filter(|_| retry.names.iter().any(|(_, name)| *name == at.1))?;
         let opened = retry
             .opened
-            .as_ref()
+            .as_mut()
             .filter(|opened| opened.at == *at && opened.caller.principal == caller.principal);
-        Some((flags, opened.map(|opened| opened.entry)))
+        let Some(opened) = opened else { return Some((flags, None)) };
+        opened.repeats += 1;
+        (opened.repeats <= REPEATS_MAX).then_some((flags, Some(opened.entry)))
     }
 
     fn has_looked(&self, header: &Header) {
@@ -216,7 +223,7 @@ impl Front {
             }
         };
         self.inodes.tell_again(entry.node);
-        let opened = Opened { at, caller: caller.clone(), entry, open };
+        let opened = Opened { at, caller: caller.clone(), entry, open, repeats: 0 };
         if let Some(other) = self.retries.keep(header, opened) {
             self.give_up(other).await;
         }
@@ -280,7 +287,9 @@ impl Front {
             match opened {
                 Ok(open) => return Ok((entry, open)),
                 Err(errno) => {
-                    self.inodes.unname(&inode, &at);
+                    if errno == Errno::STALE {
+                        self.inodes.unname(&inode, &at);
+                    }
                     self.forget(entry.node, 1);
                     if errno != Errno::STALE {
                         return Err(errno);
