@@ -344,7 +344,7 @@ impl Nfs4Client {
             Some(name) => OpenClaim::Null(convert::component(name)),
             None => OpenClaim::Fh,
         };
-        let shares = (Share::READ, Share::empty());
+        let shares = Share::READ.into();
         let args =
             open_args(&opening.owner, shares, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Openflag::Nocreate, claim);
         let operations = vec![put_handle(&opening.handle)?, op::Open::with(args), op::Getfh::with(())];
@@ -430,9 +430,8 @@ impl Nfs4Client {
         let opens = state.opens().map(|(id, open)| AdoptedOpen {
             id,
             handle: open.handle,
-            access: open.access,
-            deny: open.deny,
-            had: open.had.iter().collect(),
+            shares: open.shares,
+            had: open.had,
             principal: open.principal.clone(),
             locks: durable::locks_of(open),
         });

@@ -13,12 +13,12 @@
 
 use bytes::Bytes;
 use protocol::nfs4::Stateid;
-use vfs::{Credential, Handle, Name, Owner, Principal};
+use vfs::{Combinations, Credential, Handle, Name, Owner, Principal, Shares};
 use xdr::{List, Opaque, Xdr};
 
 use super::journal::Entries;
 use crate::nfs4::state::ranges::{Range, Ranges};
-use crate::nfs4::state::{Combinations, Delegation, Doubt, Locks, Open};
+use crate::nfs4::state::{Delegation, Doubt, Locks, Open};
 
 const INCARNATION: u8 = 1;
 const RENEWED: u8 = 2;
@@ -202,8 +202,8 @@ pub(crate) fn open(id: u64, open: &Open, going: Going) -> Result<Entries, TooLar
     let record = OpenRecord {
         handle: opaque(open.handle.as_bytes())?,
         owner: opaque(&open.owner.0)?,
-        access: open.access.bits().into(),
-        deny: open.deny.bits().into(),
+        access: open.shares.access.bits().into(),
+        deny: open.shares.deny.bits().into(),
         had: open.had.bits().into(),
         who: who(&open.principal)?,
         stateid,
@@ -270,7 +270,7 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
 fn decode_open(id: u64, value: Bytes) -> Option<Entry> {
     let record: OpenRecord = xdr::from_bytes(value).ok()?;
     let (handle, owner) = (Handle::new(&record.handle)?, Owner(record.owner.into_bytes()));
-    let shares = (share(record.access)?, share(record.deny)?);
+    let shares = Shares { access: share(record.access)?, deny: share(record.deny)? };
     let open = Open {
         had: Combinations::from_bits(record.had.try_into().ok()?),
         stateid: Some(record.stateid),

@@ -44,8 +44,7 @@ fn granted(file: u8, by: u8, access: Share, number: u64) -> Granted {
     Granted {
         handle: handle(file),
         owner: owner(by),
-        access,
-        deny: Share::empty(),
+        shares: access.into(),
         principal: vfs::Caller::unix(10, 20, &[30, 40]).principal,
         stateid: stateid(number),
     }
@@ -59,8 +58,8 @@ fn essence(open: &Open, going: bool) -> String {
         open.doubts.iter().map(|(owner, doubt)| format!("{owner:?} {doubt:?}")).collect();
     doubts.sort();
     format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {locks:?} {doubts:?} {going}",
-        open.handle, open.owner, open.access, open.deny, open.had, open.principal, open.stateid
+        "{:?} {:?} {:?} {:?} {:?} {:?} {locks:?} {doubts:?} {going}",
+        open.handle, open.owner, open.shares, open.had, open.principal, open.stateid
     )
 }
 
