@@ -18,6 +18,7 @@ pub mod handle;
 mod lacks;
 pub mod lease;
 pub mod local_view;
+pub mod locks;
 pub mod name;
 pub mod open;
 pub mod pass;
