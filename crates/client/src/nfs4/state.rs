@@ -8,15 +8,12 @@
 //! An open is one (file, owner) pair at the origin. Its id ends when `close` begins. If an OPEN of the same
 //! owner is answered later, it is a new open under a new id, whatever the origin makes of it.
 
-pub(crate) mod ranges;
-
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use protocol::nfs4::Stateid;
+use vfs::locks::{LockRange, LockRanges};
 use vfs::{Combinations, Handle, Lease, LeaseId, LeaseKind, OpenId, Owner, Principal, Share, Shares, Wcc};
-
-use ranges::{Range, Ranges};
 
 use super::durable::record::Opening;
 
@@ -60,7 +57,7 @@ impl Open {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
     /// The range, with the kind that was asked for.
-    pub(crate) range: Range,
+    pub(crate) range: LockRange,
     /// The request was a LOCKU.
     pub(crate) unlocking: bool,
 }
@@ -68,7 +65,7 @@ pub(crate) struct Doubt {
 impl Doubt {
     fn and(self, other: Doubt) -> Doubt {
         let (a, b) = (self.range, other.range);
-        let range = Range { start: a.start.min(b.start), end: a.end.max(b.end), ..b };
+        let range = LockRange { start: a.start.min(b.start), end: a.end.max(b.end), ..b };
         Doubt { range, unlocking: self.unlocking || other.unlocking }
     }
 }
@@ -77,7 +74,7 @@ impl Doubt {
 #[derive(Clone, Debug)]
 pub(crate) struct Locks {
     pub(crate) stateid: Stateid,
-    pub(crate) ranges: Ranges,
+    pub(crate) ranges: LockRanges,
 }
 
 /// A delegation.
