@@ -14,6 +14,7 @@ pub mod data;
 pub mod error;
 pub mod extended;
 pub mod filesystem;
+pub mod grants;
 pub mod handle;
 mod lacks;
 pub mod lease;
