@@ -33,7 +33,7 @@ use vfs::{Handle, HolderId, LeaseId, LeaseKind, Recall};
 
 use crate::options::{Delegations, Options};
 use files::{Files, Key};
-use grants_in_flight::{GrantsInFlight, Seen};
+use grants_in_flight::GrantsInFlight;
 use terms::Term;
 
 pub use grant::Wanted;
@@ -181,8 +181,6 @@ pub struct Leases {
     /// Files in their quiet period, in the order of its end: no lease is granted on them.
     quiet_files: VecDeque<(Instant, Handle)>,
     grants_in_flight: GrantsInFlight,
-    /// Leases from below with news that arrived out of order.
-    seen: HashMap<LeaseId, Seen>,
     under_of: HashMap<LeaseId, Key>,
     /// Changes in flight by name, whose files are not known yet.
     nameless: usize,
@@ -218,7 +216,6 @@ impl Leases {
             holders: HashMap::new(),
             quiet_files: VecDeque::new(),
             grants_in_flight: GrantsInFlight::default(),
-            seen: HashMap::new(),
             under_of: HashMap::new(),
             nameless: 0,
             changes: 0,
@@ -408,7 +405,7 @@ impl Leases {
 
     /// Number of changes, opens and waiting requesters in flight.
     pub fn in_flight(&self) -> usize {
-        self.under_way + self.nameless + self.waiting + self.grants_in_flight.len()
+        self.under_way + self.nameless + self.waiting + self.grants_in_flight.calls().len()
     }
 
     /// The counters since the start.

@@ -22,14 +22,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use vfs::{
     AdoptedLease, AdoptedOpen, Caller, Handle, Lease, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened,
-    Result, Share, Status,
+    Result, Share, Shares, Status,
 };
 
 use crate::core::Core;
 use crate::filesystem::lock::keeps_locks;
-use crate::filesystem::open::shares_of;
 use crate::lease::{Early, HeldLease};
-use crate::opens::Shares;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 
@@ -141,11 +139,9 @@ impl Core {
     }
 
     fn adopt_open(&self, object: &Arc<Object>, open: AdoptedOpen) {
-        let shares = Shares { access: open.access, deny: open.deny };
         let caller = Caller { principal: open.principal, ..Caller::machine() };
-        let had = open.had.into_iter().map(|(access, deny)| Shares { access, deny }).collect();
         self.with(object, |state| {
-            state.held.opens.adopt(open.id, shares, caller, had);
+            state.held.opens.adopt(open.id, open.shares, caller, open.had);
             open.locks.into_iter().for_each(|lock| state.held.locks.adopt(lock));
         });
     }
@@ -158,7 +154,7 @@ impl Core {
             return Err(Status::NoGrace.into());
         }
         let object = self.object(&request.handle);
-        let shares = shares_of(request);
+        let shares = request.shares();
         let was_open = self.with(&object, |state| state.held.opens.was_open(shares));
         let usage = if was_open { self.use_open_in_turn(&object, shares).await } else { None };
         // Keeps the open at the origin from being closed meanwhile.

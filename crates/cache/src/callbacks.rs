@@ -17,6 +17,7 @@ use parking_lot::Mutex;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use vfs::grants::GrantNumber;
 use vfs::{
     Callback, Callbacks, Caller, DelayedAttributes, LeaseId, Lock, LockRequest, Locked, OpenId, Query,
     Recall, Times,
@@ -44,7 +45,7 @@ const CALLBACKS_MAX: usize = 1024;
 #[must_use]
 pub struct GrantInFlight<'a> {
     core: &'a Core,
-    number: u64,
+    number: GrantNumber,
 }
 
 impl Drop for GrantInFlight<'_> {

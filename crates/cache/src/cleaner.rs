@@ -16,7 +16,7 @@ use vfs::{Attributes, Fsid, Handle};
 
 use crate::core::Core;
 use crate::filesystem::directory::listing_id;
-use crate::limits::{Pressure, Usage};
+use crate::limits::{Pressure, Usage, after_cleaning};
 use crate::names::{Leads, NameEntry, directory_of, directory_prefix};
 use crate::store::index::FULL_BYTES;
 use crate::store::objects::blocking;
@@ -116,18 +116,16 @@ impl Core {
         Pressure::of(&self.options, &usage)
     }
 
-    fn is_below_soft(&self) -> bool {
-        let min_free = self.options.min_free_bytes;
-        let over = |soft| self.disk.objects().shares().iter().any(|(_, used)| *used > soft);
-        !self.options.export_soft_bytes().is_some_and(over)
-            && self.disk.objects().used_bytes() <= self.options.soft_max_bytes()
-            && self.disk.free_bytes() >= min_free + min_free / 10
+    /// Is usage within the soft limits?
+    pub fn is_below_soft(&self) -> bool {
+        let objects = self.disk.objects();
+        self.options.is_within_soft(objects.used_bytes(), self.disk.free_bytes(), || objects.shares())
     }
 
     /// How many objects are in the index beyond nineteen twentieths of the limit.
     fn surplus_records(&self) -> u64 {
         let max = self.options.objects_max;
-        self.flushing.indexed().saturating_sub(max - max / 20)
+        self.flushing.indexed().saturating_sub(after_cleaning(max))
     }
 
     /// Drops an object's data, or everything known of it if `forget` is set. Spares an object that was used

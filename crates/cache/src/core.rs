@@ -327,15 +327,7 @@ impl Core {
 
     /// Must the cleaner free capacity?
     pub fn needs_cleaning(&self) -> bool {
-        let over = |soft| self.disk.objects().shares().iter().any(|(_, used)| *used > soft);
-        if self.options.export_soft_bytes().is_some_and(over) {
-            return true;
-        }
-        let min_free = self.options.min_free_bytes;
-        self.disk.objects().used_bytes() > self.options.soft_max_bytes()
-            || (min_free > 0 && self.disk.free_bytes() < min_free + min_free / 10)
-            || self.gate.is_paused()
-            || self.flushing.indexed() > self.options.objects_max
+        !self.is_below_soft() || self.gate.is_paused() || self.flushing.indexed() > self.options.objects_max
     }
 
     /// The disk failed on the data file of an object: drops the cached data and logs a warning, at most one a

@@ -13,7 +13,8 @@ use std::sync::{Arc, Weak};
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
     AccessMask, Attributes, BringsDirectoryLease, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId,
-    OpenRequest, Opened, Owner, Read, Result, Share, Stability, StateidBasis, Status, Want, Wcc, Written,
+    OpenRequest, Opened, Owner, Read, Result, Share, Shares, Stability, StateidBasis, Status, Want, Wcc,
+    Written,
 };
 
 use crate::core::Core;
@@ -23,7 +24,6 @@ use crate::filler::OwnWrite;
 use crate::lease::{Early, HeldLease};
 use crate::names::{Leads, NameEntry};
 use crate::object::{ObjectState, Opening, Seen};
-use crate::opens::Shares;
 use crate::table::Object;
 use crate::trust::Sent;
 use crate::writes::Cut;
@@ -237,7 +237,7 @@ impl Core {
             if moved {
                 state.lose_names(&self.policy);
             }
-            let shares = Shares { access: request.access, deny: request.deny };
+            let shares = request.shares();
             let clear = state.held.opens.opened(opened.id, shares, caller, sent.sequence);
             let usage = if clear { state.held.opens.begin_use(shares) } else { None };
             // The lease vouches for the name, too, because it was granted by the same call.

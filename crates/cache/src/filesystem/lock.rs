@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use vfs::{Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Share, Status};
+use vfs::{
+    Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Share, Shares, Status,
+};
 
 use crate::core::Core;
 use crate::lease::HeldLease;
 use crate::object::ObjectState;
-use crate::opens::Shares;
 use crate::table::Object;
 use crate::upstream::Use;
 use crate::writes::Level;

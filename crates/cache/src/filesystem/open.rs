@@ -19,13 +19,12 @@ use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
     Attributes, Caller, CreateHow, Freshness, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result,
-    SetAttributes, Share, Status, Want, Wcc,
+    SetAttributes, Share, Shares, Status, Want, Wcc,
 };
 
 use crate::core::Core;
 use crate::names::{Leads, NameEntry};
 use crate::object::ObjectState;
-use crate::opens::Shares;
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::upstream::needed;
@@ -125,7 +124,7 @@ impl Core {
             return Ok(opened);
         }
         // Another open or close of this file may be in flight: wait for the turn, and look again.
-        let covered = self.with(&object, |state| state.held.opens.covers(shares_of(request)));
+        let covered = self.with(&object, |state| state.held.opens.covers(request.shares()));
         let turn = object.turn.clone().lock_owned().await;
         if !covered && let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
             return Ok(opened);
@@ -141,7 +140,7 @@ impl Core {
         }
         let directory = self.object(&request.handle);
         let object = self.named(&directory, name)?;
-        let shares = shares_of(request);
+        let shares = request.shares();
         if !self.with(&object, |state| state.held.opens.covers(shares)) {
             return Some(object);
         }
@@ -176,7 +175,7 @@ impl Core {
         object: &Arc<Object>,
         arrived: u64,
     ) -> Result<Option<Opened>> {
-        let shares = shares_of(request);
+        let shares = request.shares();
         // This keeps the origin's open from being closed while we ask.
         let Some(_usage) = self.use_open(object, shares) else { return Ok(None) };
         let mut fresh = None;
@@ -241,7 +240,7 @@ impl Core {
             }
         });
         let by_name = || Core::open_below(request);
-        handle.map_or_else(by_name, |handle| Core::open_handle_below(handle, shares_of(request), Want::Any))
+        handle.map_or_else(by_name, |handle| Core::open_handle_below(handle, request.shares(), Want::Any))
     }
 
     /// An open that sends an OPEN.
@@ -266,7 +265,7 @@ impl Core {
         }
         let (object, told) = (first.object, first.opened);
         let mut usage = first.usage;
-        let shares = shares_of(request);
+        let shares = request.shares();
         for _ in 0..CROSSINGS_MAX {
             if usage.is_some() {
                 break;
@@ -297,7 +296,7 @@ impl Core {
         attributes: Attributes,
     ) -> Opened {
         let fresh = self.opens.next_id();
-        let shares = shares_of(request);
+        let shares = request.shares();
         let (id, new) = state.held.opens.open(fresh, caller.holder, &request.owner, shares);
         state.held.opens.let_in(id, &caller.principal);
         if new {
@@ -497,9 +496,4 @@ fn may_share(request: &OpenRequest) -> bool {
 /// Does the open truncate the file to nothing?
 fn empties(request: &OpenRequest) -> bool {
     request.create.as_ref().is_some_and(|(_, set)| set.size == Some(0))
-}
-
-/// The access and deny bits of an open.
-pub fn shares_of(request: &OpenRequest) -> Shares {
-    Shares { access: request.access, deny: request.deny }
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::time::Instant;
-use vfs::{Caller, OpenRequest, Want};
+use vfs::{Caller, OpenRequest, Shares, Want};
 
 use crate::core::Core;
 use crate::object::ObjectState;
-use crate::opens::{Keep, Opens, Shares, Step};
+use crate::opens::{Keep, Opens, Step};
 use crate::table::Object;
 
 /// The longest wait for operations under an open that must go.
@@ -184,7 +184,7 @@ impl Core {
                 self.object(&found.node.handle)
             }
         };
-        let shares = Shares { access: request.access, deny: request.deny };
+        let shares = request.shares();
         let turn = object.turn.clone().lock_owned().await;
         if self.with(&object, |state| state.held.opens.stands_in_the_way(shares)) {
             self.settle_until(&object, true, |opens| !opens.stands_in_the_way(shares)).await;

@@ -21,7 +21,7 @@ use crate::nfs4::state::stateids::{FileKey, Kind};
 use crate::nfs4::state::{Scarce, Tables, names};
 use crate::nfs4::{convert, kind};
 use creation::Creation;
-pub(super) use share::Shares;
+pub(super) use share::shares_of;
 
 /// How often an open is repeated if a CLOSE ended it before it could be entered.
 const ATTEMPTS_MAX: u32 = 4;
@@ -80,7 +80,7 @@ async fn open(
     confirmed: bool,
 ) -> Result<OpenOk, Status> {
     compound.file()?;
-    let shares = Shares::parse(args, compound.minor)?;
+    let shares = shares_of(args.share_access, args.share_deny, compound.minor)?;
     let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
     compound.front.state.claim(compound.holder(), claim).await?;
     let capacity = compound.front.capacity_for(Scarce::States).await;
