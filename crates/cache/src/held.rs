@@ -2,8 +2,9 @@
 
 use crate::Cache;
 
-/// Numbers of what a cache holds now. All are zero when the layer above has ended everything, and
-/// [`shutdown`](vfs::FileSystem::shutdown) has given the rest back.
+/// Numbers of what a cache holds now. After the layer above has closed everything and
+/// [`shutdown`](vfs::FileSystem::shutdown) has returned, only opens at the origin and leases may be left. The
+/// layer below gives these back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Opens of the layer above.

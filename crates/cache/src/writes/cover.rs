@@ -104,6 +104,8 @@ impl Core {
         };
         let decided = self.writes_of(object, look, |writes, known| {
             let Some((fsid, size, limit)) = known else { return (Verdict::Send, None) };
+            // A claim stays in its account, even if the origin moves the file to another file system.
+            let fsid = writes.kept_on().unwrap_or(fsid);
             let keep = |space: &mut Space| writes.keep(space, fsid, size, limit, Instant::now());
             (delayed.spaces.with(fsid, keep).unwrap_or(Verdict::Send), Some(fsid))
         });
