@@ -251,7 +251,11 @@ fn kind(owner: u8) -> OwnerKind {
 /// One of two owners of each kind and client. Their names are the same for both kinds and clients.
 fn name(owner: u8) -> OwnerName {
     let name = if owner & 4 == 0 { &b"a"[..] } else { b"b" };
-    OwnerName { client: Clientid::from(owner >> 1 & 1) + 1, kind: kind(owner), name: Bytes::from_static(name) }
+    OwnerName {
+        client: Clientid::from(owner >> 1 & 1) + 1,
+        kind: kind(owner),
+        name: Bytes::from_static(name),
+    }
 }
 
 fn number(name: &OwnerName) -> u8 {
