@@ -128,7 +128,7 @@ impl World {
         for machine in ["one", "two", "three", "of version 3"] {
             clients.push(Arc::new(stage.client(machine).await));
         }
-        let files = [(stage.file, stage.v3.clone()), other];
+        let files = [(stage.file, stage.v3), other];
         World { stage, clients, files, model: Arc::default() }
     }
 
@@ -237,7 +237,7 @@ impl World {
     }
 
     fn of_version_3(&self, file: usize, write: bool) {
-        let (object, model) = (self.files[file].1.clone(), self.model.clone());
+        let (object, model) = (self.files[file].1, self.model.clone());
         self.start(CLIENTS, file, async move |client, begun| {
             if write {
                 let data = Bulk::Bytes(Bytes::from_static(b"of version 3"));

@@ -211,12 +211,11 @@ impl World {
     fn refuse(&mut self, how: u8, which: usize) {
         let how = usize::from(how);
         let Some(request) = take(&mut self.requests, which) else { return };
-        let sequence = match REFUSALS.get(how % 16) {
-            Some(refusal) => Err(Some(*refusal)),
-            None => {
-                self.honest = false;
-                LIES[how % LIES.len()]
-            }
+        let sequence = if let Some(refusal) = REFUSALS.get(how % 16) {
+            Err(Some(*refusal))
+        } else {
+            self.honest = false;
+            LIES[how % LIES.len()]
         };
         put(&mut self.answers, Answer { to: request.id, place: request.place, sequence, operation: None });
     }
