@@ -16,12 +16,16 @@ pub(crate) mod clients;
 mod convert;
 mod directory;
 pub(crate) mod evict;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod granting;
 pub(crate) mod leases;
 mod make;
 mod objects;
 mod record;
 mod revs;
+#[cfg(any(test, feature = "fuzzing"))]
+mod stage;
 
 use std::io;
 use std::path::PathBuf;
