@@ -18,7 +18,8 @@ pub(crate) type Id = u64;
 
 /// What a file has besides its attributes.
 pub(crate) enum Content {
-    /// A regular file. The verifier is that of the exclusive create that made it, until its data changes.
+    /// A regular file. The verifier is that of the exclusive create that made it, until its data or
+    /// times are set.
     Data { bytes: Vec<u8>, verifier: Option<Verifier> },
     /// A directory.
     Names(Names),
@@ -245,7 +246,12 @@ impl Tree {
             Some(size) => self.store(user, id, size, (0, &[]))?,
             None => self.touch(id, false)?,
         }
-        let attributes = &mut self.inode_mut(id)?.attributes;
+        let Inode { attributes, content, .. } = self.inode_mut(id)?;
+        if let Content::Data { verifier, .. } = content
+            && (set.atime.is_some() || set.mtime.is_some())
+        {
+            *verifier = None;
+        }
         if (set.uid.is_some() || set.gid.is_some()) && !attributes.is_dir() {
             drop_set_ids(attributes);
         }

@@ -57,15 +57,28 @@ fn set() -> impl Strategy<Value = SetAttributes> {
         .prop_map(|(mode, uid, gid, size, atime, mtime)| SetAttributes { mode, uid, gid, size, atime, mtime })
 }
 
+/// Attributes of one kind. If one of several cannot be set, a directory keeps the earlier ones, and the file
+/// system in memory sets none.
+fn set_one() -> impl Strategy<Value = SetAttributes> {
+    let none = SetAttributes::default();
+    (set(), 0..4_u8).prop_map(move |(set, kind)| match kind {
+        0 => SetAttributes { mode: set.mode, ..none },
+        1 => SetAttributes { uid: set.uid, gid: set.gid, ..none },
+        2 => SetAttributes { size: set.size, ..none },
+        _ => SetAttributes { atime: set.atime, mtime: set.mtime, ..none },
+    })
+}
+
 fn operation() -> impl Strategy<Value = Operation> {
     let at = || prop_oneof![3 => 0..4_usize, 1 => 0..40_usize];
     let called = || 0..4_u8;
-    let how = || {
+    // A resent exclusive create has the attributes of the first one.
+    let exclusive = || (1..3_u8).prop_map(|byte| (CreateHow::Exclusive([byte; 8]), SetAttributes::default()));
+    let create = || {
         prop_oneof![
-            Just(CreateHow::Guarded),
-            Just(CreateHow::Unchecked),
-            Just(CreateHow::Exclusive([1; 8])),
-            Just(CreateHow::Exclusive([2; 8]))
+            set().prop_map(|set| (CreateHow::Guarded, set)),
+            set().prop_map(|set| (CreateHow::Unchecked, set)),
+            exclusive(),
         ]
     };
     let kind = prop_oneof![
@@ -75,9 +88,8 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just(FileType::Regular)
     ];
     let share = prop_oneof![Just(Share::READ), Just(Share::WRITE), Just(Share::READ | Share::WRITE)];
-    let create = prop::option::of((how(), set()));
     prop_oneof![
-        4 => (at(), called(), how(), set()).prop_map(|(at, new, how, set)| Operation::Create(at, new, how, set)),
+        4 => (at(), called(), create()).prop_map(|(at, new, (how, set))| Operation::Create(at, new, how, set)),
         4 => (at(), called(), set()).prop_map(|(at, new, set)| Operation::Mkdir(at, new, set)),
         1 => (at(), called()).prop_map(|(at, new)| Operation::Symlink(at, new)),
         1 => (at(), called(), kind).prop_map(|(at, new, kind)| Operation::Mknod(at, new, kind)),
@@ -87,9 +99,9 @@ fn operation() -> impl Strategy<Value = Operation> {
         4 => (at(), called(), at(), called()).prop_map(|(at, a, to, b)| Operation::Rename(at, a, to, b)),
         3 => (0..40_usize, 0..90_u16, 0..20_u8).prop_map(|(file, at, size)| Operation::Write(file, at, size)),
         3 => (0..40_usize).prop_map(Operation::Read),
-        5 => (0..40_usize, set()).prop_map(|(file, set)| Operation::Set(file, set)),
+        5 => (0..40_usize, set_one()).prop_map(|(file, set)| Operation::Set(file, set)),
         2 => (0..40_usize).prop_map(Operation::Access),
-        3 => (at(), prop::option::weighted(0.8, called()), share, create)
+        3 => (at(), prop::option::weighted(0.8, called()), share, prop::option::of(create()))
             .prop_map(|(at, called, share, create)| Operation::Open(at, called, share, create)),
         1 => at().prop_map(Operation::List),
         1 => at().prop_map(Operation::Parent),
