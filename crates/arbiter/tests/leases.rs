@@ -163,6 +163,7 @@ async fn what_a_holder_does_never_recalls_its_own_lease() {
     stage.arbiter.close(&me, opened.id).await.unwrap();
     stage.is_silent().await;
     assert_eq!(stage.arbiter.held().write_leases, 1);
+    stage.end().await;
 }
 
 /// Each of these changes by another client recalls a read lease, and takes effect only after its return.
@@ -329,6 +330,7 @@ async fn a_thousand_files_share_ten_leases() {
         "none is kept below in vain"
     );
     assert_eq!(stage.arbiter.leases(None, 4).len(), 4);
+    stage.end().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -393,6 +395,7 @@ async fn an_asker_that_goes_away_before_it_is_told_of_its_open_has_none() {
     assert_eq!(stage.arbiter.held().opens, 1);
     assert_eq!(stage.below.files.lock().opens.len(), 1);
     stage.arbiter.close(&client(1), opened.id).await.unwrap();
+    stage.end().await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -410,9 +413,7 @@ async fn an_asker_that_goes_away_leaves_nothing_behind() {
     assert_eq!(stage.below.files.lock().opens.len(), 1, "what it opened below is closed");
     stage.give_back(recall.id).await;
     stage.arbiter.close(&client(1), opened.id).await.unwrap();
-    settle().await;
-    assert_eq!(stage.arbiter.held().opens, 0);
-    assert!(stage.below.files.lock().opens.is_empty() && stage.below.files.lock().leases.is_empty());
+    stage.end().await;
 }
 
 /// The holder of a write lease renames another file over the name while another client waits to open it.

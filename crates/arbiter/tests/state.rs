@@ -199,6 +199,9 @@ async fn a_waiter_is_told_when_a_lock_is_released() {
     assert_eq!(stage.arbiter.lock(&two, b, &wanted).await.unwrap(), Locked::Granted);
     assert!(stage.arbiter.holds_locks(b, &owner(&two)));
     assert_eq!(stage.arbiter.held().lock_waiters, 0);
+    stage.arbiter.close(&one, a).await.unwrap();
+    stage.arbiter.close(&two, b).await.unwrap();
+    stage.end().await;
 }
 
 // Promise: lock-queries
@@ -241,6 +244,8 @@ async fn a_close_releases_what_was_locked_through_the_open() {
     assert!(matches!(stage.callback().await, Callback::NotifyLock { .. }));
     assert_eq!(stage.arbiter.held().locks, 1);
     assert!(stage.arbiter.holds_locks(b, &owner(&two)));
+    stage.arbiter.close(&two, b).await.unwrap();
+    stage.end().await;
 }
 
 #[tokio::test(start_paused = true)]

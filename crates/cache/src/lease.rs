@@ -128,25 +128,21 @@ struct HeldLeases {
     early: HashMap<LeaseId, (Early, u64)>,
 }
 
-/// A call in flight that may bring a lease.
-#[derive(Debug)]
-pub struct GrantInFlight(u64);
-
 impl Leases {
-    /// A call that may bring a lease is about to be sent.
-    pub fn begin_grant(&self) -> GrantInFlight {
+    /// A call that may bring a lease is about to be sent. Returns its number.
+    pub fn begin_grant(&self) -> u64 {
         let mut inner = self.inner.lock();
         let number = inner.next_grant;
         inner.next_grant += 1;
         inner.grants_in_flight.insert(number);
-        GrantInFlight(number)
+        number
     }
 
     /// The call was answered, and the lease that it brought is recorded. Returns the leases that were
     /// recalled meanwhile and that no object has.
-    pub fn end_grant(&self, grant: &GrantInFlight) -> Vec<LeaseId> {
+    pub fn end_grant(&self, number: u64) -> Vec<LeaseId> {
         let mut inner = self.inner.lock();
-        inner.grants_in_flight.remove(&grant.0);
+        inner.grants_in_flight.remove(&number);
         let first = inner.grants_in_flight.first().copied().unwrap_or(inner.next_grant);
         let mut lost = Vec::new();
         inner.early.retain(|id, (early, until)| {
@@ -264,6 +260,11 @@ impl Leases {
         let inner = self.inner.lock();
         let write = inner.below.values().filter(|(_, kind)| *kind == LeaseKind::Write).count() as u64;
         (inner.below.len() as u64 - write, write)
+    }
+
+    /// The number of calls in flight that may bring a lease.
+    pub fn grants_in_flight(&self) -> usize {
+        self.inner.lock().grants_in_flight.len()
     }
 
     /// The number of leases.

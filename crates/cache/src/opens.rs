@@ -177,6 +177,16 @@ impl Opens {
         self.local.len() < before
     }
 
+    /// Number of local opens.
+    pub fn locals(&self) -> usize {
+        self.local.len()
+    }
+
+    /// Number of operations in flight that use the open at the origin.
+    pub fn uses(&self) -> u32 {
+        self.uses
+    }
+
     /// Is there any local open?
     pub fn is_local(&self) -> bool {
         !self.local.is_empty()
@@ -279,6 +289,7 @@ impl Opens {
 
     /// The operation has ended.
     pub fn end_use(&mut self) {
+        debug_assert!(self.uses > 0, "a use of the open ends that did not begin");
         self.uses = self.uses.saturating_sub(1);
         self.touch();
     }

@@ -341,4 +341,5 @@ async fn surplus_leases_are_returned_least_recently_used_first() {
     let held: Vec<_> = files.iter().map(|file| bench.origin.lease(file).is_some()).collect();
     assert_eq!(held, [false, false, false, false, false, false, true, true, true, true]);
     assert_eq!(cache.stats().leases_read, 4);
+    bench.end(&cache).await;
 }

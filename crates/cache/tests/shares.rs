@@ -100,6 +100,7 @@ async fn a_denial_has_ended_at_the_origin_when_its_close_returns() {
         close(&cache, 1, denier).await;
         assert_eq!(held(&bench), [(Share::READ, Share::empty())], "{policy:?}");
         close(&cache, 2, reader).await;
+        bench.end(&cache).await;
     }
 }
 

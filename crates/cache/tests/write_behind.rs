@@ -48,6 +48,7 @@ async fn a_thousand_small_appends_are_one_write() {
     // Written bytes are read back from the cache.
     assert_eq!(read(&cache, &user(), &file, 0, 100_000).await, expected);
     assert_eq!(bench.origin.calls(), []);
+    bench.end(&cache).await;
 }
 
 #[tokio::test]
@@ -63,6 +64,7 @@ async fn sixty_four_mebibytes_are_sixty_four_writes_and_one_commit() {
     assert_eq!(bench.origin.calls(), [("COMMIT", 1), ("WRITE", 64)]);
     assert!(bench.origin.came().iter().all(|came| came.length == MIB && came.offset % MIB as u64 == 0));
     assert_eq!(bench.origin.contents(&file).len(), 64 * MIB);
+    bench.end(&cache).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,6 +83,8 @@ async fn a_file_of_one_wsize_is_one_call_and_fsync_of_nothing_is_none() {
     let written = cache.write(&user(), &file, by, 5, "x".into(), Stability::DataSync).await.unwrap();
     assert!(written.stability >= Stability::DataSync);
     assert_eq!(bench.origin.calls(), [("WRITE", 1)]);
+    cache.close(&user(), id).await.unwrap();
+    bench.end(&cache).await;
 }
 
 // Promise: local-visibility
@@ -571,6 +575,7 @@ async fn a_file_that_has_another_link_is_sent_although_nobody_here_knows_of_it()
         cache.close(&user(), id).await.unwrap();
         tokio::time::sleep(40 * SECOND).await;
         assert_eq!(bench.origin.contents(&file), b"kept");
+        bench.end(&cache).await;
     }
 }
 

@@ -9,16 +9,17 @@
 //! - **Handles** name a file until it has neither a name nor an open.
 //! - **Rights** are those of mode, owner and groups, with the two exceptions of NFS servers: the owner may
 //!   read and write, and execute permission implies read. [`vfs::Principal::Machine`] is root.
-//! - **Change** is ctime in nanoseconds. No two changes of a [`Memory`] have the same ctime, even if the clock
-//!   stands still or is set back. Weak cache consistency data always has the state before.
+//! - **Change** is ctime in nanoseconds. No two changes of a [`Memory`] have the same ctime, even if the
+//!   clock stands still or is set back. Weak cache consistency data always has the state before.
 //! - **Times**: a read does not change atime.
 //! - **Opens** keep the rights that were checked at the open, and keep a file without a name. The layer above
 //!   decides about share reservations and locks.
-//! - **Leases** are granted to every open and are never recalled: all changes come through the one layer above,
-//!   which decides among its clients. They reserve no space, so their holder may delay no data beyond a close.
+//! - **Leases** are granted to every open and are never recalled: all changes come through the one layer
+//!   above, which decides among its clients. They reserve no space, so their holder may delay no data beyond
+//!   a close.
 //! - **Durability**: every write is as durable as the process. The write verifier changes with the process.
-//! - **Bounds**: see [`Options`]. Beyond them, operations fail with `NoSpc` or `Resource`. A hole takes as many
-//!   bytes as data.
+//! - **Bounds**: see [`Options`]. Beyond them, operations fail with `NoSpc` or `Resource`. A hole takes as
+//!   many bytes as data.
 
 mod filesystem;
 mod names;

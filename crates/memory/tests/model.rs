@@ -1,5 +1,5 @@
-//! Random operations, compared with a model: a map from paths to files. Results, contents, errors and the bytes
-//! that the file system reports agree after every step.
+//! Random operations, compared with a model: a map from paths to files. Results, contents, errors and the
+//! bytes that the file system reports agree after every step.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
 
 mod common;
@@ -66,7 +66,7 @@ fn called(number: u8) -> Name {
     if number == 2 { name([0xe9; 200]) } else { name([b'a' + number]) }
 }
 
-fn bytes_of(called: Name) -> u64 {
+fn bytes_of(called: &Name) -> u64 {
     32 + called.as_bytes().len() as u64
 }
 
@@ -94,7 +94,7 @@ impl Model {
     /// What fsstat should report as used.
     fn used(&self) -> u64 {
         let names: u64 =
-            self.paths.keys().filter_map(|path| path.last()).map(|&last| bytes_of(called(last))).sum();
+            self.paths.keys().filter_map(|path| path.last()).map(|&last| bytes_of(&called(last))).sum();
         let alive = self.files.iter().enumerate().filter(|(id, _)| self.links(*id) > 0);
         let data = alive.map(|(_, (kind, _))| match kind {
             Kind::File(data) => data.len(),
@@ -120,7 +120,7 @@ impl Model {
         if self.paths.contains_key(path) {
             return Err(Status::Exist);
         }
-        self.fits(0, bytes_of(called(*last)) + content)
+        self.fits(0, bytes_of(&called(*last)) + content)
     }
 
     fn may_link(&self, id: Id, new: &[u8]) -> Result<(), Status> {
@@ -150,7 +150,7 @@ impl Model {
             if self.is_dir(moved) && new.starts_with(old) {
                 return Err(Status::Inval);
             }
-            return self.fits(bytes_of(called(old[old.len() - 1])), bytes_of(called(new[new.len() - 1])));
+            return self.fits(bytes_of(&called(old[old.len() - 1])), bytes_of(&called(new[new.len() - 1])));
         };
         if moved == victim {
             return Ok(());
@@ -252,7 +252,7 @@ async fn apply(bench: &Bench, step: &Step) -> Result<Option<Handle>, Status> {
     done.map_err(|error| error.status)
 }
 
-/// What the model expects of a step, before it is done.
+/// The result that the model expects of a step, before the step runs.
 fn expected(model: &mut Model, step: &Step) -> Result<(), Status> {
     match step {
         Step::Create(path) | Step::Mkdir(path) => model.may_make(path, 0),
@@ -330,7 +330,7 @@ async fn check(bench: &Bench, model: &Model) {
                 assert_eq!(listed, names);
                 let directories = model.names_in(path).filter(|(_, id)| model.is_dir(*id)).count();
                 assert_eq!(now.nlink as usize, 2 + directories);
-                assert_eq!(now.size, names.into_iter().map(|(name, _)| bytes_of(name)).sum::<u64>());
+                assert_eq!(now.size, names.into_iter().map(|(name, _)| bytes_of(&name)).sum::<u64>());
                 let parent = bench.fs.parent(&machine(), handle).await.unwrap().node.handle;
                 let above = &path[..path.len().saturating_sub(1)];
                 assert_eq!(parent, model.files[model.paths[above]].1);

@@ -430,8 +430,7 @@ async fn change_and_ctime_move_with_every_change_whatever_the_clock_does() {
     let past = SetAttributes { mtime: Some(SetTime::Client(Timestamp::new(5, 0))), ..EMPTY };
     for step in 0..7 {
         match step {
-            0 => drop(bench.write(&machine(), &file, 0, b"x").await.unwrap()),
-            1 => drop(bench.write(&machine(), &file, 0, b"x").await.unwrap()),
+            0 | 1 => drop(bench.write(&machine(), &file, 0, b"x").await.unwrap()),
             2 => drop(bench.set(&machine(), &file, mode(0o600)).await.unwrap()),
             3 => drop(bench.set(&machine(), &file, past).await.unwrap()),
             4 => drop(fs.link(&machine(), &file, &root, &name("twin")).await.unwrap()),

@@ -16,12 +16,13 @@
 //! one. This is how a file leaves passthrough: the kernel cannot undo passthrough for an existing open.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Deref;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
+use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Share, Wcc, WccAttributes};
 
 use crate::inodes::forgotten::Forgotten;
 use crate::ops::doubt::Doubt;
@@ -187,9 +188,21 @@ impl NodeState {
         silly
     }
 
-    /// Undoes the count of `Inodes::remember_ordinary`.
-    pub fn leave_ordinary(&mut self) {
-        self.ordinary = self.ordinary.saturating_sub(1);
+    /// Counts an open. `passed` says whether it reads from the backing file.
+    pub fn opened(&mut self, access: Share, passed: bool) {
+        self.opens += 1;
+        self.writers += u32::from(access.contains(Share::WRITE));
+        self.ordinary += u32::from(!passed);
+    }
+
+    /// Undoes the count of [`NodeState::opened`], with the same arguments.
+    pub fn closed(&mut self, access: Share, passed: bool) {
+        let (writers, ordinary) = (u32::from(access.contains(Share::WRITE)), u32::from(!passed));
+        let counted = self.opens > 0 && self.writers >= writers && self.ordinary >= ordinary;
+        debug_assert!(counted, "an open is closed that was not counted");
+        self.opens = self.opens.saturating_sub(1);
+        self.writers = self.writers.saturating_sub(writers);
+        self.ordinary = self.ordinary.saturating_sub(ordinary);
     }
 
     /// Records a WRITE for the kernel. The kernel knows the new size by itself and asks for the times when
@@ -200,6 +213,27 @@ impl NodeState {
         {
             self.told = Some(after);
         }
+    }
+}
+
+/// A node that is not in passthrough and does not enter it while this value exists.
+#[must_use]
+#[derive(Debug)]
+pub struct OrdinaryInode(Arc<Inode>);
+
+impl Deref for OrdinaryInode {
+    type Target = Arc<Inode>;
+
+    fn deref(&self) -> &Arc<Inode> {
+        &self.0
+    }
+}
+
+impl Drop for OrdinaryInode {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        debug_assert!(state.ordinary > 0, "an ordinary open ends that was not counted");
+        state.ordinary = state.ordinary.saturating_sub(1);
     }
 }
 
@@ -269,10 +303,9 @@ impl Inodes {
         table.add(handle)
     }
 
-    /// The same, for a node that accepts every open: it is not in passthrough, and does not enter it before
-    /// `NodeState::leave_ordinary`. If the current node of the file is in passthrough, it is returned as
-    /// the second value; the caller retires it.
-    pub fn remember_ordinary(&self, handle: &Handle) -> (Arc<Inode>, Option<Arc<Inode>>) {
+    /// The same, for a node that accepts every open. If the current node of the file is in passthrough, it
+    /// is returned as the second value; the caller retires it.
+    pub fn remember_ordinary(&self, handle: &Handle) -> (OrdinaryInode, Option<Arc<Inode>>) {
         let mut table = self.table.lock();
         let mut retired = None;
         if let Some(number) = table.by_handle.get(handle).copied()
@@ -282,13 +315,13 @@ impl Inodes {
             if state.backing.is_none() {
                 state.ordinary += 1;
                 *lookups += 1;
-                return (inode.clone(), None);
+                return (OrdinaryInode(inode.clone()), None);
             }
             retired = Some(inode.clone());
         }
         let inode = table.add(handle);
         inode.state.lock().ordinary += 1;
-        (inode, retired)
+        (OrdinaryInode(inode), retired)
     }
 
     /// Adds a lookup, since a reply is about to name the node again. False if the kernel has forgotten the
@@ -461,13 +494,13 @@ mod tests {
         let there = inodes.remember(&handle(1));
         let (same, retired) = inodes.remember_ordinary(&handle(1));
         assert!(Arc::ptr_eq(&there, &same) && retired.is_none() && same.state.lock().ordinary == 1);
-        same.state.lock().leave_ordinary();
-        assert_eq!(same.state.lock().ordinary, 0);
+        drop(same);
+        assert_eq!(there.state.lock().ordinary, 0);
         assert!(
-            inodes.tell_again(same.number) && inodes.forget(same.number, 2).is_none(),
+            inodes.tell_again(there.number) && inodes.forget(there.number, 2).is_none(),
             "told three times"
         );
-        assert!(inodes.forget(same.number, 1).is_some() && !inodes.tell_again(same.number));
+        assert!(inodes.forget(there.number, 1).is_some() && !inodes.tell_again(there.number));
         let (new, retired) = inodes.remember_ordinary(&handle(1));
         assert!(!Arc::ptr_eq(&new, &there) && retired.is_none() && new.state.lock().ordinary == 1);
         assert_eq!(new.number, there.number, "it is the same file's");

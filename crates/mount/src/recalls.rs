@@ -98,8 +98,13 @@ impl Recalls {
         (Recalls { in_flight: Mutex::default(), back }, returns)
     }
 
+    /// Number of opens in flight that may bring a lease.
+    pub fn opens_in_flight(&self) -> usize {
+        self.in_flight.lock().under_way.len()
+    }
+
     /// An open that may bring a lease is about to be sent. Returns its number.
-    pub fn begin_open(&self) -> u64 {
+    fn begin_open(&self) -> u64 {
         let mut in_flight = self.in_flight.lock();
         let number = in_flight.next;
         in_flight.next += 1;
@@ -152,6 +157,7 @@ impl Recalls {
         let mut in_flight = self.in_flight.lock();
         let until = in_flight.next;
         if let Some(leaving) = in_flight.leaving.get_mut(&id) {
+            debug_assert!(leaving.returns > 0, "a return of {id:?} ends that did not begin");
             leaving.returns = leaving.returns.saturating_sub(1);
             leaving.until = until;
             in_flight.left.push_back((until, id));
@@ -178,13 +184,40 @@ enum Wanted {
     Early,
 }
 
-impl Front {
-    /// An open has been answered and brought `lease`. A lease that may be on its way back stays with the
+/// An open in flight that may bring a lease. If it is dropped, the open has failed and brought none.
+#[must_use]
+pub struct GrantInFlight<'a> {
+    front: &'a Front,
+    number: u64,
+}
+
+impl GrantInFlight<'_> {
+    /// The open has been answered and brought `lease`. A lease that may be on its way back stays with the
     /// layer below and comes with a later open.
-    pub fn open_succeeded(&self, opening: u64, inode: &Inode, lease: Option<Lease>) {
+    pub fn succeeded(self, inode: &Inode, lease: Option<Lease>) {
+        let (front, number) = (self.front, self.number);
+        std::mem::forget(self);
+        front.open_succeeded(number, inode, lease);
+    }
+}
+
+impl Drop for GrantInFlight<'_> {
+    fn drop(&mut self) {
+        let over = self.front.recalls.end_open(self.number, None, || ());
+        over.into_iter().for_each(|(id, of)| self.front.give_back(id, &of));
+    }
+}
+
+impl Front {
+    /// An open that may bring a lease is about to be sent.
+    pub fn begin_grant(&self) -> GrantInFlight<'_> {
+        GrantInFlight { front: self, number: self.recalls.begin_open() }
+    }
+
+    fn open_succeeded(&self, number: u64, inode: &Inode, lease: Option<Lease>) {
         let mut holder = None;
         let mut before = None;
-        let over = self.recalls.end_open(opening, lease.map(|lease| lease.id), || {
+        let over = self.recalls.end_open(number, lease.map(|lease| lease.id), || {
             // The node may have been retired meanwhile.
             holder = self.inodes.find(&inode.handle);
             before =
@@ -197,12 +230,6 @@ impl Front {
         if let Some(holder) = holder.filter(|holder| !self.inodes.is_current(holder)) {
             self.part(&holder);
         }
-    }
-
-    /// An open failed and brought no lease.
-    pub fn open_failed(&self, opening: u64) {
-        let over = self.recalls.end_open(opening, None, || ());
-        over.into_iter().for_each(|(id, of)| self.give_back(id, &of));
     }
 
     /// Retires a node: the next lookup of the file gets another node. The kernel must ask again for

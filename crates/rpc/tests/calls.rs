@@ -111,6 +111,19 @@ async fn call(link: &Link, procedure: u32, arguments: &[u8]) -> Result<Answer, C
         .expect("an answer within 30 s")
 }
 
+/// All clients are gone: waits until no connection is left and no byte is charged to a peer.
+async fn idle(server: &Server) {
+    let load = server.load();
+    let counts = || (load.connections().0, load.in_flight().0);
+    let wait = async {
+        while counts() != (0, 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(30), wait).await;
+    assert!(waited.is_ok(), "connections and bytes in flight: {:?}", counts());
+}
+
 fn link(server: &Server, transport: Transport) -> Link {
     Link::new(LinkOptions {
         transport,
@@ -163,6 +176,8 @@ async fn others_do_not_wait_for_all_calls_that_one_read_has_brought() {
     call(&link(&server, Transport::Tcp), ECHO, b"").await.unwrap();
     let done = service.counted.load(Ordering::SeqCst);
     assert!(done < CALLS, "all of {done} calls were answered first");
+    drop(busy);
+    idle(&server).await;
 }
 
 #[tokio::test]
@@ -172,6 +187,8 @@ async fn a_call_that_was_dropped_is_a_new_one_when_it_comes_again() {
     let link = link(&server, Transport::Udp);
     let resent = call(&link, DROP_ONCE, b"").await.unwrap().results.u32();
     assert_eq!((resent, service.counted.load(Ordering::SeqCst)), (Ok(0), 2));
+    drop(link);
+    idle(&server).await;
 }
 
 /// Makes one call on a stream, as a client that chooses its own xids, and returns the last word of the reply.
@@ -235,6 +252,8 @@ async fn many_calls_on_one_connection_come_back_in_any_order() {
     assert!(!waiting.is_finished());
     service.gate.add_permits(1);
     assert!(waiting.await.unwrap());
+    drop(link);
+    idle(&server).await;
 }
 
 #[tokio::test]
@@ -250,6 +269,8 @@ async fn file_ranges_arrive_whole_between_what_surrounds_them() {
         assert_eq!(results.u32(), Ok(9));
         assert_eq!(results.finish(), Ok(()));
     }
+    drop(link);
+    idle(&server).await;
 }
 
 #[tokio::test]
@@ -265,6 +286,7 @@ async fn a_file_that_shrank_ends_the_connection_and_the_call_is_sent_again() {
         tokio::task::yield_now().await;
     }
     assert!(broken.await.unwrap().is_ok());
+    idle(&server).await;
 }
 
 #[tokio::test]
@@ -276,6 +298,8 @@ async fn the_server_calls_back_on_the_clients_connection() {
         Link::with_service(LinkOptions::new(server.local_addr()), back.clone(), ReplyCache::volatile());
     assert_eq!(call(&link, CALL_BACK, b"").await.unwrap().results.u32(), Ok(40));
     assert_eq!(back.counted.load(Ordering::SeqCst), 41);
+    drop(link);
+    idle(&server).await;
 }
 
 #[tokio::test]
@@ -414,4 +438,6 @@ async fn bad_input_is_refused_or_ends_its_connection_alone() {
         [[0, 0, 0, 9], [0, 0, 0, 1], [0, 0, 0, 1], [0; 4], [0, 0, 0, 2], [0, 0, 0, 2]].concat()
     );
     assert_eq!(call(&good, ECHO, b"abcd").await.unwrap().results.rest(), Bytes::from_static(b"abcd"));
+    drop(good);
+    idle(&server).await;
 }

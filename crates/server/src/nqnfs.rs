@@ -105,7 +105,7 @@ impl Nqnfs {
         let recovery = if before.granted {
             tracing::info!(
                 seconds = options.terms.as_secs(),
-                "NQNFS leases of the life before may be out: only writes are served"
+                "clients may hold NQNFS leases of an earlier incarnation: only writes are served"
             );
             Recovery::begin(Instant::now(), options.terms, options.write_slack)
         } else {

@@ -25,6 +25,7 @@ pub mod recovery;
 pub mod replay;
 pub mod results;
 pub mod run_to_completion;
+pub mod shares;
 pub mod time;
 
 pub use attributes::{
@@ -54,6 +55,7 @@ pub use results::{
     FsStat, Listing, Looked, Node, Read, ReadDir, Renamed, Stability, Written,
 };
 pub use run_to_completion::{run_to_completion, run_to_completion_or};
+pub use shares::{Combinations, Shares};
 pub use time::{Clock, SystemClock, Timestamp};
 
 // For `lacks!`.

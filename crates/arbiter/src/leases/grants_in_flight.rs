@@ -41,6 +41,10 @@ impl GrantsInFlight {
         self.in_flight.remove(&number);
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
     pub(super) fn mark(&self) -> Mark {
         Mark(self.next)
     }

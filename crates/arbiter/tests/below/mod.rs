@@ -257,6 +257,18 @@ impl Stage {
         self.arbiter.returned(&Caller::machine(), lease).await.unwrap();
     }
 
+    /// Ends a test in order: all opens are closed, and every holder returns its leases. Nothing is left then,
+    /// here or below.
+    pub async fn end(&self) {
+        for lease in self.arbiter.leases(None, usize::MAX) {
+            self.give_back(lease.id).await;
+        }
+        settle().await;
+        assert!(self.arbiter.held().is_empty(), "{:?}", self.arbiter.held());
+        let files = self.below.files.lock();
+        assert!(files.opens.is_empty() && files.leases.is_empty(), "something is left below");
+    }
+
     /// Runs an operation concurrently with the test.
     pub fn start<T, F>(&self, operation: impl FnOnce(Arc<Arbiter>) -> F) -> tokio::task::JoinHandle<T>
     where
@@ -289,18 +301,7 @@ pub fn owner(caller: &Caller) -> Owner {
 }
 
 pub fn request(caller: &Caller, file: &Handle, access: Share) -> OpenRequest {
-    OpenRequest {
-        handle: *file,
-        name: None,
-        owner: owner(caller),
-        access,
-        deny: Share::empty(),
-        create: None,
-        want: Want::Any,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    }
+    OpenRequest { want: Want::Any, ..OpenRequest::new(*file, None, owner(caller), access) }
 }
 
 pub fn by_name(caller: &Caller, file: &str, access: Share) -> OpenRequest {

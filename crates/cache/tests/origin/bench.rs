@@ -9,7 +9,7 @@ use vfs::{
     Caller, FileSystem, Freshness, Handle, OpenRequest, Owner, Share, Stability, StateidBasis, Written,
 };
 
-use super::{Origin, ROOT, Scratch, TestClock, copy, handle, name, scratch};
+use super::{Origin, ROOT, Scratch, TestClock, copy, handle, name, scratch, until};
 
 /// An origin, a cache directory, and the caches that were opened on it.
 pub struct Bench {
@@ -62,6 +62,17 @@ impl Bench {
         self.open_with(self.options()).await
     }
 
+    /// Ends a cache in order, after its clients have closed everything. Waits until nothing is held or in
+    /// flight.
+    pub async fn end(&self, cache: &Cache) {
+        cache.shutdown().await;
+        // In the process, the client below closes the opens that are kept for a while.
+        let held = || cache::Holdings { opens_below: 0, ..cache.held() };
+        until(|| held() == cache::Holdings::default()).await;
+        let state = self.origin.state.lock();
+        assert!(state.leases.is_empty() && state.locks.is_empty(), "the origin holds something");
+    }
+
     /// Opens the cache. If an earlier one is still being dropped, waits for that.
     pub async fn open_with(&self, options: Options) -> Arc<Cache> {
         for _ in 0..4000 {
@@ -111,16 +122,8 @@ pub fn owner(client: u64) -> Owner {
 /// An OPEN for reading by name.
 pub fn open_request(directory: &Handle, text: &str, client: u64, access: Share) -> OpenRequest {
     OpenRequest {
-        handle: *directory,
-        name: Some(name(text)),
-        owner: owner(client),
-        access,
-        deny: Share::empty(),
-        create: None,
         want: vfs::Want::Any,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
+        ..OpenRequest::new(*directory, Some(name(text)), owner(client), access)
     }
 }
 

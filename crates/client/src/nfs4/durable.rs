@@ -288,7 +288,7 @@ impl Followed {
             .map_or_else(|error| format!("and not removed ({error})"), |()| "removed".into());
         tracing::error!(
             "the record of what is held at the origin could not be written ({cause}) and was {removed}; \
-             make room and restart, or a restart will lose opens and locks"
+             free some space and restart, or a restart will lose opens and locks"
         );
     }
 }

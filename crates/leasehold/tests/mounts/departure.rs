@@ -7,9 +7,8 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::time::Duration;
 
 use rustix::process::{Signal, kill_process};
-use serde_json::Value;
 
-use crate::setting::{Setting, VERSIONS, may_mount, output};
+use crate::setting::{Setting, VERSIONS, may_mount};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 const FILES: usize = 300;
@@ -17,17 +16,6 @@ const FILES: usize = 300;
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
 /// The content of files that are stored only at the end.
 const CONTENT: &[u8] = &[7; 100_000];
-
-/// Opens, leases and clients at the server.
-fn held(setting: &Setting) -> [u64; 3] {
-    let mut status = Command::new(PROGRAM);
-    let status = output(status.args(["status", "--json"]).arg(setting.place("state")));
-    let status: Value = serde_json::from_str(&status).unwrap();
-    let held = &status["held"]["/export"];
-    let count = |name: &str| held[name].as_u64().unwrap();
-    let leases = count("read_leases") + count("write_leases") + count("directory_leases");
-    [count("opens"), leases, status["clients"]["known"].as_u64().unwrap()]
-}
 
 /// Mounts, and uses files in every way that creates state at the server.
 fn work(setting: &mut Setting, round: &str) -> Vec<File> {
@@ -46,8 +34,8 @@ fn work(setting: &mut Setting, round: &str) -> Vec<File> {
         assert_eq!(fs::read(setting.at("a", name(number))).unwrap(), b"content");
     }
     rustix::fs::flock(&open[0], rustix::fs::FlockOperation::LockExclusive).unwrap();
-    let [opens, leases, clients] = held(setting);
-    assert!(opens > 0 && leases > 0, "{opens} opens, {leases} leases");
+    let [opens, locks, leases, clients] = setting.held();
+    assert!(opens > 0 && locks > 0 && leases > 0, "{opens} opens, {locks} locks, {leases} leases");
     assert_eq!(clients, 1);
     open
 }
@@ -62,12 +50,13 @@ fn an_orderly_end_of_a_mount_leaves_nothing_at_the_server() {
     let mut setting = Setting::new();
     drop(work(&mut setting, "unmounted"));
     setting.unmount("a");
-    assert_eq!(held(&setting), [0, 0, 0]);
+    assert_eq!(setting.held(), [0; 4]);
     // Stopped by a signal while programs have files open and locked.
     let open = work(&mut setting, "told");
     assert!(setting.terminate("a").wait().unwrap().success());
-    assert_eq!(held(&setting), [0, 0, 0]);
+    assert_eq!(setting.held(), [0; 4]);
     drop(open);
+    setting.assert_idle();
     for round in ["unmounted", "told"] {
         for number in 0..FILES {
             assert_eq!(fs::read(setting.there(format!("{round}/{number}"))).unwrap(), b"content");
@@ -91,6 +80,7 @@ fn a_signal_that_ends_a_process_ends_a_mount_in_order() {
         assert!(setting.ended("a").success(), "{name}");
         assert!(mount::mounted_at(&setting.at("a", "")).is_none(), "{name}");
         assert_eq!(fs::read(setting.there(name)).unwrap(), b"content");
+        setting.assert_idle();
     }
 }
 
@@ -119,6 +109,7 @@ fn umount_returns_while_the_server_is_frozen_and_what_was_written_gets_there() {
         kill_process(setting.server().pid(), Signal::CONT).unwrap();
         assert!(setting.ended("a").success());
         assert_eq!(fs::read(setting.there("file")).unwrap(), b"content", "version {version}");
+        setting.assert_idle();
     }
 }
 
@@ -163,7 +154,7 @@ fn umount_returns_when_all_is_stored_and_given_back() {
             write_files(&setting.at("a", ""), 200);
             let unmounted = Command::new(PROGRAM).arg("umount").arg(setting.at("a", "")).status().unwrap();
             assert_stored(&setting.there(""), 200);
-            assert_eq!(held(&setting), [0, 0, 0]);
+            assert_eq!(setting.held(), [0; 4]);
             assert!(unmounted.success() && setting.ended("a").success());
         }
     }
@@ -254,6 +245,7 @@ fn umount_tells_what_is_left_while_it_waits_and_lazily_does_not_wait() {
         assert!(child.wait().unwrap().success());
         assert_stored(&setting.there(""), 10);
         assert!(setting.ended("a").success());
+        setting.assert_idle();
     }
 }
 
@@ -295,4 +287,5 @@ fn the_next_mount_waits_for_the_one_before_and_can_be_interrupted() {
     assert_stored(&setting.there(""), 10);
     assert_stored(&at, 10);
     setting.unmount("a");
+    setting.assert_idle();
 }

@@ -161,6 +161,7 @@ fn what_is_lost_after_a_close_is_told_by_path() {
     assert_eq!(told.raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
     assert!(fs::read(setting.at("a", "lost")).is_ok(), "it is told once");
     setting.unmount("a");
+    setting.assert_idle();
 }
 
 // Promise: unmount
@@ -204,4 +205,6 @@ fn what_the_server_has_promised_to_one_mount_another_does_not_take() {
     assert!(!filled.status.success());
     setting.unmount("a");
     assert!(fs::read(setting.there("promised")).unwrap() == data);
+    setting.unmount("b");
+    setting.assert_idle();
 }

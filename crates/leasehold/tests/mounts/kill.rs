@@ -462,6 +462,7 @@ fn a_mount_that_is_killed_loses_nothing_that_was_synced_and_stays_warm() {
         }
         // The server has the content that the mount shows.
         setting.unmount("a");
+        setting.assert_idle();
         setting.verify("a");
     }
 }

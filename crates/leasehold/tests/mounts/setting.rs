@@ -255,6 +255,33 @@ impl Setting {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// The opens, locks, leases and clients at the server.
+    #[track_caller]
+    pub fn held(&self) -> [u64; 4] {
+        let status = self.server_status();
+        let count = |name: &str| status["held"]["/export"][name].as_u64().unwrap();
+        let leases = count("read_leases") + count("write_leases") + count("directory_leases");
+        [count("opens"), count("locks"), leases, status["clients"]["known"].as_u64().unwrap()]
+    }
+
+    /// All mounts have ended in order. Waits until the server holds nothing for any client, no process waits
+    /// for a lock, and no request is in flight.
+    #[track_caller]
+    pub fn assert_idle(&self) {
+        let waiting = |status: &Value| {
+            let counts = [&status["held"]["/export"]["lock_waiters"], &status["load"]["in_flight_bytes"]];
+            counts.map(|count| count.as_u64().unwrap())
+        };
+        wait_until(|| self.held() == [0; 4] && waiting(&self.server_status()) == [0; 2]);
+    }
+
+    #[track_caller]
+    fn server_status(&self) -> Value {
+        let mut status = Command::new(PROGRAM);
+        let status = output(status.args(["status", "--json"]).arg(self.place("state")));
+        serde_json::from_str(&status).unwrap()
+    }
+
     /// Checks the data of a cache against its checksums.
     #[track_caller]
     pub fn verify(&self, name: &str) {

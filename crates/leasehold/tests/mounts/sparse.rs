@@ -109,6 +109,7 @@ fn a_copy_of_a_sparse_file_is_sparse() {
             }
         }
         setting.unmount("a");
+        setting.assert_idle();
         for name in ["file", "copy", "ranged"] {
             let Ok(metadata) = fs::metadata(setting.there(name)) else { continue };
             assert!(

@@ -267,6 +267,7 @@ impl Run {
         self.players = others;
         self.end_players(BOUND);
         self.setting.unmount("b");
+        self.setting.assert_idle();
     }
 
     /// Kills all programs first and then waits for them, because one program may wait for another.

@@ -90,22 +90,19 @@ impl Front {
         names: Vec<(u64, Name)>,
     ) -> Result<OpenOut, Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
-        let ticket = self.recalls.begin_open();
+        let grant = self.begin_grant();
         let below = match self.open_below(caller, fh, access, inode, names).await {
             Ok(below) => below,
             // Execute permission suffices to read a file for execution, and the origin permits such a READ.
             // But the origin has no OPEN for it.
             Err(Errno::ACCESS) if flags & EXECUTION != 0 => {
-                self.open_failed(ticket);
+                drop(grant);
                 let below = self.open_without_opens(caller, AccessMask::EXECUTE, &inode.handle).await?;
                 return self.opened(caller, fh, access, inode, below).await;
             }
-            Err(errno) => {
-                self.open_failed(ticket);
-                return Err(errno);
-            }
+            Err(errno) => return Err(errno),
         };
-        self.open_succeeded(ticket, inode, below.lease);
+        grant.succeeded(inode, below.lease);
         self.opened(caller, fh, access, inode, below).await
     }
 
@@ -291,28 +288,25 @@ impl Front {
         set.size = (flags & libc::O_TRUNC as u32 != 0).then_some(0);
         let mut request = request(fh, access, directory.handle, Some(name.clone()));
         request.create = Some((how, set));
-        let ticket = self.recalls.begin_open();
+        let grant = self.begin_grant();
         let below = match self.fs.open(&opening(&caller), &request).await {
             Ok(opened) => Below::of(&opened),
             Err(error) if error.status == Status::NotSupp => {
                 let made = self.fs.create(&caller, &directory.handle, &name, how, &set).await;
-                let made = made.map_err(errno::of).inspect_err(|_| self.open_failed(ticket))?;
+                let made = made.map_err(errno::of)?;
                 let attributes = match made.node.attributes {
                     Some(attributes) => Ok(attributes),
                     None => self.fs.getattr(&caller, &made.node.handle).await,
                 };
-                let attributes = attributes.map_err(errno::of).inspect_err(|_| self.open_failed(ticket))?;
+                let attributes = attributes.map_err(errno::of)?;
                 Below { id: None, handle: made.node.handle, attributes, lease: None }
             }
-            Err(error) => {
-                self.open_failed(ticket);
-                return Err(errno::of(error));
-            }
+            Err(error) => return Err(errno::of(error)),
         };
         let (entry, inode) = self.node_for_any_open(&below, (directory.number, name));
-        self.open_succeeded(ticket, &inode, below.lease);
+        grant.succeeded(&inode, below.lease);
         let opened = self.opened(&caller, fh, access, &inode, below).await;
-        inode.state.lock().leave_ordinary();
+        drop(inode);
         match opened {
             Ok(open) => Ok(Answer::Create(entry, open)),
             Err(errno) => {
@@ -434,9 +428,7 @@ impl Front {
         let (silly, unused) = {
             let mut state = file.inode.state.lock();
             state.pages.heard_of(fh);
-            state.opens = state.opens.saturating_sub(1);
-            state.writers -= u32::from(file.access.contains(Share::WRITE) && state.writers > 0);
-            state.ordinary -= u32::from(!file.passed && state.ordinary > 0);
+            state.closed(file.access, file.passed);
             let unused = if state.opens == state.ordinary { state.backing.take() } else { None };
             (state.take_silly(), unused)
         };
@@ -476,18 +468,7 @@ fn leads_nowhere(status: Status) -> bool {
 }
 
 pub fn request(fh: u64, access: Share, handle: Handle, name: Option<Name>) -> OpenRequest {
-    OpenRequest {
-        handle,
-        name,
-        owner: open_owner(fh),
-        access,
-        deny: Share::empty(),
-        create: None,
-        want: Want::Any,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    }
+    OpenRequest { want: Want::Any, ..OpenRequest::new(handle, name, open_owner(fh), access) }
 }
 
 pub fn needed(access: Share) -> AccessMask {

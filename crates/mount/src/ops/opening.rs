@@ -129,6 +129,7 @@ impl Drop for Opening {
     fn drop(&mut self) {
         let silly = {
             let mut state = self.inode.state.lock();
+            debug_assert!(state.opening > 0, "an open in flight ends that was not counted");
             state.opening = state.opening.saturating_sub(1);
             state.take_silly()
         };

@@ -28,7 +28,7 @@ use super::open::{Below, EXECUTION, access_of, needed, request};
 use super::opening::Looking;
 use crate::errno;
 use crate::front::{Front, opening};
-use crate::inodes::Inode;
+use crate::inodes::{Inode, OrdinaryInode};
 use crate::wire::reply::{EntryOut, OpenOut};
 use crate::wire::request::Header;
 
@@ -231,12 +231,12 @@ impl Front {
         flags: u32,
     ) -> Result<(EntryOut, OpenOut), Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
-        let ticket = self.recalls.begin_open();
+        let grant = self.begin_grant();
         let asked = request(fh, access, directory.handle, Some(name.clone()));
         let below = match self.fs.open(&opening(caller), &asked).await {
             Ok(opened) => Below::of(&opened),
             Err(error) => {
-                self.open_failed(ticket);
+                drop(grant);
                 let may_execute = error.status == Status::Access && flags & EXECUTION != 0;
                 let asked = match error.status {
                     Status::NotSupp => needed(access),
@@ -248,9 +248,9 @@ impl Front {
             }
         };
         let (entry, inode) = self.node_for_any_open(&below, (directory.number, name.clone()));
-        self.open_succeeded(ticket, &inode, below.lease);
+        grant.succeeded(&inode, below.lease);
         let opened = self.opened(caller, fh, access, &inode, below).await;
-        inode.state.lock().leave_ordinary();
+        drop(inode);
         let open = opened.inspect_err(|_| self.forget(entry.node, 1))?;
         Ok((entry, open))
     }
@@ -277,7 +277,6 @@ impl Front {
             let (entry, inode) = self.node_for_any_open(&found, at.clone());
             let unasked = (removed_elsewhere == REMOVED_MAX).then_some(found);
             let opened = self.open_found(caller, (fh, access, asked), &inode, unasked, &looking).await;
-            inode.state.lock().leave_ordinary();
             match opened {
                 Ok(open) => return Ok((entry, open)),
                 Err(errno) => {
@@ -312,9 +311,8 @@ impl Front {
         self.opened(caller, fh, access, inode, below).await
     }
 
-    /// A node for a file that was just opened, with one lookup for the reply. The node accepts every open:
-    /// it does not enter passthrough before `leave_ordinary`.
-    pub fn node_for_any_open(&self, below: &Below, at: (u64, Name)) -> (EntryOut, Arc<Inode>) {
+    /// A node for a file that was just opened, with one lookup for the reply. The node accepts every open.
+    pub fn node_for_any_open(&self, below: &Below, at: (u64, Name)) -> (EntryOut, OrdinaryInode) {
         let (inode, retired) = self.inodes.remember_ordinary(&below.handle);
         if let Some(retired) = retired {
             self.retire(&retired);

@@ -44,6 +44,7 @@ fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     // The negative entry is cached for a second.
     let known = || setting.counted(|| assert!(!setting.at("a/b/nothing").exists())).0.is_empty();
     super::files::wait_until(|| known() && known());
+    setting.end();
 }
 
 // Promise: opens-through-a-mount
@@ -66,6 +67,7 @@ fn an_open_under_a_delegation_is_nothing() {
     fs::write(setting.there("file"), b"other content").unwrap();
     assert_eq!(fs::read(setting.at("file")).unwrap(), b"other content");
     assert_eq!(fs::metadata(setting.at("file")).unwrap().len(), 13);
+    setting.end();
 }
 
 #[test]
@@ -153,6 +155,7 @@ fn close_to_open_holds_for_changes_on_the_server() {
             }
             assert_eq!(fs::read_to_string(setting.at("file")).unwrap(), text, "{options}, round {round}");
         }
+        setting.end();
     }
 }
 
@@ -213,6 +216,8 @@ fn a_whole_file_is_read_by_the_kernel_itself() {
         super::files::wait_until(|| content(&passed) == text);
     }
     assert!(setting.stats().passthrough, "nothing was refused");
+    drop(passed);
+    setting.end();
 }
 
 /// A node that has left passthrough stays as long as it is open. If it kept its lease, a recall would go to
@@ -255,4 +260,5 @@ fn what_a_file_left_passthrough_with_is_not_believed_after_the_recall() {
     }
     fs::write(setting.there("file"), b"fourth").unwrap();
     super::files::wait_until(|| size() == 6);
+    setting.end();
 }

@@ -65,6 +65,7 @@ fn a_server_that_comes_back_is_gone_on_with() {
         if synced.is_ok() {
             assert_eq!(fs::read(path).unwrap(), b"before after", "version {version}");
         }
+        setting.end();
     }
 }
 
@@ -87,6 +88,7 @@ fn open_files_do_not_keep_it_mounted_and_a_new_mount_starts_clean() {
         drop((file, removed));
         assert_eq!(fs::read(setting.at("file")).unwrap(), b"written before");
         wait_until(|| fs::read_dir(setting.there(".")).unwrap().count() == 1);
+        setting.end();
     }
 }
 
@@ -101,4 +103,5 @@ fn a_mount_that_somebody_else_unmounts_ends() {
     setting.mount();
     fs::write(setting.at("file"), b"again").unwrap();
     assert_eq!(fs::read(setting.there("file")).unwrap(), b"again");
+    setting.end();
 }

@@ -15,7 +15,9 @@ fn each(test: impl Fn(&Setting)) {
     }
     for version in VERSIONS {
         eprintln!("version {version}");
-        test(&Setting::new(&format!("vers={version}")));
+        let setting = Setting::new(&format!("vers={version}"));
+        test(&setting);
+        setting.end();
     }
 }
 

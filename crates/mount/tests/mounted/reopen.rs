@@ -89,6 +89,7 @@ fn who_reads_and_who_rewrites_a_file_open_it_each_time() {
                     failed.first()
                 );
             });
+            setting.end();
         }
     }
 }
@@ -115,6 +116,7 @@ fn a_name_that_others_rename_over_all_the_time_opens_each_time() {
             assert_eq!(other.errors(), Vec::<String>::new());
             assert!(failed.is_empty(), "version {version}: {} errors: {:?}", failed.len(), failed.first());
         });
+        setting.end();
     }
 }
 
@@ -142,6 +144,7 @@ fn a_rename_over_a_file_that_is_being_opened_is_seen_at_once() {
             let failed: Vec<String> = readers.iter_mut().flat_map(Again::errors).collect();
             assert!(failed.is_empty(), "version {version}: {} errors: {:?}", failed.len(), failed.first());
         });
+        setting.end();
     }
 }
 
@@ -176,6 +179,7 @@ fn of_two_names_one_of_which_others_rename_over_each_opens_each_time() {
             assert_eq!(other.errors(), Vec::<String>::new());
             assert!(failed.is_empty(), "version {version}: {} errors: {:?}", failed.len(), failed.first());
         });
+        setting.end();
     }
 }
 

@@ -24,7 +24,9 @@ fn each(test: impl Fn(&Setting, &str)) {
     }
     for version in VERSIONS {
         eprintln!("version {version}");
-        test(&Setting::new(&format!("vers={version}")), version);
+        let setting = Setting::new(&format!("vers={version}"));
+        test(&setting, version);
+        setting.end();
     }
 }
 

@@ -9,7 +9,7 @@ use protocol::nfs4::{
     ExchangeIdArgs, RenewArgs, StateProtectArgs, StateProtectOps, Status, op,
 };
 
-use crate::setup::{Home, LEASE, create, create_session, exchange_id, open, owner};
+use crate::setup::{Home, LEASE, create, create_session, exchange_id, open, owner, until};
 use crate::wire::ROOT;
 
 #[tokio::test]
@@ -81,16 +81,6 @@ async fn a_silent_client_keeps_what_it_holds_until_somebody_wants_it() {
     assert_eq!(other.status(write()).await, Err(Status::ShareDenied), "its lease is good");
     until(async || other.status(write()).await == Ok(())).await;
     assert_eq!(holder.on(file, ArgOp::Read(read)).await, Err(Status::BadSession));
-}
-
-/// Waits for the end of a lease.
-async fn until(mut is_over: impl AsyncFnMut() -> bool) {
-    let wait = async {
-        while !is_over().await {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap();
 }
 
 fn open_denying(file: &[u8]) -> protocol::nfs4::OpenArgs {

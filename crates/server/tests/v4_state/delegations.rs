@@ -66,6 +66,7 @@ async fn a_delegation_is_recalled_and_returned_before_another_writes() {
     assert_eq!(holder.last::<op::Delegreturn>(vec![putfh(file), returning]).await, Err(Status::BadStateid));
     assert_eq!(holder.last::<op::Read>(vec![putfh(file), read]).await.err(), Some(Status::BadStateid));
     assert_eq!(holder.status_flags, 0);
+    incarnation.end(&[b"holder", b"writer"]).await;
 }
 
 #[tokio::test]
@@ -86,6 +87,7 @@ async fn a_delegation_that_is_not_returned_is_revoked_and_the_client_learns_it()
     assert_eq!(holder.last::<op::FreeStateid>(free()).await, Ok(()));
     assert_eq!(holder.last::<op::FreeStateid>(free()).await, Err(Status::BadStateid));
     assert_eq!(holder.status_flags, 0);
+    incarnation.end(&[b"holder", b"writer"]).await;
 }
 
 // Promise: times-seen-elsewhere
@@ -105,6 +107,7 @@ async fn the_holder_of_a_write_delegation_is_asked_for_attributes() {
     let CbArgOp::Getattr(args) = holder.called().await else { panic!("a question") };
     let asked = [Attr::Change, Attr::Size, Attr::TimeAccess, Attr::TimeMetadata, Attr::TimeModify];
     assert_eq!(args.attr_request, Bitmap::of(&asked));
+    incarnation.end(&[b"holder", b"other"]).await;
 }
 
 #[tokio::test]
@@ -164,6 +167,7 @@ async fn a_client_that_waits_for_a_lock_is_told_when_it_is_free() {
     let CbArgOp::NotifyLock(notify) = waiter.called().await else { panic!("CB_NOTIFY_LOCK") };
     assert_eq!((notify.fh, &notify.lock_owner.owner[..]), (file, &b"locker"[..]));
     assert!(waiter.last::<op::Lock>(lock(waiting, NfsLockType::Writew)).await.is_ok());
+    incarnation.end(&[b"holder", b"waiter"]).await;
 }
 
 #[tokio::test]

@@ -67,6 +67,7 @@ async fn a_lock_whose_owner_has_a_long_name_is_told_with_a_short_one() {
     }
     assert_eq!(told[0][..], [b'x'; SHORT_OWNER_BYTES], "a short name as it is");
     assert!(told[1] != told[2] && !told[1].is_empty(), "{told:?}");
+    incarnation.end(&[b"one", b"two"]).await;
 }
 
 #[tokio::test]
@@ -92,6 +93,7 @@ async fn a_lock_keeps_other_clients_out_until_it_is_given_up() {
     assert_eq!(two.on(file, lock(other, b"locker", NfsLockType::Write, 15, 1)).await, Ok(()));
     assert_eq!(one.status(free(unlocked)).await, Ok(()));
     assert_eq!(one.on(file, unlock(unlocked, 10, 10)).await, Err(Status::BadStateid));
+    incarnation.end(&[b"one", b"two"]).await;
 }
 
 #[tokio::test]
@@ -128,6 +130,7 @@ async fn a_close_gives_up_the_locks() {
     let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened });
     assert_eq!(one.on(file, close).await, Ok(()));
     assert_eq!(two.on(file, lock(other, b"locker", NfsLockType::Read, 0, 1)).await, Ok(()));
+    incarnation.end(&[b"one", b"two"]).await;
 }
 
 #[tokio::test]

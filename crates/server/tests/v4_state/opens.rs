@@ -52,6 +52,7 @@ async fn an_open_is_good_for_what_it_was_made_for_until_it_is_closed() {
     assert_eq!(closed.open_stateid, Stateid::INVALID);
     assert_eq!(session.on(file, read(narrow)).await, Err(Status::BadStateid));
     assert_eq!(session.on(file, close(narrow)).await, Err(Status::BadStateid));
+    incarnation.end(&[b"client"]).await;
 }
 
 #[tokio::test]
@@ -91,6 +92,7 @@ async fn a_state_id_is_of_its_file_and_its_client() {
     assert_eq!(other.on(file, read(Stateid::ANONYMOUS)).await, Ok(()));
     assert_eq!(other.on(file, read(Stateid::BYPASS)).await, Ok(()));
     assert_eq!(other.on(file, read(Stateid::INVALID)).await, Err(Status::BadStateid));
+    incarnation.end(&[b"client", b"other"]).await;
 }
 
 #[tokio::test]
@@ -155,6 +157,7 @@ async fn shares_keep_others_out() {
     assert_eq!(other.status(vec![ROOT, ArgOp::Open(open(b"file", b"owner", 1, 0))]).await, Ok(()));
     assert_eq!(session.on(file, close(stateid)).await, Ok(()));
     assert_eq!(other.status(writing()).await, Ok(()));
+    incarnation.end(&[b"client", b"other"]).await;
 }
 
 #[tokio::test]

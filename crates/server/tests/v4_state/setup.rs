@@ -10,9 +10,10 @@ use arbiter::Arbiter;
 use local::LocalFs;
 use protocol::nfs4::{
     ArgFattr, ArgOp, CbClient, ChannelAttrs, ClientOwner, Clientid, CompoundRes, CreateSessionArgs,
-    CreateSessionOk, Createhow, ExchangeIdArgs, ExchangeIdOk, Handle, Limited, Netaddr, Op, OpenArgs,
-    OpenClaim, Openflag, ReclaimCompleteArgs, ResOp, Results, SequenceArgs, Sessionid, SetclientidArgs,
-    SetclientidConfirmArgs, StateOwner, StateProtectArgs, Stateid, Status, op,
+    CreateSessionOk, Createhow, DestroyClientidArgs, DestroySessionArgs, ExchangeIdArgs, ExchangeIdOk,
+    Handle, Limited, Netaddr, Op, OpenArgs, OpenClaim, Openflag, ReclaimCompleteArgs, ResOp, Results,
+    SequenceArgs, Sessionid, SetclientidArgs, SetclientidConfirmArgs, StateOwner, StateProtectArgs, Stateid,
+    Status, op,
 };
 use rpc::{ReplyCache, Server, ServerOptions};
 use server::exports::ExportId;
@@ -134,10 +135,35 @@ impl Incarnation {
         Session::of(self.client(1).await, ownerid, verifier).await
     }
 
+    /// Ends these clients, whatever they hold. Waits until nothing is held, no client is known, and no
+    /// request is in flight.
+    pub async fn end(&self, ownerids: &[&[u8]]) {
+        for ownerid in ownerids {
+            // A new incarnation of the client holds nothing of the old one.
+            let Session { mut client, clientid, id, .. } = self.reclaiming(ownerid, u8::MAX).await;
+            let session = ArgOp::DestroySession(DestroySessionArgs { sessionid: id });
+            assert_eq!(client.status(vec![session]).await, Ok(()));
+            let record = ArgOp::DestroyClientid(DestroyClientidArgs { clientid });
+            assert_eq!(client.status(vec![record]).await, Ok(()));
+        }
+        let counts = || (self.front.clients().known, self.server.load().in_flight().0);
+        until(async || self.arbiter.held().is_empty() && counts() == (0, 0)).await;
+    }
+
     /// A confirmed client of minor version 0.
     pub async fn minor0(&self, ownerid: &[u8], verifier: u8) -> Minor0 {
         Minor0::of(self.client(0).await, ownerid, verifier).await
     }
+}
+
+/// Waits for a condition.
+pub async fn until(mut is_over: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !is_over().await {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait).await.unwrap();
 }
 
 pub fn owner(ownerid: &[u8], verifier: u8) -> ClientOwner {

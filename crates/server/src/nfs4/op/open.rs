@@ -95,16 +95,16 @@ async fn open(
     };
     let holder = object.caller.holder.ok_or(Status::ServerFault)?;
     let request = OpenRequest {
-        handle: object.handle,
-        name: name.clone(),
-        owner: names::owner(holder, OwnerKind::Open, &owner.name),
-        access: shares.access,
         deny: shares.deny,
         create: creation.as_ref().map(|creation| (creation.how, creation.set())),
         want: delegation::want(compound, args, owner, confirmed),
         reclaim: claim == Claim::Reclaim,
-        read_first: None,
-        want_directory_lease: false,
+        ..OpenRequest::new(
+            object.handle,
+            name.clone(),
+            names::owner(holder, OwnerKind::Open, &owner.name),
+            shares.access,
+        )
     };
     for _ in 0..ATTEMPTS_MAX {
         let opened = opened(compound, &object, &request).await?;
