@@ -87,7 +87,8 @@ fn in_directory(directory: &Path) -> Result<Arc<dyn FileSystem>, Failure> {
 /// The origin's files, in memory.
 async fn in_memory() -> Result<Arc<dyn FileSystem>, Failure> {
     let memory = Memory::default();
-    let failed = |error| Failure(format!("cannot make the sample tree in memory: {error}"));
+    let failed =
+        |error| Failure(format!("cannot make the sample tree in memory: {error}; please report this bug"));
     sample::load(&memory).await.map_err(failed)?;
     Ok(Arc::new(memory))
 }
