@@ -1,8 +1,8 @@
 //! `leasehold demo`: shows the effect of the cache, in half a minute, on one machine.
 //!
-//! The demo serves a sample tree, from a directory or from memory. A relay adds the round-trip time of a distant origin, and a proxy caches
-//! behind it. One reader reads the tree three times: from the origin, through the proxy with a cold cache,
-//! and again with a warm cache.
+//! The demo serves a sample tree, from a directory or from memory. A relay adds the round-trip time of a
+//! distant origin, and a proxy caches behind it. One reader reads the tree three times: from the origin,
+//! through the proxy with a cold cache, and again with a warm cache.
 
 mod reader;
 mod sample;

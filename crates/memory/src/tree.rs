@@ -232,7 +232,7 @@ impl Tree {
         }
         inode.attributes.size = size;
         if !user.is_root() {
-            drop_set_ids(&mut inode.attributes);
+            drop_set_ids(user, &mut inode.attributes);
         }
         self.touch(id, true)
     }
@@ -253,7 +253,7 @@ impl Tree {
             *verifier = None;
         }
         if (set.uid.is_some() || set.gid.is_some()) && !attributes.is_dir() {
-            drop_set_ids(attributes);
+            drop_set_ids(user, attributes);
         }
         attributes.uid = set.uid.unwrap_or(attributes.uid);
         attributes.gid = set.gid.unwrap_or(attributes.gid);
@@ -284,8 +284,8 @@ fn split(handle: u128) -> (u64, Id) {
 }
 
 /// Clears set-user-id and set-group-id of a program, as Linux does when its data or owner changes.
-fn drop_set_ids(file: &mut Attributes) {
-    let group = if file.mode & 0o010 != 0 { 0o2000 } else { 0 };
+fn drop_set_ids(user: User<'_>, file: &mut Attributes) {
+    let group = if file.mode & 0o010 != 0 || !user.is_in(file.gid) { 0o2000 } else { 0 };
     file.mode &= !(0o4000 | group);
 }
 
