@@ -216,7 +216,7 @@ impl FileSystem for Memory {
         device: Device,
         set: &SetAttributes,
     ) -> Result<Created> {
-        self.make(caller, directory, name, New::special(User::of(caller), file_type, device), set)
+        self.make(caller, directory, name, New::special(file_type, device), set)
     }
 
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {

@@ -5,7 +5,8 @@ use std::ops::Bound;
 
 use bytes::Bytes;
 use vfs::{
-    CreateHow, Device, Entry, FileType, Listing, Name, ReadDir, Renamed, SetAttributes, Share, Status,
+    Attributes, CreateHow, Device, Entry, FileType, Listing, Name, ReadDir, Renamed, SetAttributes, Share,
+    Status,
 };
 
 use crate::rights::{EXECUTE, READ, User, WRITE, check_values};
@@ -47,13 +48,10 @@ impl New {
         Ok(New::of(FileType::Symlink, Content::Target(Bytes::copy_from_slice(target))))
     }
 
-    /// Only root makes devices.
-    ///
     /// # Errors
-    /// `Perm`; `BadType` for types with an operation of their own.
-    pub(crate) fn special(user: User<'_>, file_type: FileType, device: Device) -> Result<New, Status> {
+    /// `BadType` for types with an operation of their own.
+    pub(crate) fn special(file_type: FileType, device: Device) -> Result<New, Status> {
         match file_type {
-            FileType::Block | FileType::Character if !user.is_root() => Err(Status::Perm),
             FileType::Block | FileType::Character => {
                 Ok(New { device, ..New::of(file_type, Content::Nothing) })
             }
@@ -87,8 +85,8 @@ impl Tree {
         Ok(names.by_name.get(name).map(|(_, id)| *id))
     }
 
-    /// Makes a file. Only root may choose its owner and group; a request of another user for them is ignored,
-    /// as in knfsd.
+    /// Makes a file. Only root makes devices, and only root chooses owner and group; a request of another user
+    /// for them is ignored, as in knfsd.
     pub(crate) fn make(
         &mut self,
         user: User<'_>,
@@ -98,6 +96,9 @@ impl Tree {
         set: &SetAttributes,
     ) -> Result<Id, Status> {
         self.may_enter(user, directory, name)?;
+        if matches!(new.file_type, FileType::Block | FileType::Character) && !user.is_root() {
+            return Err(Status::Perm);
+        }
         check_values(set)?;
         if self.inodes.len() as u64 >= self.options.files_max {
             return Err(Status::NoSpc);
@@ -111,7 +112,7 @@ impl Tree {
                 self.may_link(directory)?;
                 (0o700, 0)
             }
-            Content::Target(target) => (0o777, target.len() as u64),
+            Content::Target(target) => (0, target.len() as u64),
             Content::Nothing => (0o600, 0),
         };
         if size > i64::MAX as u64 {
@@ -123,18 +124,7 @@ impl Tree {
         }
         let mut attributes = self.new_attributes(file_type, set.mode.unwrap_or(mode) & 0o7777);
         (attributes.size, attributes.used, attributes.rdev) = (size, size, device);
-        (attributes.uid, attributes.gid) = (user.uid(), user.gid());
-        if above.mode & 0o2000 != 0 {
-            attributes.gid = above.gid;
-            attributes.mode |= if attributes.is_dir() { 0o2000 } else { 0 };
-        }
-        if user.is_root() {
-            attributes.uid = set.uid.unwrap_or(attributes.uid);
-            attributes.gid = set.gid.unwrap_or(attributes.gid);
-        }
-        if file_type == FileType::Symlink {
-            attributes.mode = mode;
-        }
+        belong(&mut attributes, user, &above, set);
         set_times(&mut attributes, set);
         let id = attributes.fileid;
         self.inodes.insert(id, Inode { attributes, content, lease: None });
@@ -370,6 +360,28 @@ impl Tree {
         }
         let directory = Some(attributes);
         Ok(Listing { entries, verifier: self.verifier(), eof, directory, directory_lease: None })
+    }
+}
+
+/// Decides about owner, group and set-id bits of a new file in the directory `above`.
+fn belong(file: &mut Attributes, user: User<'_>, above: &Attributes, set: &SetAttributes) {
+    (file.uid, file.gid) = (user.uid(), user.gid());
+    match file.file_type {
+        FileType::Symlink => file.mode = 0o777,
+        FileType::Directory => file.mode &= 0o1777,
+        _ => {}
+    }
+    if above.mode & 0o2000 != 0 {
+        file.gid = above.gid;
+        if file.is_dir() {
+            file.mode |= 0o2000;
+        } else if file.mode & 0o010 != 0 && !user.is_in(file.gid) {
+            file.mode &= !0o2000;
+        }
+    }
+    if user.is_root() {
+        file.uid = set.uid.unwrap_or(file.uid);
+        file.gid = set.gid.unwrap_or(file.gid);
     }
 }
 

@@ -18,7 +18,8 @@ pub(crate) type Id = u64;
 
 /// What a file has besides its attributes.
 pub(crate) enum Content {
-    /// A regular file. The verifier is that of the exclusive create that made it, until its data changes.
+    /// A regular file. The verifier is that of the exclusive create that made it, until its data or
+    /// times are set.
     Data { bytes: Vec<u8>, verifier: Option<Verifier> },
     /// A directory.
     Names(Names),
@@ -231,7 +232,7 @@ impl Tree {
         }
         inode.attributes.size = size;
         if !user.is_root() {
-            drop_set_ids(&mut inode.attributes);
+            drop_set_ids(user, &mut inode.attributes);
         }
         self.touch(id, true)
     }
@@ -245,9 +246,14 @@ impl Tree {
             Some(size) => self.store(user, id, size, (0, &[]))?,
             None => self.touch(id, false)?,
         }
-        let attributes = &mut self.inode_mut(id)?.attributes;
+        let Inode { attributes, content, .. } = self.inode_mut(id)?;
+        if let Content::Data { verifier, .. } = content
+            && (set.atime.is_some() || set.mtime.is_some())
+        {
+            *verifier = None;
+        }
         if (set.uid.is_some() || set.gid.is_some()) && !attributes.is_dir() {
-            drop_set_ids(attributes);
+            drop_set_ids(user, attributes);
         }
         attributes.uid = set.uid.unwrap_or(attributes.uid);
         attributes.gid = set.gid.unwrap_or(attributes.gid);
@@ -278,8 +284,8 @@ fn split(handle: u128) -> (u64, Id) {
 }
 
 /// Clears set-user-id and set-group-id of a program, as Linux does when its data or owner changes.
-fn drop_set_ids(file: &mut Attributes) {
-    let group = if file.mode & 0o010 != 0 { 0o2000 } else { 0 };
+fn drop_set_ids(user: User<'_>, file: &mut Attributes) {
+    let group = if file.mode & 0o010 != 0 || !user.is_in(file.gid) { 0o2000 } else { 0 };
     file.mode &= !(0o4000 | group);
 }
 

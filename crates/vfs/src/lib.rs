@@ -1,9 +1,9 @@
 //! The stackable file system interface of Leasehold, after the VFS/vnode split of Sun's NFS (1985).
 //!
 //! One trait, [`FileSystem`], stands between every two layers of the stack. Back ends implement it (`local`,
-//! `client`), layers implement it over another one (`cache`, `arbiter`), fronts consume it (`server`,
-//! `mount`). No front knows which back end it has, and no back end knows which front calls it. Every
-//! operation takes a [`Caller`] downward. Results, [`Lease`]s and their recalls travel upward.
+//! `memory`, `client`), layers implement it over another one (`cache`, `arbiter`), fronts consume it
+//! (`server`, `mount`). No front knows which back end it has, and no back end knows which front calls it.
+//! Every operation takes a [`Caller`] downward. Results, [`Lease`]s and their recalls travel upward.
 //!
 //! The vocabulary is that of NFS: handles, attributes with weak-cache-consistency data, the error names of
 //! RFC 1813 and RFC 8881, opens with owners and share reservations.
