@@ -242,24 +242,9 @@ impl Mounted {
         self.tree.directory.path().join("mount").join(name)
     }
 
-    /// Runs a program as a user. It must end by itself, and say less than a pipe holds.
-    fn run(&self, uid: u32, program: &[&str], at: &Path) -> Output {
-        let uid = uid.to_string();
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups"]).args(program).arg(at);
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let (mut child, began) = (command.spawn().unwrap(), Instant::now());
-        // A program that waits for a request without an answer cannot be killed, so nothing waits for it.
-        while child.try_wait().unwrap().is_none() {
-            assert!(began.elapsed() < BOUND, "{program:?} {} hangs", at.display());
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        child.wait_with_output().unwrap()
-    }
-
     /// The content of a file, or None if it cannot be read.
     fn cat(&self, uid: u32, name: &str) -> Option<Vec<u8>> {
-        let output = self.run(uid, &["cat"], &self.at(name));
+        let output = run(uid, &["cat"], &self.at(name));
         output.status.success().then_some(output.stdout)
     }
 
@@ -268,12 +253,12 @@ impl Mounted {
             if let Some(bytes) = self.cat(STRANGER, "file") {
                 assert!(is_of_the_file(&bytes, lie), "{lie:?}: {}", bytes.escape_ascii());
             }
-            self.run(STRANGER, &["stat"], &self.at("file"));
-            self.run(STRANGER, &["ls", "-l"], &self.at(""));
+            run(STRANGER, &["stat"], &self.at("file"));
+            run(STRANGER, &["ls", "-l"], &self.at(""));
             // A listing without end goes on for as long as the program does. All others end.
             let shell =
                 if lie == Lie::NoEnd { "ls -f \"$0\" | head -n 2000 > /dev/null" } else { "ls -f \"$0\"" };
-            self.run(STRANGER, &["sh", "-c", shell], &self.at("many"));
+            run(STRANGER, &["sh", "-c", shell], &self.at("many"));
         }
     }
 
@@ -300,6 +285,21 @@ impl Mounted {
             assert!(!said.contains("panicked"), "{lie:?}: {said}");
         }
     }
+}
+
+/// Runs a program as a user. It must end by itself, and say less than a pipe holds.
+fn run(uid: u32, program: &[&str], at: &Path) -> Output {
+    let uid = uid.to_string();
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid", &uid, "--regid", &uid, "--clear-groups"]).args(program).arg(at);
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let (mut child, began) = (command.spawn().unwrap(), Instant::now());
+    // A program that waits for a request without an answer cannot be killed, so nothing waits for it.
+    while child.try_wait().unwrap().is_none() {
+        assert!(began.elapsed() < BOUND, "{program:?} {} hangs", at.display());
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
 }
 
 impl Drop for Mounted {

@@ -159,7 +159,7 @@ impl Kept {
             return false;
         }
         self.lies += 1;
-        self.lies % 2 == 0
+        self.lies.is_multiple_of(2)
     }
 
     fn lies_always(&mut self, lie: Lie) -> bool {
@@ -329,7 +329,7 @@ impl Compound<'_> {
     fn sequence(&mut self, args: &nfs4::SequenceArgs) -> Result<Option<Bytes>, Status> {
         let kept = &mut *self.kept;
         let granted = kept.sessions.contains_key(&args.sessionid);
-        if granted && kept.lies_always(Lie::Sessions) && kept.lies % SESSION_REQUESTS == 0 {
+        if granted && kept.lies_always(Lie::Sessions) && kept.lies.is_multiple_of(SESSION_REQUESTS) {
             kept.sessions.clear();
         }
         let slots = self.kept.sessions.get(&args.sessionid).ok_or(Status::BadSession)?;
