@@ -71,7 +71,7 @@ async fn what_is_kept_stays_in_its_account_when_the_file_system_gets_another_id(
     let again = open(&cache, &open_request(&root(), "f", 1, BOTH)).await;
     put(&cache, again, &file, 0, &[2; 100]).await;
     assert_eq!(close(&cache, again).await, Ok(()));
-    bench.end(&cache).await;
+    cache.shutdown().await;
     assert_eq!(bench.origin.contents(&file)[..200], [[2; 100], [1; 100]].concat());
 }
 

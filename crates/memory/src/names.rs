@@ -85,8 +85,8 @@ impl Tree {
         Ok(names.by_name.get(name).map(|(_, id)| *id))
     }
 
-    /// Makes a file. Only root makes devices, and only root chooses owner and group; a request of another user
-    /// for them is ignored, as in knfsd.
+    /// Makes a file. Only root makes devices, and only root chooses owner and group; a request of another
+    /// user for them is ignored, as in knfsd.
     pub(crate) fn make(
         &mut self,
         user: User<'_>,

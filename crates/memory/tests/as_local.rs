@@ -74,7 +74,8 @@ fn operation() -> impl Strategy<Value = Operation> {
     let called = || 0..4_u8;
     // A resent exclusive create has the attributes of the first one.
     let exclusive = || (1..3_u8).prop_map(|byte| (CreateHow::Exclusive([byte; 8]), SetAttributes::default()));
-    // A directory may make a file with several system calls. The kernel then decides about set-group-id twice.
+    // A directory may make a file with several system calls. The kernel then decides about set-group-id
+    // twice.
     let given = || set().prop_map(|set| SetAttributes { mode: set.mode.map(|mode| mode & 0o5777), ..set });
     let create = || {
         prop_oneof![
@@ -151,12 +152,12 @@ impl Side {
         self.handles[number % self.handles.len()]
     }
 
-    fn place(&mut self, handle: Handle) -> Option<usize> {
+    fn place(&mut self, handle: Handle) -> usize {
         let known = self.handles.iter().position(|other| *other == handle);
-        Some(known.unwrap_or_else(|| {
+        known.unwrap_or_else(|| {
             self.handles.push(handle);
             self.handles.len() - 1
-        }))
+        })
     }
 
     async fn apply(&mut self, caller: &Caller, operation: &Operation) -> Result<Seen> {
@@ -183,7 +184,7 @@ impl Side {
         };
         moved(made.directory);
         let attributes = made.node.attributes.unwrap();
-        Ok((self.place(made.node.handle), Some(shape(&attributes)), None, vec![]))
+        Ok((Some(self.place(made.node.handle)), Some(shape(&attributes)), None, vec![]))
     }
 
     async fn other(&mut self, caller: &Caller, operation: &Operation) -> Result<Seen> {
@@ -231,7 +232,7 @@ impl Side {
                 fs.close(caller, opened.id).await?;
                 let granted = Bytes::from(format!("{:?} {}", opened.granted, opened.created));
                 let handle = self.place(opened.handle);
-                Ok((handle, Some(shape(&opened.attributes)), Some(granted), vec![]))
+                Ok((Some(handle), Some(shape(&opened.attributes)), Some(granted), vec![]))
             }
             Operation::List(at) => {
                 let part = ReadDir {
@@ -248,7 +249,7 @@ impl Side {
             }
             Operation::Parent(at) => {
                 let looked = fs.parent(caller, &self.at(*at)).await?;
-                Ok((self.place(looked.node.handle), None, None, vec![]))
+                Ok((Some(self.place(looked.node.handle)), None, None, vec![]))
             }
             _ => unreachable!("done before"),
         }

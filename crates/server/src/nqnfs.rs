@@ -25,6 +25,7 @@ mod objects;
 mod record;
 mod revs;
 #[cfg(any(test, feature = "fuzzing"))]
+#[path = "nqnfs/tests/stage.rs"]
 mod stage;
 
 use std::io;

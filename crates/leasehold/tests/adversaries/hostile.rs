@@ -142,7 +142,7 @@ async fn be_lied_to(fs: &dyn FileSystem, lie: Lie) {
     }
 }
 
-/// What is honest is served, and nobody gets what another user may read.
+/// The layer serves the honest part, and no user gets data that only another user may read.
 async fn be_served(fs: &dyn FileSystem, lie: Lie) {
     for _ in 0..4 {
         assert_eq!(read(fs, &user(STRANGER), "honest").await.as_deref(), Ok(HONEST), "{lie:?}");

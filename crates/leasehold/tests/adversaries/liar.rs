@@ -30,8 +30,8 @@ const CB_PROGRAM: u32 = 0x4000_0000;
 /// Requests that a session lasts for, if the origin lies about sessions.
 const SESSION_REQUESTS: u32 = 4;
 
-/// What the origin lies about. A lie about attributes, data or opens is about `file` alone, and one about
-/// listings about `many` alone.
+/// The subject of a lie of the origin. A lie about attributes, data or opens is about `file` alone, and one
+/// about listings about `many` alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Lie {
     #[default]

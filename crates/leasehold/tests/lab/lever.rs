@@ -17,8 +17,8 @@ use crate::stack;
 const BUILD: &str = "make -s >/dev/null && make -s >/dev/null && make -s clean && make -s >/dev/null
     [ $(./program) = $(cat ANSWER) ]";
 
-/// Attributes stay valid for longer than any build takes. Otherwise a busy machine would add GETATTRs to those
-/// of the opens.
+/// Attributes stay valid for longer than any build takes. Otherwise a busy machine would add GETATTRs to
+/// those of the opens.
 const TIMEOUT: &str = "actimeo=3600";
 
 /// The rows of the table with the procedures that they count. No row may exceed the kernel's.

@@ -2,8 +2,8 @@
 //! of a client.
 //!
 //! As long as the client is honest, a callback gets the result of its own execution alone, no two callbacks
-//! are sent under one sequence id of a slot, and the slots are never out of step. A client may lie. Then each slot still carries one callback at a time, and is free
-//! again once its callback has ended.
+//! are sent under one sequence id of a slot, and the slots are never out of step. A client may lie. Then
+//! each slot still carries one callback at a time, and is free again once its callback has ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 

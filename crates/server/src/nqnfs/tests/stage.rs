@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "the tests and the fuzz target each use a part of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
-#[path = "../../../arbiter/tests/below/mod.rs"]
+#[path = "../../../../arbiter/tests/below/mod.rs"]
 pub mod below;
 
 use std::net::SocketAddr;
