@@ -21,6 +21,8 @@ pub struct Holdings {
     pub write_leases: usize,
     /// Leases held on directories.
     pub directory_leases: usize,
+    /// Opens and changes in flight, and requesters that wait for leases.
+    pub in_flight: usize,
     /// Leases granted so far.
     pub granted: u64,
     /// Leases recalled so far.
@@ -35,6 +37,15 @@ pub struct Holdings {
     pub recall_time_max: Duration,
     /// Questions to holders of write leases so far (CB_GETATTR).
     pub questions: u64,
+}
+
+impl Holdings {
+    /// Is nothing held, and nothing in flight?
+    pub fn is_empty(&self) -> bool {
+        let opens = self.opens + self.locks + self.lock_waiters;
+        let leases = self.read_leases + self.write_leases + self.directory_leases;
+        opens + leases + self.in_flight == 0
+    }
 }
 
 /// A lease that is held.

@@ -33,7 +33,7 @@ use vfs::{Handle, HolderId, LeaseId, LeaseKind, Recall};
 
 use crate::options::{Delegations, Options};
 use files::{Files, Key};
-use grants_in_flight::{GrantsInFlight, Seen};
+use grants_in_flight::GrantsInFlight;
 use terms::Term;
 
 pub use grant::Wanted;
@@ -181,8 +181,6 @@ pub struct Leases {
     /// Files in their quiet period, in the order of its end: no lease is granted on them.
     quiet_files: VecDeque<(Instant, Handle)>,
     grants_in_flight: GrantsInFlight,
-    /// Leases from below with news that arrived out of order.
-    seen: HashMap<LeaseId, Seen>,
     under_of: HashMap<LeaseId, Key>,
     /// Changes in flight by name, whose files are not known yet.
     nameless: usize,
@@ -195,6 +193,8 @@ pub struct Leases {
     termed: usize,
     /// Number of changes in flight.
     under_way: usize,
+    /// Number of requesters that wait for the return of leases.
+    waiting: usize,
     asked_any: Option<Instant>,
     counts: Counts,
     effects: Vec<Effect>,
@@ -216,7 +216,6 @@ impl Leases {
             holders: HashMap::new(),
             quiet_files: VecDeque::new(),
             grants_in_flight: GrantsInFlight::default(),
-            seen: HashMap::new(),
             under_of: HashMap::new(),
             nameless: 0,
             changes: 0,
@@ -225,6 +224,7 @@ impl Leases {
             directories: 0,
             termed: 0,
             under_way: 0,
+            waiting: 0,
             asked_any: None,
             counts: Counts::default(),
             effects: Vec::new(),
@@ -262,13 +262,17 @@ impl Leases {
     /// A requester waits for the return of conflicting leases. Meanwhile no lease is granted on the file.
     pub fn claim(&mut self, handle: &Handle) {
         self.files.entry(handle).claims += 1;
+        self.waiting += 1;
     }
 
     /// The requester does not wait any more.
     pub fn unclaim(&mut self, now: Instant, handle: &Handle) {
         if let Some(file) = self.files.get_mut(handle) {
+            debug_assert!(file.claims > 0, "a requester stops waiting for a file that it did not claim");
             file.claims = file.claims.saturating_sub(1);
         }
+        debug_assert!(self.waiting > 0, "a requester stops waiting that did not wait");
+        self.waiting = self.waiting.saturating_sub(1);
         self.forget_if_unused(now, handle);
     }
 
@@ -282,8 +286,10 @@ impl Leases {
     pub fn end_change(&mut self, now: Instant, handle: &Handle) {
         self.changes += 1;
         if let Some(file) = self.files.get_mut(handle) {
+            debug_assert!(file.changing > 0, "a change of the file ends that did not begin");
             file.changing = file.changing.saturating_sub(1);
         }
+        debug_assert!(self.under_way > 0, "a change ends that did not begin");
         self.under_way = self.under_way.saturating_sub(1);
         self.wrote(now, handle);
         self.forget_if_unused(now, handle);
@@ -297,6 +303,7 @@ impl Leases {
     /// Such a change has ended, or its file is known.
     pub fn end_nameless_change(&mut self) {
         self.changes += 1;
+        debug_assert!(self.nameless > 0, "a change of an unknown file ends that did not begin");
         self.nameless = self.nameless.saturating_sub(1);
     }
 
@@ -394,6 +401,11 @@ impl Leases {
     /// Number of leases held on directories.
     pub fn directories(&self) -> usize {
         self.directories
+    }
+
+    /// Number of changes, opens and waiting requesters in flight.
+    pub fn in_flight(&self) -> usize {
+        self.under_way + self.nameless + self.waiting + self.grants_in_flight.calls().len()
     }
 
     /// The counters since the start.

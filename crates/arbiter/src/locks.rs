@@ -5,15 +5,12 @@
 //! waiter. The waiter is notified once, when a release has removed the conflict. Then it asks again, in
 //! competition with other requesters.
 
-mod ranges;
-
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
 
 use tokio::time::Instant;
+use vfs::locks::{LockRange, LockRanges, first_conflict, is_range};
 use vfs::{Handle, HolderId, Lock, OpenId, Owner, Status};
-
-use ranges::{Range, Ranges};
 
 /// Limit of ranges of one owner on one file.
 const RANGES_PER_OWNER_MAX: usize = 16_384;
@@ -37,7 +34,7 @@ pub enum Outcome {
 
 /// The owner's locks in the range before, for [`Locks::undo`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Before(Ranges);
+pub struct Before(Vec<LockRange>);
 
 /// A notification to a waiter: its lock would be granted now.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,7 +57,7 @@ struct Waiter {
 /// The locks of one owner on one file.
 #[derive(Debug, Default)]
 struct Owned {
-    ranges: Ranges,
+    ranges: LockRanges,
     /// The opens through which they were taken.
     through: Vec<OpenId>,
 }
@@ -73,11 +70,7 @@ struct File {
 
 impl File {
     fn conflict(&self, lock: &Lock) -> Option<Lock> {
-        let others = self.owners.iter().filter(|(owner, _)| **owner != lock.owner);
-        let (owner, range) = others
-            .filter_map(|(owner, owned)| Some((owner, owned.ranges.conflict(lock)?)))
-            .min_by_key(|(owner, range)| (range.start, *owner))?;
-        Some(range.lock(owner))
+        first_conflict(self.owners.iter().map(|(owner, owned)| (owner, &owned.ranges)), lock)
     }
 
     /// Removes the waiters that can have their lock now, in the order of their requests.
@@ -127,9 +120,9 @@ impl Locks {
         if owned.ranges.len() >= RANGES_PER_OWNER_MAX {
             return Err(Status::Delay);
         }
-        let before = owned.ranges.within(lock.offset, lock.end());
+        let before = owned.ranges.within(LockRange::of(lock)).collect();
         let count = owned.ranges.len();
-        owned.ranges.set(lock.offset, lock.end(), Some(lock.kind));
+        owned.ranges.lock(LockRange::of(lock));
         self.held = self.held + owned.ranges.len() - count;
         if !owned.through.contains(&open) {
             owned.through.push(open);
@@ -143,10 +136,8 @@ impl Locks {
     /// Restores a range to its state before a lock that the layer below refused.
     pub fn undo(&mut self, now: Instant, handle: &Handle, lock: &Lock, before: &Before) -> Vec<Notice> {
         self.change(now, handle, &lock.owner, |ranges| {
-            ranges.set(lock.offset, lock.end(), None);
-            for range in before.0.iter() {
-                ranges.set(range.start, range.end, Some(range.kind));
-            }
+            ranges.unlock(lock.offset, lock.end());
+            before.0.iter().for_each(|range| ranges.lock(*range));
         })
     }
 
@@ -163,7 +154,7 @@ impl Locks {
     ) -> Result<Vec<Notice>, Status> {
         check_range(offset, length)?;
         let end = offset.saturating_add(length);
-        Ok(self.change(now, handle, owner, |ranges| ranges.set(offset, end, None)))
+        Ok(self.change(now, handle, owner, |ranges| ranges.unlock(offset, end)))
     }
 
     /// Releases all locks on a file by owners that locked through `open`, which ends. Returns the waiters
@@ -174,7 +165,7 @@ impl Locks {
         let owners: Vec<Owner> = through.map(|(owner, _)| owner.clone()).collect();
         owners
             .iter()
-            .flat_map(|owner| self.change(now, handle, owner, |ranges| ranges.set(0, u64::MAX, None)))
+            .flat_map(|owner| self.change(now, handle, owner, |ranges| ranges.unlock(0, u64::MAX)))
             .collect()
     }
 
@@ -245,7 +236,7 @@ impl Locks {
         now: Instant,
         handle: &Handle,
         owner: &Owner,
-        change: impl FnOnce(&mut Ranges),
+        change: impl FnOnce(&mut LockRanges),
     ) -> Vec<Notice> {
         let Some(file) = self.files.get_mut(handle) else { return Vec::new() };
         if let Some(owned) = file.owners.get_mut(owner) {
@@ -275,15 +266,7 @@ impl Locks {
 }
 
 fn check_range(offset: u64, length: u64) -> Result<(), Status> {
-    let fits = length == u64::MAX || offset.checked_add(length).is_some();
-    if length != 0 && fits { Ok(()) } else { Err(Status::Inval) }
-}
-
-impl Range {
-    fn lock(&self, owner: &Owner) -> Lock {
-        let length = if self.end == u64::MAX { u64::MAX } else { self.end - self.start };
-        Lock { owner: owner.clone(), kind: self.kind, offset: self.start, length }
-    }
+    if is_range(offset, length) { Ok(()) } else { Err(Status::Inval) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use vfs::{Handle, HolderId, OpenId, Owner, Share, Status};
+use vfs::{Combinations, Handle, HolderId, OpenId, Owner, Share, Shares, Status};
 
 /// Limit of opens of one file; a front's own limits are lower.
 const OPENS_PER_FILE_MAX: usize = 65_536;
@@ -18,10 +18,8 @@ pub struct Opening {
     pub holder: Option<HolderId>,
     /// The open-owner.
     pub owner: Owner,
-    /// The requested access.
-    pub access: Share,
-    /// The access denied to others.
-    pub deny: Share,
+    /// The requested access, and the access denied to others.
+    pub shares: Shares,
 }
 
 /// The opens of a file by other holders.
@@ -42,8 +40,8 @@ struct HeldOpen {
 }
 
 impl HeldOpen {
-    fn denies(&self, other: &Opening) -> bool {
-        self.opening.deny.intersects(other.access) || self.opening.access.intersects(other.deny)
+    fn denies_any(&self) -> bool {
+        !self.opening.shares.deny.is_empty()
     }
 
     fn is_of(&self, other: &Opening) -> bool {
@@ -51,43 +49,15 @@ impl HeldOpen {
     }
 }
 
-/// The unions of all subsets of the shares that an open was made and extended with. A downgrade may name
-/// any of these (RFC 8881, section 18.18.3). One bit for each of the sixteen.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Combinations(u16);
-
-impl Combinations {
-    fn index(access: Share, deny: Share) -> u16 {
-        u16::from(access.bits() | deny.bits() << 2)
-    }
-
-    fn contains(self, access: Share, deny: Share) -> bool {
-        self.0 & (1 << Combinations::index(access, deny)) != 0
-    }
-
-    fn add(&mut self, access: Share, deny: Share) {
-        let new = Combinations::index(access, deny);
-        let unions =
-            (0..16).filter(|old| self.0 & (1 << old) != 0).fold(1 << new, |all, old| all | 1 << (old | new));
-        self.0 |= unions;
-    }
-
-    /// Removes the combinations that exceed this share.
-    fn narrow(&mut self, access: Share, deny: Share) {
-        let complete = Combinations::index(access, deny);
-        self.0 &= (0..16).filter(|part| part & !complete == 0).fold(0, |all, part| all | 1 << part);
-    }
-}
-
 /// The opens of all files.
 #[derive(Debug, Default)]
-pub struct Shares {
+pub struct ShareTable {
     files: HashMap<Handle, Vec<HeldOpen>>,
     opens: HashMap<OpenId, Handle>,
     denying: usize,
 }
 
-impl Shares {
+impl ShareTable {
     /// Enters an open under `id`, or extends the open of the same holder and owner. Returns the id of the
     /// open.
     ///
@@ -101,30 +71,29 @@ impl Shares {
             if held.len() >= OPENS_PER_FILE_MAX {
                 return Err(Status::Delay);
             }
-            self.denying += usize::from(!opening.deny.is_empty());
-            let mut had = Combinations::default();
-            had.add(opening.access, opening.deny);
-            held.push(HeldOpen { id, opening, had });
+            let had = [opening.shares].into_iter().collect();
+            let open = HeldOpen { id, opening, had };
+            self.denying += usize::from(open.denies_any());
+            held.push(open);
             self.opens.insert(id, *handle);
             return Ok(id);
         };
-        let denied = !mine.opening.deny.is_empty();
-        mine.had.add(opening.access, opening.deny);
-        mine.opening.access |= opening.access;
-        mine.opening.deny |= opening.deny;
-        self.denying += usize::from(!denied && !mine.opening.deny.is_empty());
+        let denied = mine.denies_any();
+        mine.had.add(opening.shares);
+        mine.opening.shares = mine.opening.shares.union(opening.shares);
+        self.denying += usize::from(!denied && mine.denies_any());
         Ok(mine.id)
     }
 
     /// Could this open be entered now? Denials of the same owner count too (RFC 7530, section 9.9).
     ///
     /// # Errors
-    /// As [`Shares::open`].
+    /// As [`ShareTable::open`].
     pub fn check(&self, handle: &Handle, opening: &Opening) -> Result<(), Status> {
-        if opening.access.is_empty() {
+        if opening.shares.access.is_empty() {
             return Err(Status::Inval);
         }
-        let denied = self.held(handle).iter().any(|held| held.denies(opening));
+        let denied = self.held(handle).iter().any(|held| held.opening.shares.conflicts(opening.shares));
         if denied { Err(Status::ShareDenied) } else { Ok(()) }
     }
 
@@ -132,17 +101,17 @@ impl Shares {
     ///
     /// # Errors
     /// `BadStateId` if there is no such open; `Inval` if it never had that share.
-    pub fn downgrade(&mut self, id: OpenId, access: Share, deny: Share) -> Result<(), Status> {
+    pub fn downgrade(&mut self, id: OpenId, shares: Shares) -> Result<(), Status> {
         let handle = self.opens.get(&id).ok_or(Status::BadStateId)?;
         let held = self.files.get_mut(handle).ok_or(Status::ServerFault)?;
         let open = held.iter_mut().find(|open| open.id == id).ok_or(Status::ServerFault)?;
-        let narrower = open.opening.access.contains(access) && open.opening.deny.contains(deny);
-        if !narrower || !open.had.contains(access, deny) {
+        if !open.had.allows(shares) {
             return Err(Status::Inval);
         }
-        self.denying -= usize::from(!open.opening.deny.is_empty() && deny.is_empty());
-        (open.opening.access, open.opening.deny) = (access, deny);
-        open.had.narrow(access, deny);
+        let denied = open.denies_any();
+        open.opening.shares = shares;
+        open.had.narrow(shares);
+        self.denying -= usize::from(denied && !open.denies_any());
         Ok(())
     }
 
@@ -155,7 +124,7 @@ impl Shares {
         if let Some(held) = self.files.get_mut(&handle) {
             if let Some(at) = held.iter().position(|open| open.id == id) {
                 let open = held.swap_remove(at);
-                self.denying -= usize::from(!open.opening.deny.is_empty());
+                self.denying -= usize::from(open.denies_any());
             }
             if held.is_empty() {
                 self.files.remove(&handle);
@@ -171,7 +140,8 @@ impl Shares {
     /// `ShareDenied` if an open denies it.
     pub fn admit(&self, handle: &Handle, share: Share, except: Option<HolderId>) -> Result<(), Status> {
         let counts = |open: &&HeldOpen| except.is_none() || open.opening.holder != except;
-        let denied = self.held(handle).iter().filter(counts).any(|open| open.opening.deny.intersects(share));
+        let denied =
+            self.held(handle).iter().filter(counts).any(|open| open.opening.shares.deny.intersects(share));
         if denied { Err(Status::ShareDenied) } else { Ok(()) }
     }
 
@@ -183,7 +153,7 @@ impl Shares {
     pub fn admit_open(&self, handle: &Handle, id: OpenId, share: Share) -> Result<(), Status> {
         match self.held(handle).iter().find(|open| open.id == id) {
             None => Err(Status::BadStateId),
-            Some(open) if share == Share::READ || open.opening.access.contains(share) => Ok(()),
+            Some(open) if share == Share::READ || open.opening.shares.access.contains(share) => Ok(()),
             Some(_) => Err(Status::OpenMode),
         }
     }
@@ -200,7 +170,7 @@ impl Shares {
             self.held(handle).iter().filter(|open| holder.is_none() || open.opening.holder != holder);
         others.fold(Others::default(), |all, open| Others {
             open: true,
-            write: all.write || open.opening.access.contains(Share::WRITE),
+            write: all.write || open.opening.shares.access.contains(Share::WRITE),
         })
     }
 

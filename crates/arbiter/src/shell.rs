@@ -26,7 +26,7 @@ use crate::held::{HeldLease, Holdings};
 use crate::leases::{Effect, Leases};
 use crate::locks::{Locks, Notice};
 use crate::options::{Delegations, Options};
-use crate::shares::Shares;
+use crate::shares::ShareTable;
 
 pub(crate) use attributes::Asked;
 pub(crate) use changes::Victims;
@@ -38,7 +38,7 @@ const CALLBACKS_MAX: usize = 1024;
 
 /// All state behind the lock.
 pub(crate) struct State {
-    pub(crate) shares: Shares,
+    pub(crate) shares: ShareTable,
     pub(crate) locks: Locks,
     pub(crate) leases: Leases,
     /// The opens at the layer below, for each open of a client.
@@ -91,7 +91,7 @@ impl Shell {
     pub(crate) fn new(below: Arc<dyn FileSystem>, options: Options) -> Shell {
         let (up, callbacks) = mpsc::channel(CALLBACKS_MAX);
         let state = State {
-            shares: Shares::default(),
+            shares: ShareTable::default(),
             locks: Locks::default(),
             leases: Leases::new(&options),
             below: HashMap::new(),
@@ -141,6 +141,7 @@ impl Shell {
             read_leases: state.leases.len() - state.leases.writes() - state.leases.directories(),
             write_leases: state.leases.writes(),
             directory_leases: state.leases.directories(),
+            in_flight: state.leases.in_flight(),
             granted: counts.granted,
             recalls: counts.recalled,
             returned: counts.returned,

@@ -22,14 +22,12 @@ use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use vfs::{
     AdoptedLease, AdoptedOpen, Caller, Handle, Lease, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened,
-    Result, Share, Status,
+    Result, Share, Shares, Status,
 };
 
 use crate::core::Core;
 use crate::filesystem::lock::keeps_locks;
-use crate::filesystem::open::shares_of;
 use crate::lease::{Early, HeldLease};
-use crate::opens::Shares;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 
@@ -72,22 +70,22 @@ impl Core {
         let vouched = self.vouched_for(&adopted.leases);
         for lease in &adopted.leases {
             let vouched = vouched.contains(&lease.handle);
-            let object = self.table.get(&lease.handle, || self.load_as(&lease.handle, vouched));
+            let object = self.memory.table().get(&lease.handle, || self.load_as(&lease.handle, vouched));
             if vouched && !self.with(&object, |state| state.is_vouched()) {
                 // The index records a lease for an entry that it no longer has.
                 self.unvouch(&lease.handle);
             }
             self.adopt_lease(&object, lease);
-            self.adopting.objects.lock().push(object);
+            self.origin.adopting().objects.lock().push(object);
         }
         for open in adopted.opens {
             let object = self.glance(&open.handle);
             self.adopt_open(&object, open);
-            self.adopting.objects.lock().push(object);
+            self.origin.adopting().objects.lock().push(object);
         }
-        let any = !self.adopting.objects.lock().is_empty();
-        self.adopting.any.store(any, Ordering::Release);
-        if self.leases.len() > self.options.leases_max {
+        let any = !self.origin.adopting().objects.lock().is_empty();
+        self.origin.adopting().any.store(any, Ordering::Release);
+        if self.origin.leases().len() > self.options.leases_max {
             self.trim_leases(self.options.leases_max);
         }
     }
@@ -100,7 +98,7 @@ impl Core {
         let mut vouched = std::collections::HashSet::new();
         let mut from = Vec::new();
         loop {
-            let page = self.index.scan(Table::Leases, &[], &from, PAGE);
+            let page = self.disk.index().scan(Table::Leases, &[], &from, PAGE);
             let Some((last, _)) = page.last() else { return vouched };
             from.clone_from(last);
             from.push(0);
@@ -114,12 +112,12 @@ impl Core {
                     _ => batch.remove(Table::Leases, key),
                 }
             }
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
         }
     }
 
     fn adopt_lease(&self, object: &Arc<Object>, adopted: &AdoptedLease) {
-        let above = self.leases.name();
+        let above = self.origin.leases().name();
         let lease = Lease {
             id: adopted.id,
             kind: adopted.kind,
@@ -128,7 +126,7 @@ impl Core {
             space_limit: Lease::NO_SPACE_LIMIT,
         };
         if matches!(
-            self.leases.put(lease.id, above, lease.kind, object),
+            self.origin.leases().put(lease.id, above, lease.kind, object),
             Some(Early::Revoked | Early::Returned)
         ) {
             return;
@@ -141,25 +139,23 @@ impl Core {
     }
 
     fn adopt_open(&self, object: &Arc<Object>, open: AdoptedOpen) {
-        let shares = Shares { access: open.access, deny: open.deny };
         let caller = Caller { principal: open.principal, ..Caller::machine() };
-        let had = open.had.into_iter().map(|(access, deny)| Shares { access, deny }).collect();
         self.with(object, |state| {
-            state.opens.adopt(open.id, shares, caller, had);
-            open.locks.into_iter().for_each(|lock| state.locks.adopt(lock));
+            state.held.opens.adopt(open.id, open.shares, caller, open.had);
+            open.locks.into_iter().for_each(|lock| state.held.locks.adopt(lock));
         });
     }
 
     /// Reclaims an open that a client held before. Succeeds if the origin has held an open that covers it
     /// since then.
     pub async fn reclaim_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let over = self.adopting.over.load(Ordering::Acquire);
-        if over || !self.adopting.any.load(Ordering::Acquire) {
+        let over = self.origin.adopting().over.load(Ordering::Acquire);
+        if over || !self.origin.adopting().any.load(Ordering::Acquire) {
             return Err(Status::NoGrace.into());
         }
         let object = self.object(&request.handle);
-        let shares = shares_of(request);
-        let was_open = self.with(&object, |state| state.opens.was_open(shares));
+        let shares = request.shares();
+        let was_open = self.with(&object, |state| state.held.opens.was_open(shares));
         let usage = if was_open { self.use_open_in_turn(&object, shares).await } else { None };
         // Keeps the open at the origin from being closed meanwhile.
         let Some(_usage) = usage else { return Err(Status::ReclaimBad.into()) };
@@ -170,7 +166,7 @@ impl Core {
             None => self.fresh(caller, &object, arrived).await?,
         };
         self.with(&object, |state| {
-            if !state.opens.was_open(shares) {
+            if !state.held.opens.was_open(shares) {
                 return Err(Status::ReclaimBad.into());
             }
             self.counters.opens_shared.bump();
@@ -187,12 +183,12 @@ impl Core {
         open: OpenId,
         lock: &Lock,
     ) -> Result<Locked> {
-        if self.adopting.over.load(Ordering::Acquire) {
+        if self.origin.adopting().over.load(Ordering::Acquire) {
             return Err(Status::NoGrace.into());
         }
         let (held, alone) = self.with(object, |state| {
-            let held = state.locks.reclaim(open, lock);
-            (held, keeps_locks(state) && state.lease.as_ref().is_some_and(|lease| lease.adopted))
+            let held = state.held.locks.reclaim(open, lock);
+            (held, keeps_locks(state) && state.held.lease.as_ref().is_some_and(|lease| lease.adopted))
         });
         if held {
             return Ok(Locked::Granted);
@@ -209,16 +205,16 @@ impl Core {
 
     /// Ends the reclaim phase: gives up everything that no client has reclaimed.
     pub async fn end_reclaim(&self) {
-        self.adopting.over.store(true, Ordering::Release);
-        self.adopting.ended.notify_waiters();
-        let objects = std::mem::take(&mut *self.adopting.objects.lock());
+        self.origin.adopting().over.store(true, Ordering::Release);
+        self.origin.adopting().ended.notify_waiters();
+        let objects = std::mem::take(&mut *self.origin.adopting().objects.lock());
         let mut unlocks = JoinSet::new();
         for object in objects {
             if unlocks.len() >= AT_ONCE {
                 unlocks.join_next().await;
             }
             let Some(core) = self.share() else { return };
-            let locked = self.with(&object, |state| !state.locks.is_empty());
+            let locked = self.with(&object, |state| !state.held.locks.is_empty());
             if locked {
                 unlocks.spawn(async move { core.unlock_adopted(&object).await });
             } else {
@@ -234,8 +230,8 @@ impl Core {
         drop(object.locking.lock().await);
         let usage = self.use_open_in_turn(object, Shares::from(Share::empty())).await;
         let (locks, caller) = self.with(object, |state| {
-            let caller = state.opens.upstream().map(|upstream| upstream.caller.clone());
-            (state.locks.take_adopted(), caller)
+            let caller = state.held.opens.upstream().map(|upstream| upstream.caller.clone());
+            (state.held.locks.take_adopted(), caller)
         });
         if let (Some(usage), Some(caller)) = (usage, caller) {
             for lock in locks {
@@ -255,10 +251,10 @@ impl Core {
         let Some(core) = self.share() else { return };
         let unused = |object: &Arc<Object>| {
             self.with(object, |state| {
-                state.lease.is_some() && !state.opens.is_local() && state.locks.is_empty()
+                state.held.lease.is_some() && !state.held.opens.is_local() && state.held.locks.is_empty()
             })
         };
-        let objects = self.leases.all().into_iter().filter(unused).collect();
+        let objects = self.origin.leases().all().into_iter().filter(unused).collect();
         let _ = tokio::time::timeout(RETURN_ALL_WAIT, core.return_all(objects)).await;
     }
 
@@ -272,7 +268,7 @@ impl Core {
         if let Some(id) = state.vouch() {
             let mut batch = Batch::default();
             batch.put(Table::Leases, object.handle.as_bytes().to_vec(), id.0.to_be_bytes().to_vec());
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
         }
     }
 
@@ -280,8 +276,8 @@ impl Core {
     pub fn unvouch(&self, handle: &Handle) {
         let mut batch = Batch::default();
         batch.remove(Table::Leases, handle.as_bytes().to_vec());
-        self.index.commit(batch);
-        if self.index.is_untrue() && self.leases.len() > 0 {
+        self.disk.index().commit(batch);
+        if self.disk.index().is_untrue() && self.origin.leases().len() > 0 {
             // The record can no longer be removed, so no lease may be held that it could name.
             self.trim_leases(0);
         }

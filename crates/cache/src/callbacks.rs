@@ -13,8 +13,11 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use vfs::grants::GrantNumber;
 use vfs::{
     Callback, Callbacks, Caller, DelayedAttributes, LeaseId, Lock, LockRequest, Locked, OpenId, Query,
     Recall, Times,
@@ -35,6 +38,26 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(1);
 /// Leases that are being returned at a time.
 const RETURNS_MAX: usize = 32;
+/// The largest number of callbacks queued for the layer above.
+const CALLBACKS_MAX: usize = 1024;
+
+/// A call in flight that may bring a lease. The caller drops it when the result is recorded.
+#[must_use]
+pub struct GrantInFlight<'a> {
+    core: &'a Core,
+    number: GrantNumber,
+}
+
+impl Drop for GrantInFlight<'_> {
+    fn drop(&mut self) {
+        for lost in self.core.origin.leases().end_grant(self.number) {
+            self.core.return_unknown(lost);
+        }
+        if self.core.origin.leases().len() > self.core.options.leases_max {
+            self.core.trim_leases(self.core.options.leases_max);
+        }
+    }
+}
 
 /// Handles the callbacks from the layer below, for as long as the cache exists.
 pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
@@ -44,16 +67,52 @@ pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
     }
 }
 
+/// The way to the layer above: callbacks, if that layer listens.
+#[derive(Debug)]
+pub struct Above {
+    sender: mpsc::Sender<Callback>,
+    stream: Mutex<Option<Callbacks>>,
+}
+
+impl Default for Above {
+    fn default() -> Above {
+        let (sender, stream) = mpsc::channel(CALLBACKS_MAX);
+        Above { sender, stream: Mutex::new(Some(stream)) }
+    }
+}
+
+impl Above {
+    /// The stream of callbacks. Only the first caller gets it.
+    pub fn take_callbacks(&self) -> Option<Callbacks> {
+        self.stream.lock().take()
+    }
+
+    /// Whether the layer above listens.
+    pub fn is_heard(&self) -> bool {
+        self.stream.lock().is_none() && !self.sender.is_closed()
+    }
+
+    /// Sends a callback, and waits while the queue is full. It is lost if the layer above has gone.
+    async fn send(&self, callback: Callback) {
+        let _ = self.sender.send(callback).await;
+    }
+
+    /// Sends a callback, unless the queue is full.
+    fn try_send(&self, callback: Callback) {
+        let _ = self.sender.try_send(callback);
+    }
+}
+
 impl Core {
     async fn on_callback(&self, callback: Callback) {
         match callback {
-            Callback::Recall(recall) => match self.leases.find(recall.id, Early::Recall(recall)) {
+            Callback::Recall(recall) => match self.origin.leases().find(recall.id, Early::Recall(recall)) {
                 Ok(Some(object)) => self.start_recall(&object, recall),
                 Ok(None) => {}
                 Err(()) => self.return_unknown(recall.id),
             },
             Callback::Revoked { id, .. } => {
-                if let Ok(Some(object)) = self.leases.find(id, Early::Revoked) {
+                if let Ok(Some(object)) = self.origin.leases().find(id, Early::Revoked) {
                     self.revoked(&object, id).await;
                 }
             }
@@ -65,13 +124,18 @@ impl Core {
 
     /// Passes a callback to the layer above, if that listens.
     async fn tell_above(&self, callback: Callback) {
-        if self.is_heard() {
-            let _ = self.above.send(callback).await;
+        if self.above.is_heard() {
+            self.above.send(callback).await;
         }
     }
 
+    /// A call that may bring a lease is about to be sent.
+    pub fn begin_grant(&self) -> GrantInFlight<'_> {
+        GrantInFlight { core: self, number: self.origin.leases().begin_grant() }
+    }
+
     /// Returns a lease that no object here has.
-    pub fn return_unknown(&self, id: LeaseId) {
+    fn return_unknown(&self, id: LeaseId) {
         let Some(core) = self.share() else { return };
         tokio::spawn(async move {
             core.counters.returned.bump();
@@ -103,34 +167,34 @@ impl Core {
     /// when the reclaim phase is over.
     async fn wait_for_believers(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let adopted = |lease: &HeldLease| lease.id == id && lease.adopted;
-        if self.with(object, |state| state.lease.as_ref().is_some_and(adopted)) {
-            let _ = tokio::time::timeout_at(deadline, self.adopting.ended()).await;
+        if self.with(object, |state| state.held.lease.as_ref().is_some_and(adopted)) {
+            let _ = tokio::time::timeout_at(deadline, self.origin.adopting().ended()).await;
         }
     }
 
     /// Recalls the lease of a file from the layer above, which has until the deadline.
     async fn call_in(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let given = self.with(object, |state| {
-            let lease = state.lease.as_mut().filter(|lease| lease.id == id)?;
+            let lease = state.held.lease.as_mut().filter(|lease| lease.id == id)?;
             lease.recalled = true;
             lease.given.then(|| (lease.above, lease.returned.clone()))
         });
         // If the layer above does not listen any more, it relies on nothing.
-        let Some((id, returned)) = given.filter(|_| self.is_heard()) else { return };
+        let Some((id, returned)) = given.filter(|_| self.above.is_heard()) else { return };
         let handle = object.handle;
         let wait = async {
             self.tell_above(Callback::Recall(Recall { id, handle, keep: None, deadline })).await;
             loop {
                 let notified = returned.notified();
                 let still = |lease: &HeldLease| lease.above == id && lease.given;
-                if !self.with(object, |state| state.lease.as_ref().is_some_and(still)) {
+                if !self.with(object, |state| state.held.lease.as_ref().is_some_and(still)) {
                     break;
                 }
                 notified.await;
             }
         };
         if tokio::time::timeout_at(deadline, wait).await.is_err() {
-            let _ = self.above.try_send(Callback::Revoked { id, handle });
+            self.above.try_send(Callback::Revoked { id, handle });
         }
     }
 
@@ -150,11 +214,11 @@ impl Core {
     async fn give_back(&self, object: &Arc<Object>, id: LeaseId) {
         let mine = |lease: &&mut HeldLease| lease.id == id;
         self.with(object, |state| {
-            state.lease.iter_mut().filter(mine).for_each(|lease| lease.recalled = true);
+            state.held.lease.iter_mut().filter(mine).for_each(|lease| lease.recalled = true);
         });
         self.tell_locks(object).await;
         let lease = self.with(object, |state| {
-            state.lease.as_ref().filter(|lease| lease.id == id)?;
+            state.held.lease.as_ref().filter(|lease| lease.id == id)?;
             self.drop_lease(state)
         });
         let Some(lease) = lease else { return };
@@ -162,13 +226,13 @@ impl Core {
         if let Err(error) = self.below.returned(&Caller::machine(), lease.id).await {
             tracing::debug!("return of the lease on {}: {error}", object.handle);
         }
-        self.leases.forget(lease.id);
+        self.origin.leases().forget(lease.id);
     }
 
     /// Ends a lease here. The caller has the state locked, so that a grant that crosses the return notices.
     fn drop_lease(&self, state: &mut ObjectState) -> Option<HeldLease> {
         let lease = state.end_lease(&self.policy)?;
-        self.leases.take(lease.id, lease.above);
+        self.origin.leases().take(lease.id, lease.above);
         Some(lease)
     }
 
@@ -177,12 +241,13 @@ impl Core {
         let _locking = object.locking.lock().await;
         while !self.keeps_locks_alone() {
             let next = self.with(object, |state| {
-                let upstream = state.opens.upstream().map(|upstream| (upstream.id, upstream.caller.clone()));
-                state.locks.untold().map(|held| (held.lock.clone(), upstream))
+                let upstream =
+                    state.held.opens.upstream().map(|upstream| (upstream.id, upstream.caller.clone()));
+                state.held.locks.untold().map(|held| (held.lock.clone(), upstream))
             });
             let Some((lock, upstream)) = next else { return };
             let Some((id, caller)) = upstream else {
-                self.with(object, |state| state.locks.tell(&lock, false));
+                self.with(object, |state| state.held.locks.tell(&lock, false));
                 tracing::warn!("a lock on {} is lost: there is no open to take it under", object.handle);
                 continue;
             };
@@ -200,7 +265,7 @@ impl Core {
                     false
                 }
             };
-            match (self.with(object, |state| state.locks.tell(&lock, granted)), granted) {
+            match (self.with(object, |state| state.held.locks.tell(&lock, granted)), granted) {
                 (true, false) => tracing::warn!("a lock on {} is lost: the origin refuses it", object.handle),
                 (false, true) => self.untell(object, (id, &caller), &lock).await,
                 _ => {}
@@ -212,7 +277,7 @@ impl Core {
     /// same owner, which was in flight before, has replaced it. Unlocks the parts that the owner no longer
     /// holds.
     async fn untell(&self, object: &Arc<Object>, (id, caller): (OpenId, &Caller), lock: &Lock) {
-        for part in self.with(object, |state| state.locks.tell_again(lock)) {
+        for part in self.with(object, |state| state.held.locks.tell_again(lock)) {
             self.counters.lock.bump();
             if let Err(error) = self.below.unlock(caller, id, &lock.owner, part).await {
                 self.lose_open(object, id, &error);
@@ -223,11 +288,11 @@ impl Core {
     async fn revoked(&self, object: &Arc<Object>, id: LeaseId) {
         self.counters.revoked.bump();
         let lease = self.with(object, |state| {
-            state.lease.as_ref().filter(|lease| lease.id == id)?;
+            state.held.lease.as_ref().filter(|lease| lease.id == id)?;
             self.drop_lease(state)
         });
         let Some(lease) = lease else { return };
-        self.leases.forget(id);
+        self.origin.leases().forget(id);
         lease.returned.notify_one();
         if lease.given {
             self.tell_above(Callback::Revoked { id: lease.above, handle: object.handle }).await;
@@ -239,13 +304,13 @@ impl Core {
     /// state with the delayed writes, unless the layer above knows better. If there are delayed times that
     /// the origin would not show, the cache does not answer, and the origin recalls the lease.
     async fn on_query(&self, query: Query) {
-        let Some(object) = self.leases.holder(query.id) else { return };
+        let Some(object) = self.origin.leases().holder(query.id) else { return };
         let (held, above) = self.with(&object, |state| {
-            let above = state.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
+            let above = state.held.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
             (made_of(state, query.times), above)
         });
         // If writes are delayed here, the layer above does not know more.
-        match (above.filter(|_| self.is_heard() && self.delayed.is_none()), held) {
+        match (above.filter(|_| self.above.is_heard() && self.delayed.is_none()), held) {
             (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,
             (None, Some(held)) => drop(query.answer.send(held)),
             (None, None) => {}
@@ -255,7 +320,7 @@ impl Core {
     /// Returns the least recently used leases beyond `keep`.
     pub fn trim_leases(&self, keep: usize) {
         let Some(core) = self.share() else { return };
-        let surplus = self.leases.beyond(keep);
+        let surplus = self.origin.leases().beyond(keep);
         tokio::spawn(async move { core.return_all(surplus).await });
     }
 
@@ -274,7 +339,7 @@ impl Core {
 
     /// Returns the lease of a file, if it has one.
     pub async fn return_lease(&self, object: &Arc<Object>) {
-        let id = self.with(object, |state| state.lease.as_ref().map(|lease| lease.id));
+        let id = self.with(object, |state| state.held.lease.as_ref().map(|lease| lease.id));
         let Some(id) = id else { return };
         self.call_in(object, id, Instant::now() + PATIENCE).await;
         self.send_before(object, Instant::now() + PATIENCE).await;
@@ -284,9 +349,9 @@ impl Core {
 
     /// The layer above has returned a lease.
     pub fn returned_above(&self, id: LeaseId) {
-        let Some(object) = self.leases.find_above(id) else { return };
+        let Some(object) = self.origin.leases().find_above(id) else { return };
         self.with(&object, |state| {
-            if let Some(lease) = state.lease.as_mut().filter(|lease| lease.above == id) {
+            if let Some(lease) = state.held.lease.as_mut().filter(|lease| lease.above == id) {
                 lease.given = false;
                 lease.returned.notify_one();
             }
@@ -298,7 +363,7 @@ impl Core {
     pub fn lost_its_name(&self, object: &Arc<Object>) {
         let useless = self.with(object, |state| {
             state.unlinked = true;
-            is_useless(state) && state.opens.upstream().is_none()
+            is_useless(state) && state.held.opens.upstream().is_none()
         });
         match self.share().filter(|_| useless) {
             Some(core) => {
@@ -314,7 +379,7 @@ impl Core {
 /// the answer. `None` if the answer would not tell everything.
 fn made_of(state: &ObjectState, shown: bool) -> Option<DelayedAttributes> {
     let known = *state.leased()?;
-    let writes = state.writes.as_ref().filter(|writes| !writes.is_clean());
+    let writes = state.delayed.writes.as_ref().filter(|writes| !writes.is_clean());
     if !shown && writes.and_then(|writes| writes.pending()).is_some_and(Pending::sets_times) {
         return None;
     }

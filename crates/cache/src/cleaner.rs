@@ -8,65 +8,27 @@
 
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::time::Instant;
 use vfs::{Attributes, Fsid, Handle};
 
 use crate::core::Core;
 use crate::filesystem::directory::listing_id;
-use crate::limits::{Pressure, Usage};
+use crate::limits::{Pressure, Usage, after_cleaning};
 use crate::names::{Leads, NameEntry, directory_of, directory_prefix};
 use crate::store::index::FULL_BYTES;
 use crate::store::objects::blocking;
 use crate::store::{Batch, FileId, Record, Table, UseNote};
 use crate::table::Object;
 
-/// How old the figure of the free disk space may be.
-const WATCH_INTERVAL: Duration = Duration::from_millis(500);
 /// Records that are read between two pauses.
 const PAGE: usize = 128;
 /// How much data is dropped at a time so that a full disk can take an index.
 const CLEANED_BYTES: u64 = 4 * FULL_BYTES;
 /// The largest depth of nested directories that is followed.
 pub const DEPTH_MAX: usize = 256;
-
-/// The free space of the disk.
-#[derive(Debug)]
-pub struct DiskWatch {
-    path: PathBuf,
-    free_bytes: AtomicU64,
-    looked: Mutex<Option<Instant>>,
-}
-
-impl DiskWatch {
-    /// The disk that holds this path.
-    pub fn new(path: PathBuf) -> DiskWatch {
-        DiskWatch { path, free_bytes: AtomicU64::new(u64::MAX), looked: Mutex::new(None) }
-    }
-
-    /// Bytes free, as of half a second ago at most.
-    pub fn free_bytes(&self) -> u64 {
-        if let Some(mut looked) = self.looked.try_lock()
-            && looked.is_none_or(|at| at.elapsed() >= WATCH_INTERVAL)
-        {
-            *looked = Some(Instant::now());
-            self.look();
-        }
-        self.free_bytes.load(Ordering::Relaxed)
-    }
-
-    /// Updates the figure now.
-    pub fn look(&self) {
-        if let Ok(stat) = rustix::fs::statvfs(&self.path) {
-            self.free_bytes.store(stat.f_bavail.saturating_mul(stat.f_frsize), Ordering::Relaxed);
-        }
-    }
-}
 
 /// The outcome of a cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +45,7 @@ pub enum Cleaned {
 impl Core {
     /// Removes dropped files from the disk.
     pub async fn empty_trash(&self) {
-        let trash = std::mem::take(&mut *self.trash.lock());
+        let trash = self.disk.take_trash();
         if trash.is_empty() {
             return;
         }
@@ -99,14 +61,14 @@ impl Core {
         self.empty_trash().await;
         self.disk.look();
         if !self.needs_cleaning() {
-            self.over_limit.store(false, Ordering::Relaxed);
+            self.gate.set_over_limit(false);
             return Cleaned::Enough;
         }
         self.tell_uses().await;
         let evictions = self.counters.evictions.get();
         let mut from = Vec::new();
         while !self.has_space() {
-            let page = self.index.scan(Table::Uses, &[], &from, PAGE);
+            let page = self.disk.index().scan(Table::Uses, &[], &from, PAGE);
             let Some((last, _)) = page.last() else { break };
             from.clone_from(last);
             from.push(0);
@@ -128,9 +90,9 @@ impl Core {
         let capacity = self.is_below_soft();
         // New data may have taken the freed space meanwhile. That does not mean that nothing can be evicted.
         let freed = self.counters.evictions.get() > evictions;
-        self.over_limit.store(!capacity && !freed, Ordering::Relaxed);
+        self.gate.set_over_limit(!capacity && !freed);
         if capacity {
-            self.paused.store(false, Ordering::Relaxed);
+            self.gate.resume();
         }
         match (capacity, freed) {
             (true, _) => Cleaned::Enough,
@@ -147,25 +109,23 @@ impl Core {
     /// How much data must be evicted.
     fn pressure(&self) -> Pressure {
         let usage = Usage {
-            used_bytes: self.objects.used_bytes(),
-            shares: self.objects.shares(),
+            used_bytes: self.disk.objects().used_bytes(),
+            shares: self.disk.objects().shares(),
             free_bytes: self.disk.free_bytes(),
         };
         Pressure::of(&self.options, &usage)
     }
 
-    fn is_below_soft(&self) -> bool {
-        let min_free = self.options.min_free_bytes;
-        let over = |soft| self.objects.shares().iter().any(|(_, used)| *used > soft);
-        !self.options.export_soft_bytes().is_some_and(over)
-            && self.objects.used_bytes() <= self.options.soft_max_bytes()
-            && self.disk.free_bytes() >= min_free + min_free / 10
+    /// Is usage within the soft limits?
+    pub fn is_below_soft(&self) -> bool {
+        let objects = self.disk.objects();
+        self.options.is_within_soft(objects.used_bytes(), self.disk.free_bytes(), || objects.shares())
     }
 
     /// How many objects are in the index beyond nineteen twentieths of the limit.
     fn surplus_records(&self) -> u64 {
         let max = self.options.objects_max;
-        self.indexed.load(Ordering::Relaxed).saturating_sub(max - max / 20)
+        self.flushing.indexed().saturating_sub(after_cleaning(max))
     }
 
     /// Drops an object's data, or everything known of it if `forget` is set. Spares an object that was used
@@ -206,10 +166,9 @@ impl Core {
 
     /// Data that was kept may now be evicted, or was dropped.
     pub fn ease(&self) {
-        self.over_limit.store(false, Ordering::Relaxed);
-        self.eased.notify_one();
+        self.gate.ease();
         if self.needs_cleaning() {
-            self.cleaner.notify_one();
+            self.gate.wake();
         }
     }
 
@@ -221,12 +180,12 @@ impl Core {
     /// The pin that keeps the object: its own, or that of the nearest directory above the place where it was
     /// last seen.
     pub fn pinned_by(&self, object: &Arc<Object>) -> Option<Handle> {
-        if self.pins.is_empty() {
+        if self.disk.pins().is_empty() {
             return None;
         }
         let mut above = object.clone();
         for _ in 0..DEPTH_MAX {
-            if self.pins.has(&above.handle) {
+            if self.disk.pins().has(&above.handle) {
                 return Some(above.handle);
             }
             let directory = self.with(&above, |state| state.place.as_ref().map(|place| place.directory))?;
@@ -238,7 +197,7 @@ impl Core {
     /// Evicts data from a full disk while no index tells the order of uses: of the objects in memory, the
     /// least recently used first.
     pub async fn clean_without_index(self: &Arc<Core>) {
-        let mut objects: Vec<_> = self.table.all().collect();
+        let mut objects: Vec<_> = self.memory.table().all().collect();
         objects.sort_by_key(|object| object.used.load(Ordering::Relaxed));
         let mut freed = 0;
         for object in objects {
@@ -266,10 +225,10 @@ impl Core {
         let prefix = directory_prefix(directory);
         for table in [Table::Names, Table::Listings] {
             loop {
-                let page = self.index.scan(table, &prefix, &prefix, PAGE);
+                let page = self.disk.index().scan(table, &prefix, &prefix, PAGE);
                 let mut batch = Batch::default();
                 page.iter().for_each(|(key, _)| batch.remove(table, key.clone()));
-                self.index.commit(batch);
+                self.disk.index().commit(batch);
                 if page.len() < PAGE {
                     break;
                 }
@@ -282,12 +241,14 @@ impl Core {
     pub async fn sweep(self: &Arc<Core>, breath: Duration, lost: bool) {
         // Files that are made from now on stay, and so do files that memory or the index knows. Memory comes
         // first: an object is in the index before it leaves memory.
-        let ours =
-            Ours { nonce: self.objects.nonce(), below: if lost { self.objects.next_number() } else { 0 } };
+        let ours = Ours {
+            nonce: self.disk.objects().nonce(),
+            below: if lost { self.disk.objects().next_number() } else { 0 },
+        };
         let mut known = HashSet::new();
         let mut shares: HashMap<Fsid, u64> = HashMap::new();
-        let before_shares = self.objects.shares();
-        for object in self.table.all() {
+        let before_shares = self.disk.objects().shares();
+        for object in self.memory.table().all() {
             let file = self.with(&object, |state| {
                 let file = state.data.file()?;
                 Some((file.id, file.allocated_bytes(), state.attributes().map(|known| known.fsid)))
@@ -300,7 +261,7 @@ impl Core {
         }
         let mut from = Vec::new();
         loop {
-            let page = self.index.scan(Table::Objects, &[], &from, PAGE);
+            let page = self.disk.index().scan(Table::Objects, &[], &from, PAGE);
             let Some((last, _)) = page.last() else { break };
             from.clone_from(last);
             from.push(0);
@@ -314,20 +275,20 @@ impl Core {
         }
         self.sweep_entries(Table::Names, breath).await;
         self.sweep_entries(Table::Listings, breath).await;
-        let before = self.objects.used_bytes();
+        let before = self.disk.objects().used_bytes();
         let mut used = 0;
         for shard in 0..=u8::MAX {
-            let path = self.objects.root().join(format!("{shard:02x}"));
+            let path = self.disk.objects().root().join(format!("{shard:02x}"));
             let set = known.clone();
             let swept = blocking(move || Ok(sweep_shard(&path, ours, &set))).await;
             used += swept.unwrap_or_default();
             tokio::time::sleep(breath).await;
         }
         let drift = used as i64 - before as i64;
-        let moved = self.objects.used_bytes() as i64 - before as i64;
+        let moved = self.disk.objects().used_bytes() as i64 - before as i64;
         // Data that was stored during the count may be counted or not. Only a drift beyond that is corrected.
         if drift.unsigned_abs() > moved.unsigned_abs() + (1 << 20) {
-            self.objects.correct_used_bytes(drift);
+            self.disk.objects().correct_used_bytes(drift);
             self.correct_shares(&before_shares, &shares);
         }
     }
@@ -335,10 +296,10 @@ impl Core {
     /// The same for each file system, by the records, if its own count has not moved meanwhile.
     fn correct_shares(&self, before: &[(Fsid, u64)], found: &HashMap<Fsid, u64>) {
         for (fsid, used) in before {
-            let moved = self.objects.share_bytes(*fsid).abs_diff(*used);
+            let moved = self.disk.objects().share_bytes(*fsid).abs_diff(*used);
             let found = found.get(fsid).copied().unwrap_or_default();
             if moved == 0 && found.abs_diff(*used) > 1 << 20 {
-                self.objects.set_share(*fsid, found);
+                self.disk.objects().set_share(*fsid, found);
             }
         }
     }
@@ -350,7 +311,7 @@ impl Core {
     async fn sweep_entries(self: &Arc<Core>, table: Table, breath: Duration) {
         let mut from = Vec::new();
         loop {
-            let page = self.index.scan(table, &[], &from, PAGE);
+            let page = self.disk.index().scan(table, &[], &from, PAGE);
             let Some((last, _)) = page.last() else { break };
             from.clone_from(last);
             from.push(0);
@@ -360,14 +321,15 @@ impl Core {
                     batch.remove(table, key.clone());
                 }
             }
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
             tokio::time::sleep(breath).await;
         }
     }
 
     fn is_usable(&self, table: Table, key: &[u8], value: &[u8]) -> bool {
         let Some(directory) = directory_of(key) else { return false };
-        let record = |handle: &Handle| Record::decode(&self.index.get(Table::Objects, handle.as_bytes())?);
+        let record =
+            |handle: &Handle| Record::decode(&self.disk.index().get(Table::Objects, handle.as_bytes())?);
         if table == Table::Listings {
             let listing = record(&directory).and_then(|record| record.listing);
             return listing.is_some_and(|(id, _)| listing_id(value) == Some(id));

@@ -10,7 +10,6 @@
 //! [`Candidates`] makes the choice, without I/O.
 
 use std::collections::{BTreeSet, HashMap};
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -118,15 +117,14 @@ impl Cache {
         let mut fetched = 0;
         let (mut waits, mut tries) = (0, 0);
         loop {
-            let width = (self.core.window_bytes.load(Ordering::Relaxed) / self.core.chunk_bytes())
-                .clamp(2, WIDTH_MAX);
+            let width = (self.core.link.window_bytes() / self.core.chunk_bytes()).clamp(2, WIDTH_MAX);
             match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
                 // The cleaner may be freeing capacity.
                 Round::Done(Completed::Full)
-                    if !self.core.over_limit.load(Ordering::Relaxed) && tries < SPACE_TRIES_MAX =>
+                    if !self.core.gate.is_over_limit() && tries < SPACE_TRIES_MAX =>
                 {
                     tries += 1;
-                    self.core.cleaner.notify_one();
+                    self.core.gate.wake();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 Round::Done(Completed::Was) if fetched > 0 => return Ok(Completed::Now(fetched)),
@@ -299,7 +297,7 @@ pub async fn completer(core: Weak<Core>, fill: Fill) {
 async fn recall_candidates(core: &Arc<Core>) {
     let mut from = Vec::new();
     loop {
-        let page = core.index.scan(Table::Uses, &[], &from, PAGE);
+        let page = core.disk.index().scan(Table::Uses, &[], &from, PAGE);
         let Some((last, _)) = page.last() else { return };
         from = [last, &[0][..]].concat();
         for (key, note) in &page {

@@ -406,6 +406,11 @@ impl Data {
             || self.file.as_ref().is_some_and(|file| file.is_pinned(&(0..u64::MAX)))
     }
 
+    /// Number of fetches and writes in flight, and of parts of the file that are being stored.
+    pub fn in_flight(&self) -> usize {
+        self.fetches.len() + self.writes.len() + self.claims.len()
+    }
+
     /// Changes with every drop of the data and every write of ours. Parts of an answer that are taken at the
     /// same stand belong together.
     pub fn stand(&self) -> (u64, u64) {

@@ -289,7 +289,7 @@ impl FileSystem for Cache {
         self.core.counters.other.bump();
         let ask = async {
             let stat = self.core.below.fsstat(caller, handle).await?;
-            *self.core.fsstat.lock() = Some(stat);
+            self.core.link.learn_fsstat(stat);
             Ok(stat)
         };
         self.core.or_offline(ask, || self.core.offline_fsstat().map(Ok)).await
@@ -302,7 +302,7 @@ impl FileSystem for Cache {
             self.core.learn_limits(limits);
             Ok(limits)
         };
-        self.core.or_offline(ask, || self.core.known_limits().map(Ok)).await
+        self.core.or_offline(ask, || self.core.link.limits().map(Ok)).await
     }
 
     fn unanswered_since(&self) -> Option<tokio::sync::watch::Receiver<vfs::UnansweredSince>> {
@@ -378,7 +378,7 @@ impl Opens for Cache {
 #[async_trait]
 impl Leases for Cache {
     fn callbacks(&self) -> Option<Callbacks> {
-        self.core.take_callbacks()
+        self.core.above.take_callbacks()
     }
 
     async fn returned(&self, _: &Caller, lease: LeaseId) -> Result<()> {

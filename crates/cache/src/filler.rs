@@ -4,13 +4,11 @@
 //! fetch. Waiting readers are answered from the bytes as they arrive. The bytes are stored afterwards.
 
 use std::ops::Range;
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 use bytes::{Bytes, BytesMut};
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
-use tokio::time::Instant;
 use vfs::{AccessMask, Attributes, Caller, Extent, Features, Result, Share, StateidBasis, Status};
 
 use crate::core::{CHUNK_MAX_BYTES, Core};
@@ -97,11 +95,11 @@ impl Core {
     /// Fetches the bytes that the reader of `range` will want next, under the reader's credential.
     pub fn read_ahead(&self, caller: &Caller, object: &Arc<Object>, range: &Range<u64>) {
         let bound = self.options.readahead_max_bytes;
-        if bound == 0 || self.paused.load(Ordering::Relaxed) {
+        if bound == 0 || self.gate.is_paused() {
             return;
         }
         let chunk = self.chunk_bytes();
-        let window_max = self.window_bytes.load(Ordering::Relaxed).max(chunk * 4).min(bound);
+        let window_max = self.link.window_bytes().max(chunk * 4).min(bound);
         let fetches = self.with(object, |state| {
             let size = state.attributes()?.size;
             if !self.takes(state) {
@@ -113,7 +111,7 @@ impl Core {
             Some(state.data.plan_ahead(&ahead, size, chunk, racy, sent.sequence))
         });
         for fetch in fetches.unwrap_or_default() {
-            if let Ok(permit) = self.ahead.clone().try_acquire_owned() {
+            if let Some(permit) = self.link.try_ahead() {
                 self.start(caller, object, fetch, Some(permit));
             } else {
                 fetch.finish(Err(Status::Delay.into()));
@@ -135,7 +133,7 @@ impl Core {
             return;
         }
         // The client does not wait for our disk, unless there are too many such writes.
-        let Ok(permit) = self.storing.clone().acquire_owned().await else { return };
+        let Some(permit) = self.disk.permit_storing().await else { return };
         tokio::spawn(async move {
             own.core.store(&own.object, range, &bytes, false, wanted).await;
             drop(permit);
@@ -168,7 +166,7 @@ impl Core {
             let missing = state.data.valid().missing(&range);
             let fsid = state.attributes().map(|known| known.fsid).unwrap_or_default();
             let claim = |part: Range<u64>| {
-                let (ticket, file) = state.data.claim(&part, || self.objects.create(fsid))?;
+                let (ticket, file) = state.data.claim(&part, || self.disk.objects().create(fsid))?;
                 Some((ticket, file, part))
             };
             missing.into_iter().filter_map(claim).collect()
@@ -183,7 +181,7 @@ impl Core {
                 if stored {
                     state.data.put_sum(part.clone(), crc);
                 }
-                state.changed |= stored;
+                state.index.changed |= stored;
                 stored
             });
             match result {
@@ -278,7 +276,7 @@ impl Errand {
     /// call.
     async fn hole(&self) -> Option<Hole> {
         let (core, object, start) = (&self.core, &self.object, self.fetch.range.start);
-        if !core.known_limits().is_some_and(|limits| limits.features.contains(Features::SEEK)) {
+        if !core.link.limits().is_some_and(|limits| limits.features.contains(Features::SEEK)) {
             return None;
         }
         let (known, stand) = core.with(object, |state| {
@@ -350,9 +348,7 @@ impl Core {
     /// Counts bytes that have arrived from the origin.
     pub fn measure(&self, bytes: u64) {
         self.counters.fetched_bytes.add(bytes);
-        let mut pace = self.pace.lock();
-        pace.on_bytes(bytes, Instant::now());
-        self.window_bytes.store(pace.window_bytes(), Ordering::Relaxed);
+        self.link.on_bytes(bytes);
     }
 }
 
@@ -390,7 +386,7 @@ impl OwnWrite {
     pub fn begin(core: &Core, object: &Arc<Object>, range: Range<u64>) -> Result<OwnWrite> {
         let core = core.share().ok_or(Status::ServerFault)?;
         let ticket = core.with(object, |state| {
-            state.changed |= state.data.valid().intersects(&range);
+            state.index.changed |= state.data.valid().intersects(&range);
             state.data.begin_write(range)
         });
         Ok(OwnWrite { core, object: object.clone(), ticket })

@@ -72,6 +72,11 @@ impl ChangeHistory {
         self.under_way += 1;
     }
 
+    /// Number of operations in flight.
+    pub fn under_way(&self) -> u32 {
+        self.under_way
+    }
+
     /// Is an operation in flight?
     pub fn is_under_way(&self) -> bool {
         self.under_way > 0
@@ -98,6 +103,7 @@ impl ChangeHistory {
     /// An operation has ended, successfully or not, and its reply brought `wcc`. Everything cached belongs to
     /// the state `known`.
     pub fn end(&mut self, known: Option<&Attributes>, wcc: &Wcc) -> Verdict {
+        debug_assert!(self.under_way > 0, "an operation ends that did not begin");
         self.under_way = self.under_way.saturating_sub(1);
         match Edge::told(wcc) {
             Some(edge) if self.edges.len() < WAITING_MAX => {
@@ -118,6 +124,7 @@ impl ChangeHistory {
 
     /// An operation failed without changing anything. Its reply brought the object's attributes or nothing.
     pub fn end_unchanged(&mut self, known: Option<&Attributes>, attributes: Option<&Attributes>) -> Verdict {
+        debug_assert!(self.under_way > 0, "an operation ends that did not begin");
         self.under_way = self.under_way.saturating_sub(1);
         let same = |attributes: &Attributes| known.is_some_and(|known| known.wcc() == attributes.wcc());
         if let Some(attributes) = attributes.filter(|attributes| !same(attributes)) {

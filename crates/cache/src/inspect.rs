@@ -215,7 +215,7 @@ impl Cache {
         }
         let mut children = Vec::new();
         while children.len() < max {
-            let page = self.core.index.scan(Table::Names, &prefix, &from, PAGE);
+            let page = self.core.disk.index().scan(Table::Names, &prefix, &from, PAGE);
             let Some((last, _)) = page.last() else { break };
             from.clone_from(last);
             from.push(0);
@@ -247,8 +247,9 @@ impl Cache {
     /// Those of them that no client has been told of: no operation on the file has failed since.
     pub fn lost_untold(&self) -> Vec<Lost> {
         let is_untold = |lost: &Lost| {
-            let writes =
-                |state: &mut ObjectState| state.writes.as_ref().is_some_and(|writes| writes.is_lost());
+            let writes = |state: &mut ObjectState| {
+                state.delayed.writes.as_ref().is_some_and(|writes| writes.is_lost())
+            };
             self.core.with(&self.core.glance(&lost.handle), writes)
         };
         self.lost().0.into_iter().filter(is_untold).collect()
@@ -256,7 +257,7 @@ impl Cache {
 
     /// A page of the objects with data, least recently used first, and the key where the next page begins.
     pub fn with_data(&self, from: &[u8]) -> (Vec<Handle>, Option<Vec<u8>>) {
-        let page = self.core.index.scan(Table::Uses, &[], from, PAGE);
+        let page = self.core.disk.index().scan(Table::Uses, &[], from, PAGE);
         let next = page.last().map(|(key, _)| [key, &[0][..]].concat());
         let handle = |key: &[u8]| Handle::new(key.get(8..)?);
         let has_data = |(_, note): &&(Vec<u8>, Vec<u8>)| UseNote::decode(note).has_data;
@@ -267,16 +268,16 @@ impl Cache {
     pub async fn totals(&self) -> Totals {
         self.core.flush().await;
         let mut totals = Totals {
-            disk_bytes: self.core.objects.used_bytes(),
+            disk_bytes: self.core.disk.objects().used_bytes(),
             max_bytes: self.core.options.size_max_bytes,
             soft_bytes: self.core.options.soft_max_bytes(),
-            file_systems: self.core.objects.shares(),
+            file_systems: self.core.disk.objects().shares(),
             export_max_bytes: self.core.options.export_max_bytes,
             ..Totals::default()
         };
         let mut from = Vec::new();
         loop {
-            let page = self.core.index.scan(Table::Uses, &[], &from, PAGE);
+            let page = self.core.disk.index().scan(Table::Uses, &[], &from, PAGE);
             let Some((last, _)) = page.last() else { return totals };
             from = [last, &[0][..]].concat();
             for note in page.iter().map(|(_, note)| UseNote::decode(note)) {
@@ -296,7 +297,7 @@ impl Cache {
     pub async fn pin(&self, handle: &Handle, path: String) -> std::io::Result<()> {
         let pinned = Pinned { handle: *handle, since: self.core.policy.wall().seconds, path };
         let core = self.core.clone();
-        blocking(move || core.pins.pin(pinned)).await
+        blocking(move || core.disk.pins().pin(pinned)).await
     }
 
     /// Removes the pin of an object. Pins above and below it stay. False if it had none.
@@ -305,14 +306,14 @@ impl Cache {
     /// If the change cannot be written; then the object is still pinned.
     pub async fn unpin(&self, handle: &Handle) -> std::io::Result<bool> {
         let (core, handle) = (self.core.clone(), *handle);
-        let gone = blocking(move || core.pins.unpin(&handle)).await?;
+        let gone = blocking(move || core.disk.pins().unpin(&handle)).await?;
         self.core.ease();
         Ok(gone)
     }
 
     /// All pins.
     pub fn pins(&self) -> Vec<Pinned> {
-        self.core.pins.all()
+        self.core.disk.pins().all()
     }
 
     /// Removes an object's data from the disk, pinned or not. A reader that is using it continues. Returns
@@ -333,11 +334,11 @@ impl Cache {
 impl Core {
     /// The handle of the origin's root, if this cache has ever learnt it.
     pub fn known_root(&self) -> Option<Handle> {
-        let mut known = self.root.lock();
-        if known.is_none() {
-            *known = Handle::new(&self.index.get(Table::Meta, upkeep::ROOT)?);
+        if self.link.root().is_none() {
+            let recorded = self.disk.index().get(Table::Meta, upkeep::ROOT)?;
+            self.link.set_root(Handle::new(&recorded));
         }
-        *known
+        self.link.root()
     }
 
     /// Records the handle of the origin's root.
@@ -345,8 +346,8 @@ impl Core {
         if self.known_root() != Some(root) {
             let mut batch = crate::store::Batch::default();
             batch.put(Table::Meta, upkeep::ROOT.to_vec(), root.as_bytes().to_vec());
-            self.index.commit(batch);
-            *self.root.lock() = Some(root);
+            self.disk.index().commit(batch);
+            self.link.set_root(Some(root));
         }
     }
 
@@ -368,7 +369,7 @@ impl Core {
     /// Records where a child was seen.
     pub fn see_child(&self, directory: &Handle, name: &Name, entry: Option<&NameEntry>) {
         let Some(NameEntry { leads: Leads::To(child), .. }) = entry else { return };
-        if let Some(child) = self.table.peek(child) {
+        if let Some(child) = self.memory.table().peek(child) {
             self.with(&child, |state| state.see_at(directory, name));
         }
     }

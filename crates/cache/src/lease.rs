@@ -8,13 +8,14 @@
 //! vouch for access rights either: the origin decides them for each credential. A lease on a directory
 //! vouches for all names in it ([`ObjectState::names_epoch`](crate::object::ObjectState::names_epoch)).
 
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+use vfs::grants::{GrantNumber, Grants};
 use vfs::{Lease, LeaseId, LeaseKind, Recall};
 
 use crate::table::Object;
@@ -122,67 +123,41 @@ struct HeldLeases {
     order: VecDeque<(LeaseId, u64)>,
     /// Leases chosen to be returned.
     leaving: HashSet<LeaseId>,
-    /// Calls in flight that may bring a lease, by number.
-    grants_in_flight: BTreeSet<u64>,
-    next_grant: u64,
-    early: HashMap<LeaseId, (Early, u64)>,
+    /// Calls in flight that may bring a lease.
+    grants: Grants<Early, EARLY_MAX>,
 }
 
-/// A call in flight that may bring a lease.
-#[derive(Debug)]
-pub struct GrantInFlight(u64);
-
 impl Leases {
-    /// A call that may bring a lease is about to be sent.
-    pub fn begin_grant(&self) -> GrantInFlight {
-        let mut inner = self.inner.lock();
-        let number = inner.next_grant;
-        inner.next_grant += 1;
-        inner.grants_in_flight.insert(number);
-        GrantInFlight(number)
+    /// A call that may bring a lease is about to be sent. Returns its number.
+    pub fn begin_grant(&self) -> GrantNumber {
+        self.inner.lock().grants.begin()
     }
 
     /// The call was answered, and the lease that it brought is recorded. Returns the leases that were
     /// recalled meanwhile and that no object has.
-    pub fn end_grant(&self, grant: &GrantInFlight) -> Vec<LeaseId> {
-        let mut inner = self.inner.lock();
-        inner.grants_in_flight.remove(&grant.0);
-        let first = inner.grants_in_flight.first().copied().unwrap_or(inner.next_grant);
-        let mut lost = Vec::new();
-        inner.early.retain(|id, (early, until)| {
-            let waits = first < *until;
-            if !waits && matches!(early, Early::Recall(_)) {
-                lost.push(*id);
-            }
-            waits
-        });
-        lost
+    pub fn end_grant(&self, number: GrantNumber) -> Vec<LeaseId> {
+        let over = self.inner.lock().grants.end(number);
+        over.into_iter().filter(|(_, early)| matches!(early, Early::Recall(_))).map(|(id, _)| id).collect()
     }
 
     /// Records a granted lease. Returns what has happened to it already, if anything. A lease that was
     /// revoked or returned meanwhile is not recorded.
     pub fn put(&self, id: LeaseId, above: LeaseId, kind: LeaseKind, object: &Arc<Object>) -> Option<Early> {
         let mut inner = self.inner.lock();
-        if let Some((early @ (Early::Revoked | Early::Returned), _)) = inner.early.get(&id) {
+        if let Some(early @ (Early::Revoked | Early::Returned)) = inner.grants.news(id) {
             return Some(*early);
         }
         if inner.below.insert(id, (object.clone(), kind)).is_none() {
             inner.order.push_back((id, object.used.load(Ordering::Relaxed)));
         }
         inner.above.insert(above, object.clone());
-        inner.early.remove(&id).map(|(early, _)| early)
+        inner.grants.take(id)
     }
 
     /// The layer below has processed the return of a lease: replies to calls sent from now on do not report
     /// it.
     pub fn forget(&self, id: LeaseId) {
-        let mut inner = self.inner.lock();
-        if inner.grants_in_flight.is_empty() {
-            inner.early.remove(&id);
-        } else {
-            let until = inner.next_grant;
-            inner.early.insert(id, (Early::Returned, until));
-        }
+        self.inner.lock().grants.remember(id, Early::Returned);
     }
 
     /// Removes a lease that is no longer held. The caller must call `forget` afterwards.
@@ -191,7 +166,7 @@ impl Leases {
         inner.below.remove(&id);
         inner.leaving.remove(&id);
         inner.above.remove(&above);
-        inner.early.insert(id, (Early::Returned, u64::MAX));
+        inner.grants.keep(id, Early::Returned);
         if inner.order.len() > 64 && inner.order.len() > inner.below.len() * 2 {
             let HeldLeases { order, below, .. } = &mut *inner;
             order.retain(|(id, _)| below.contains_key(id));
@@ -206,12 +181,13 @@ impl Leases {
         if let Some((object, _)) = inner.below.get(&id) {
             return Ok(Some(object.clone()));
         }
-        if inner.grants_in_flight.is_empty() || inner.early.len() >= EARLY_MAX {
+        if !inner.grants.can_hear() {
             return Err(());
         }
-        let until = inner.next_grant;
         // A returned lease stays returned, whatever else is reported of it.
-        inner.early.entry(id).or_insert((early, until));
+        if inner.grants.news(id).is_none() {
+            inner.grants.hear(id, early);
+        }
         Ok(None)
     }
 
@@ -256,7 +232,7 @@ impl Leases {
     /// Is a lease held, or may one be in flight?
     pub fn may_be_held(&self) -> bool {
         let inner = self.inner.lock();
-        !inner.below.is_empty() || !inner.grants_in_flight.is_empty()
+        !inner.below.is_empty() || !inner.grants.calls().is_empty()
     }
 
     /// The number of read leases and of write leases.
@@ -264,6 +240,11 @@ impl Leases {
         let inner = self.inner.lock();
         let write = inner.below.values().filter(|(_, kind)| *kind == LeaseKind::Write).count() as u64;
         (inner.below.len() as u64 - write, write)
+    }
+
+    /// The number of calls in flight that may bring a lease.
+    pub fn grants_in_flight(&self) -> usize {
+        self.inner.lock().grants.calls().len()
     }
 
     /// The number of leases.

@@ -24,7 +24,8 @@
 //! | `writes` | delayed writes, and how they reach the origin |
 //! | `limits` | how much is cached, and which files |
 //! | `upkeep`, `cleaner` | background work |
-//! | `outage` | an origin that does not answer |
+//! | `link`, `outage` | what the link to the origin has shown: limits, pace, an origin that does not answer |
+//! | `disk`, `flushing`, `gate` | the files on this disk, what the index lacks, whether data may be stored |
 //! | `inspect`, `verify` | views of the cached data for people and tools |
 //! | `filesystem` | the operations |
 //!
@@ -43,14 +44,19 @@ mod cleaner;
 mod completer;
 mod core;
 mod data;
+mod disk;
 mod fetch;
 mod filesystem;
 mod filler;
+mod flushing;
+mod gate;
+mod held;
 mod history;
 mod holes;
 mod inspect;
 mod lease;
 mod limits;
+mod link;
 mod listing;
 mod locks;
 mod names;
@@ -79,13 +85,13 @@ mod writes;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::AbortHandle;
 use vfs::{FileSystem, Fsid};
 
 pub use completer::Completed;
+pub use held::Holdings;
 pub use inspect::{Completeness, FindError, Info, Keeper, Totals, Validity};
 pub use options::{Consistency, Fill, LookupCache, Offline, Options, Timeouts, WriteBehind};
 pub use stats::{Calls, HitsMisses, Stats};
@@ -140,7 +146,7 @@ impl Cache {
         if let Some(fill) = core.options.fill {
             tasks.push(tokio::spawn(completer::completer(core.weak(), fill)).abort_handle());
         }
-        if core.outage.is_possible() {
+        if core.link.outage().is_possible() {
             tasks.push(tokio::spawn(outage::watcher(core.weak())).abort_handle());
         }
         Ok(Arc::new(Cache { core, tasks, offline: false }))
@@ -169,18 +175,18 @@ impl Cache {
     /// The counters.
     pub fn stats(&self) -> Stats {
         let mut stats = self.core.counters.snapshot();
-        stats.used_bytes = self.core.objects.used_bytes();
-        stats.objects_in_memory = self.core.table.len() as u64;
+        stats.used_bytes = self.core.disk.objects().used_bytes();
+        stats.objects_in_memory = self.core.memory.table().len() as u64;
         if let Some(delayed) = &self.core.delayed {
             stats.dirty_bytes = delayed.bytes();
             stats.dirty_files = delayed.files();
             stats.dirty_age = delayed.oldest().map(|since| since.elapsed());
         }
-        stats.cleaning = self.core.cleaning.load(Ordering::Relaxed);
-        stats.paused = self.core.paused.load(Ordering::Relaxed);
+        stats.cleaning = self.core.gate.is_cleaning();
+        stats.paused = self.core.gate.is_paused();
         stats.is_away = self.core.is_away();
-        stats.index_broken = self.core.index.is_broken();
-        (stats.leases_read, stats.leases_write) = self.core.leases.counts();
+        stats.index_broken = self.core.disk.index().is_broken();
+        (stats.leases_read, stats.leases_write) = self.core.origin.leases().counts();
         stats
     }
 

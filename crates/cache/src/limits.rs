@@ -42,14 +42,14 @@ impl Pressure {
     /// The bytes to evict so that usage is a twentieth below the soft limits.
     pub fn of(options: &Options, usage: &Usage) -> Pressure {
         let soft = options.soft_max_bytes();
-        let over = usage.used_bytes.saturating_sub(soft - soft / 20);
+        let over = usage.used_bytes.saturating_sub(after_cleaning(soft));
         let free_wanted = options.min_free_bytes.saturating_add(options.min_free_bytes / 5);
         // Space that others use on the disk cannot be freed here.
         let short = free_wanted.saturating_sub(usage.free_bytes).min(usage.used_bytes);
         let mut shares = HashMap::new();
         if let Some(soft) = options.export_soft_bytes() {
             for (fsid, used) in &usage.shares {
-                let over = used.saturating_sub(soft - soft / 20);
+                let over = used.saturating_sub(after_cleaning(soft));
                 if over > 0 {
                     shares.insert(*fsid, over);
                 }
@@ -80,7 +80,26 @@ impl Pressure {
     }
 }
 
+/// How far the cleaner goes: a twentieth below a limit. So it does not start again at once.
+pub fn after_cleaning(limit: u64) -> u64 {
+    limit - limit / 20
+}
+
 impl Options {
+    /// Is this usage within the soft limits? `shares` returns the bytes that the data of each file system
+    /// uses. It is called only if there is a limit for each file system.
+    pub(crate) fn is_within_soft(
+        &self,
+        used_bytes: u64,
+        free_bytes: u64,
+        shares: impl FnOnce() -> Vec<(Fsid, u64)>,
+    ) -> bool {
+        let export_soft = self.export_soft_bytes();
+        used_bytes <= self.soft_max_bytes()
+            && free_bytes >= self.min_free_bytes + self.min_free_bytes / 10
+            && export_soft.is_none_or(|soft| shares().iter().all(|(_, used)| *used <= soft))
+    }
+
     /// The soft limit of the total size.
     pub(crate) fn soft_max_bytes(&self) -> u64 {
         let tenth = self.size_max_bytes - self.size_max_bytes / 10;
@@ -182,8 +201,11 @@ mod tests {
                 }
             }
             prop_assert!(pressure.is_relieved() || left.iter().all(|(on, _)| !pressure.wants(fsid(*on))));
+            let Usage { used_bytes, shares, free_bytes } = usage(&left);
+            let within = options.is_within_soft(used_bytes, free_bytes, || shares);
             if pressure.is_relieved() {
                 prop_assert!(Pressure::of(&options, &usage(&left)).is_relieved());
+                prop_assert!(within || used_bytes == 0, "the cleaner does not start again at once");
             }
         }
     }

@@ -5,6 +5,9 @@
 //! lease, and the origin is told before that lease is returned. Or the origin has no locks. A lock that the
 //! origin has held since before this process belongs to no open of ours until its owner reclaims it.
 
+use std::collections::HashMap;
+
+use vfs::locks::{LockRange, LockRanges, first_conflict};
 use vfs::{Lock, OpenId, Owner};
 
 /// The largest number of locks on one file. Beyond it, locks are refused.
@@ -48,21 +51,11 @@ impl Locks {
         if !considered().any(|held| held.conflicts(lock)) {
             return None;
         }
-        let mut pieces: Vec<&Lock> = considered().filter(|held| held.owner != lock.owner).collect();
-        pieces.sort_unstable_by(|one, other| (&one.owner, one.offset).cmp(&(&other.owner, other.offset)));
-        let mut merged: Vec<Lock> = Vec::with_capacity(pieces.len());
-        for piece in pieces {
-            match merged.last_mut() {
-                Some(last)
-                    if last.owner == piece.owner && last.kind == piece.kind && last.end() == piece.offset =>
-                {
-                    let to_the_end = piece.end() == u64::MAX;
-                    last.length = if to_the_end { u64::MAX } else { piece.end() - last.offset };
-                }
-                _ => merged.push(piece.clone()),
-            }
+        let mut owners: HashMap<&Owner, LockRanges> = HashMap::new();
+        for held in considered() {
+            owners.entry(&held.owner).or_default().lock(LockRange::of(held));
         }
-        merged.into_iter().filter(|held| held.conflicts(lock)).min_by_key(|held| held.offset)
+        first_conflict(owners.iter().map(|(owner, ranges)| (*owner, ranges)), lock)
     }
 
     /// Takes a lock. It replaces the owner's locks in its range. False if there are too many locks.
@@ -85,12 +78,8 @@ impl Locks {
     pub fn reclaim(&mut self, open: OpenId, lock: &Lock) -> bool {
         let same =
             |held: &&HeldLock| held.told && held.lock.owner == lock.owner && held.lock.kind == lock.kind;
-        let mut parts: Vec<(u64, u64)> =
-            self.held.iter().filter(same).map(|held| (held.lock.offset, held.lock.end())).collect();
-        parts.sort_unstable();
-        let reach = |to: u64, (start, end): &(u64, u64)| if *start <= to { to.max(*end) } else { to };
-        let covered = parts.iter().fold(lock.offset, reach) >= lock.end();
-        covered && self.take(open, lock.clone(), true)
+        let held: LockRanges = self.held.iter().filter(same).map(|held| LockRange::of(&held.lock)).collect();
+        held.gaps(LockRange::of(lock)).is_empty() && self.take(open, lock.clone(), true)
     }
 
     /// Removes the locks that no client has reclaimed, and returns them.
@@ -137,10 +126,8 @@ impl Locks {
     }
 
     /// Does the origin know of a lock of this owner in the range?
-    pub fn is_told(&self, owner: &Owner, (offset, length): (u64, u64)) -> bool {
-        let end = offset.saturating_add(length);
-        let meets = |lock: &Lock| lock.offset < end && offset < lock.end();
-        self.held.iter().any(|held| held.told && held.lock.owner == *owner && meets(&held.lock))
+    pub fn is_told(&self, owner: &Owner, range: (u64, u64)) -> bool {
+        self.held.iter().any(|held| held.told && held.lock.owner == *owner && meets(&held.lock, range))
     }
 
     /// Does this owner hold a lock?
@@ -169,25 +156,12 @@ impl Locks {
     /// will be told again. Returns the parts of the range in which the owner holds nothing: the origin must
     /// unlock them.
     pub fn tell_again(&mut self, lock: &Lock) -> Vec<(u64, u64)> {
-        let mut parts = Vec::new();
+        let mut ranges = LockRanges::default();
         for held in self.held.iter_mut().filter(|held| held.lock.owner == lock.owner) {
-            let (start, end) = (held.lock.offset.max(lock.offset), held.lock.end().min(lock.end()));
-            if start < end {
-                held.told = false;
-                parts.push((start, end));
-            }
+            held.told &= !meets(&held.lock, (lock.offset, lock.length));
+            ranges.lock(LockRange::of(&held.lock));
         }
-        parts.sort_unstable();
-        let mut free = Vec::new();
-        let mut at = lock.offset;
-        for (start, end) in parts.into_iter().chain([(lock.end(), lock.end())]) {
-            if at < start {
-                let to_the_end = start == u64::MAX;
-                free.push((at, if to_the_end { u64::MAX } else { start - at }));
-            }
-            at = at.max(end);
-        }
-        free
+        ranges.gaps(LockRange::of(lock)).iter().map(|gap| (gap.start, gap.length())).collect()
     }
 
     /// The origin has lost its locks: removes those that it knew of.
@@ -211,6 +185,11 @@ impl Locks {
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }
+}
+
+/// Does the lock cover any byte of this range (offset, length)?
+fn meets(lock: &Lock, (offset, length): (u64, u64)) -> bool {
+    lock.offset < offset.saturating_add(length) && offset < lock.end()
 }
 
 fn part(held: &HeldLock, offset: u64, length: u64) -> HeldLock {

@@ -40,7 +40,6 @@ use vfs::{Attributes, Name, Timestamp};
 use crate::data::Data;
 use crate::history::ChangeHistory;
 use crate::lease::HeldLease;
-use crate::listing::{Gathering, KnownListing};
 use crate::locks::Locks;
 use crate::opens::Opens;
 use crate::policy::Policy;
@@ -49,7 +48,7 @@ use crate::rights::Rights;
 use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
-use names::{BusyName, DelegationBackoff, Touched};
+pub use names::DirectoryNames;
 use presumed::Presumed;
 
 /// Does a reply count as an open of the object? Replies to GETATTR, LOOKUP and ACCESS do. Replies that merely
@@ -97,6 +96,38 @@ pub struct ObjectState {
     /// The known attributes are current only if their call was sent at or after this event.
     distrusted_before: u64,
     epoch: u64,
+    own: OwnChanges,
+    presumed: Presumed,
+    /// Marks for the index and the local disk.
+    pub index: IndexMarks,
+    /// The lease, the opens and the locks.
+    pub held: Held,
+    /// The object has lost its last name.
+    pub unlinked: bool,
+    /// The directory and the name where the object was last seen.
+    pub place: Option<Place>,
+    /// When the origin was last told of a read, and for how long it is not told again.
+    pub touched: Option<(Instant, Duration)>,
+    /// The rights that the origin has granted, by credential.
+    pub rights: Rights,
+    /// File data.
+    pub data: Data,
+    /// The object was made or emptied here, and no change by another client has been seen since. If it is a
+    /// file, it has also been open here all the time.
+    pub fresh: bool,
+    /// Delayed writes.
+    pub delayed: DelayedData,
+    /// Sequential readers.
+    pub streams: Streams,
+    /// The target of a symbolic link.
+    pub link: Option<Bytes>,
+    /// The names in this directory.
+    pub names: DirectoryNames,
+}
+
+/// Our own changes of an object, as far as they explain its states.
+#[derive(Debug)]
+struct OwnChanges {
     history: ChangeHistory,
     /// The number of our operations since none was in flight.
     explained: u32,
@@ -108,78 +139,45 @@ pub struct ObjectState {
     /// Under a lease, the replies to our operations left the current attributes unknown. The next attributes
     /// that arrive are the result of our operations.
     ours: bool,
-    presumed: Presumed,
+    /// A change of one of the object's names by us has moved its ctime, and no reply has shown the new state
+    /// since.
+    name_moved: bool,
+}
+
+/// Marks of an object for the index and the local disk: what has changed, and what must go.
+#[derive(Debug, Default)]
+pub struct IndexMarks {
     /// The index records that the lease vouches for its entry.
     vouched: bool,
     /// That record must be removed from the index at once.
     pub unvouched: bool,
-    /// The lease that is held on the object, if any.
+    /// The index lacks the latest state.
+    pub changed: bool,
+    /// Cached data or a listing was dropped because of a change that is not ours, or may not be.
+    pub distrusted: bool,
+    /// Data files to be removed from the local disk.
+    pub trash: Vec<Arc<ObjectFile>>,
+}
+
+/// State that is held on an object, at the origin and by the layer above.
+#[derive(Debug, Default)]
+pub struct Held {
+    /// The lease of the origin, if any.
     pub lease: Option<HeldLease>,
     /// Opens of the layer above, and the open at the origin.
     pub opens: Opens,
     /// Byte-range locks.
     pub locks: Locks,
-    /// The object has lost its last name.
-    pub unlinked: bool,
-    /// The directory and the name where the object was last seen.
-    pub place: Option<Place>,
-    /// When the origin was last told of a read, and for how long it is not told again.
-    pub touched: Option<(Instant, Duration)>,
-    /// When a lease on this directory was last refused.
-    pub undelegated: Option<Instant>,
-    /// The epoch in which the cache requested all names in this directory, because one of them was looked up.
-    pub listed: Option<u64>,
-    /// The rights that the origin has granted, by credential.
-    pub rights: Rights,
-    /// Counts our own changes of mode and owner, before and after each. An answer that was requested before
-    /// the count moved is not stored.
-    pub rights_generation: u64,
-    /// The event of the last such change.
-    pub rights_touched: u64,
-    /// File data.
-    pub data: Data,
-    /// The object was made or emptied here, and no change by another client has been seen since. If it is a
-    /// file, it has also been open here all the time.
-    pub fresh: bool,
-    /// A name that was not known has been looked up in this directory.
-    pub sought: bool,
-    /// The epoch in which a LOOKUP in this directory found no such name.
-    pub missed: Option<u64>,
-    /// Delayed writes, if any.
+}
+
+/// Delayed writes of a file.
+#[derive(Debug, Default)]
+pub struct DelayedData {
+    /// The writes, if any.
     pub writes: Option<Box<Writes>>,
     /// For each delayed write that reached the origin: the event, and where the file ended then. Attributes
     /// that were requested before the event may not show that end.
     pub landings: VecDeque<(u64, u64)>,
-    /// Sequential readers.
-    pub streams: Streams,
-    /// The target of a symbolic link.
-    pub link: Option<Bytes>,
-    /// Counts our own changes of names in this directory, before and after each. An answer that was requested
-    /// before the count moved is not stored.
-    pub names_generation: u64,
-    names_touched: Touched,
-    /// The last event that showed a change of this directory by another client. A later call must confirm
-    /// positive entries.
-    names_doubted: u64,
-    /// A change of one of the object's names by us has moved its ctime, and no reply has shown the new state
-    /// since.
-    name_moved: bool,
-    /// A negative entry holds only if it is confirmed by a call that was sent after this event.
-    negative_from: u64,
-    busy_names: Vec<BusyName>,
-    tickets: u64,
-    /// How soon to ask again for a lease on this directory.
-    pub delegation_backoff: DelegationBackoff,
-    /// The listing of this directory, if all names are known.
-    pub listing: Option<KnownListing>,
-    /// The part of a listing that READDIR replies have brought so far.
-    pub gathering: Option<Gathering>,
-    /// Data files to be removed from the local disk.
-    pub trash: Vec<Arc<ObjectFile>>,
-    /// The index lacks the latest state.
-    pub changed: bool,
-    /// Cached data or a listing was dropped because of a change that is not ours, or may not be.
-    pub distrusted: bool,
 }
 
 /// The part of an object's state that the index keeps, without the data.
@@ -202,46 +200,27 @@ impl ObjectState {
             known: None,
             distrusted_before: 0,
             epoch: policy.epoch(),
-            history: ChangeHistory::default(),
-            explained: 0,
-            explained_from: policy.sending(),
-            covered: false,
-            ours: false,
+            own: OwnChanges {
+                history: ChangeHistory::default(),
+                explained: 0,
+                explained_from: policy.sending(),
+                covered: false,
+                ours: false,
+                name_moved: false,
+            },
             presumed: Presumed::default(),
-            vouched: false,
-            unvouched: false,
-            lease: None,
-            opens: Opens::default(),
-            locks: Locks::default(),
+            index: IndexMarks::default(),
+            held: Held::default(),
             unlinked: false,
             place: None,
             touched: None,
-            undelegated: None,
-            listed: None,
             rights: Rights::default(),
-            rights_generation: 0,
-            rights_touched: 0,
             data: Data::default(),
             fresh: false,
-            sought: false,
-            missed: None,
-            writes: None,
-            landings: VecDeque::new(),
+            delayed: DelayedData::default(),
             streams: Streams::default(),
             link: None,
-            names_generation: 0,
-            names_touched: Touched::default(),
-            names_doubted: 0,
-            name_moved: false,
-            negative_from: 0,
-            busy_names: Vec::new(),
-            tickets: 0,
-            delegation_backoff: DelegationBackoff::default(),
-            listing: None,
-            gathering: None,
-            trash: Vec::new(),
-            changed: false,
-            distrusted: false,
+            names: DirectoryNames::default(),
         }
     }
 
@@ -252,7 +231,7 @@ impl ObjectState {
         if kept.nonracy || vouched {
             state.epoch = kept.epoch;
         }
-        state.vouched = vouched;
+        state.index.vouched = vouched;
         // Any call of this process that shows the state confirms it. Until then the state is not current.
         let sent = Sent { sequence: 0, wall: kept.confirmed, ..policy.sending() };
         state.distrusted_before = u64::from(!vouched);
@@ -299,7 +278,7 @@ impl ObjectState {
         let same = |place: &Place| place.directory == *directory && place.name == *name;
         if !self.place.as_ref().is_some_and(same) {
             self.place = Some(Place { directory: *directory, name: name.clone() });
-            self.changed = true;
+            self.index.changed = true;
         }
     }
 
@@ -321,24 +300,24 @@ impl ObjectState {
         let known = self.known.as_ref()?;
         let timeout = age_max.map_or(known.timeout, |max| max.min(known.timeout));
         let recent = known.sent.at.elapsed() < timeout;
-        let trusted = known.sent.sequence >= self.distrusted_before && !self.history.is_suspect();
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.own.history.is_suspect();
         (recent && trusted).then_some(&known.attributes)
     }
 
     /// Until when the attributes may be believed without a call, leases aside.
     pub fn current_until(&self) -> Option<Instant> {
         let known = self.known.as_ref()?;
-        let trusted = known.sent.sequence >= self.distrusted_before && !self.history.is_suspect();
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.own.history.is_suspect();
         let timed = trusted.then(|| known.sent.at + known.timeout);
         timed.or_else(|| Some(self.presumed()?.1))
     }
 
     /// The attributes, if a lease vouches for them: the origin would answer the same now.
     pub fn leased(&self) -> Option<&Attributes> {
-        let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
+        let lease = self.held.lease.as_ref().filter(|lease| lease.is_valid())?;
         let known = self.known.as_ref()?;
         let from = lease.vouches_from.max(self.distrusted_before);
-        (known.sent.sequence >= from && !self.history.is_suspect()).then_some(&known.attributes)
+        (known.sent.sequence >= from && !self.own.history.is_suspect()).then_some(&known.attributes)
     }
 
     /// The attributes, if they are fresh enough for the requester. If `open` is true, they must be as good as
@@ -352,23 +331,24 @@ impl ObjectState {
     /// have reported. A change that this state lacks has not been answered to its requester yet.
     fn told(&self) -> Option<&Attributes> {
         let known = self.known.as_ref()?;
-        let lease = self.lease.as_ref().filter(|lease| lease.is_valid())?;
+        let lease = self.held.lease.as_ref().filter(|lease| lease.is_valid())?;
         let from = lease.vouches_from.max(self.distrusted_before);
-        let ours = self.covered && self.history.is_under_way() && self.explained_from.sequence >= from;
-        (ours && self.history.is_suspect()).then(|| self.history.latest(&known.attributes)).flatten()
+        let ours =
+            self.own.covered && self.own.history.is_under_way() && self.own.explained_from.sequence >= from;
+        (ours && self.own.history.is_suspect()).then(|| self.own.history.latest(&known.attributes)).flatten()
     }
 
     /// Is the object needed for more than its known state: a lease, opens, locks or delayed writes?
     pub fn is_held(&self) -> bool {
-        let used = self.lease.is_some() || !self.opens.is_empty() || !self.locks.is_empty();
-        used || self.writes.is_some()
+        let used = self.held.lease.is_some() || !self.held.opens.is_empty() || !self.held.locks.is_empty();
+        used || self.delayed.writes.is_some()
     }
 
     /// Were the known attributes requested after this event?
     pub fn is_known_since(&self, event: u64) -> bool {
         let since =
             |known: &Known| known.sent.sequence > event && known.sent.sequence >= self.distrusted_before;
-        !self.history.is_suspect() && self.known.as_ref().is_some_and(since)
+        !self.own.history.is_suspect() && self.known.as_ref().is_some_and(since)
     }
 
     /// Did this call show the known state last?
@@ -384,14 +364,14 @@ impl ObjectState {
     /// Has a state been seen that our operations in flight may or may not explain? Then no cached value is
     /// used.
     pub fn is_suspect(&self) -> bool {
-        self.history.is_suspect()
+        self.own.history.is_suspect()
     }
 
     /// Could a change after `sent` carry the timestamps of the known state, without a lease that would
     /// announce it?
     pub fn is_racy(&self, policy: &Policy, sent: &Sent) -> bool {
         let announced = |lease: &HeldLease| lease.is_valid() && lease.since <= sent.sequence;
-        !self.lease.as_ref().is_some_and(announced) && !self.is_stamped(policy, sent)
+        !self.held.lease.as_ref().is_some_and(announced) && !self.is_stamped(policy, sent)
     }
 
     /// Does every change after `sent` show in the timestamps?
@@ -425,26 +405,26 @@ impl ObjectState {
         }
         let overtaken = sent.sequence < known.received;
         if overtaken
-            && (attributes.ctime < known.attributes.ctime || self.history.has_passed(&attributes.wcc()))
+            && (attributes.ctime < known.attributes.ctime || self.own.history.has_passed(&attributes.wcc()))
         {
             return Seen::Late;
         }
-        if self.history.is_under_way() {
-            self.history.observe(attributes);
-            if self.history.is_suspect() && opening != Opening::No {
+        if self.own.history.is_under_way() {
+            self.own.history.observe(attributes);
+            if self.own.history.is_suspect() && opening != Opening::No {
                 self.doubt_writes();
             }
-            return if self.history.is_suspect() { Seen::Unclear } else { Seen::Late };
+            return if self.own.history.is_suspect() { Seen::Unclear } else { Seen::Late };
         }
-        if self.ours && !overtaken && sent.sequence >= self.distrusted_before {
-            self.ours = false;
+        if self.own.ours && !overtaken && sent.sequence >= self.distrusted_before {
+            self.own.ours = false;
             self.data.clip(attributes.size);
             self.adopt(policy, attributes, sent);
             return Seen::Known;
         }
         self.doubt_writes();
         self.drop_all(policy);
-        if !std::mem::take(&mut self.name_moved) {
+        if !std::mem::take(&mut self.own.name_moved) {
             self.note_stranger(policy, Some(attributes.ctime));
         }
         self.adopt(policy, attributes, sent);
@@ -471,16 +451,14 @@ impl ObjectState {
     /// A change of mode or owner by us is about to begin, or has ended: drops all rights.
     pub fn touch_rights(&mut self, policy: &Policy) {
         self.unvouch();
-        self.rights_generation += 1;
-        self.rights_touched = policy.event();
-        self.changed |= self.rights.clear();
+        self.index.changed |= self.rights.touch(policy.event());
     }
 
     /// Drops the data alone, to free capacity.
     pub fn drop_data(&mut self) {
         if let Some(file) = self.data.discard() {
-            self.trash.push(file);
-            self.changed = true;
+            self.index.trash.push(file);
+            self.index.changed = true;
         }
     }
 
@@ -488,35 +466,35 @@ impl ObjectState {
     fn drop_all(&mut self, policy: &Policy) {
         self.unvouch();
         self.fresh = false;
-        self.distrusted |= self.data.file().is_some() || self.listing.is_some();
-        self.ours = false;
+        self.index.distrusted |= self.data.file().is_some() || self.names.listing.is_some();
+        self.own.ours = false;
         self.drop_data();
         self.rights.clear();
         self.link = None;
-        self.listing = None;
-        self.gathering = None;
+        self.names.listing = None;
+        self.names.gathering = None;
         self.epoch = policy.epoch();
-        self.changed = true;
+        self.index.changed = true;
     }
 
     /// Another client may have changed the file, or the origin may have lost our unstable writes. A COMMIT
     /// will show which.
     fn doubt_writes(&mut self) {
-        if let Some(writes) = &mut self.writes {
+        if let Some(writes) = &mut self.delayed.writes {
             writes.doubt();
         }
     }
 
     /// An open: drops everything that is valid only until the next open.
     fn open(&mut self) {
-        self.changed |= self.data.distrust_racy();
+        self.index.changed |= self.data.distrust_racy();
         self.rights.forget_racy();
-        if self.listing.as_ref().is_some_and(|listing| listing.racy) {
-            self.listing = None;
-            self.changed = true;
+        if self.names.listing.as_ref().is_some_and(|listing| listing.racy) {
+            self.names.listing = None;
+            self.index.changed = true;
         }
-        if self.gathering.as_ref().is_some_and(|gathering| gathering.racy) {
-            self.gathering = None;
+        if self.names.gathering.as_ref().is_some_and(|gathering| gathering.racy) {
+            self.names.gathering = None;
         }
     }
 
@@ -527,7 +505,7 @@ impl ObjectState {
             Some(ctime) => policy.news.seen(ctime, event),
             None => policy.news.heard(event),
         }
-        self.names_doubted = event;
+        self.names.doubted = event;
     }
 
     fn adopt(&mut self, policy: &Policy, attributes: &Attributes, sent: &Sent) {
@@ -544,7 +522,7 @@ impl ObjectState {
             timeout,
             timeout_from: now,
         });
-        self.changed = true;
+        self.index.changed = true;
     }
 }
 

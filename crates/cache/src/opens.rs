@@ -12,50 +12,10 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vfs::{Caller, HolderId, OpenId, Owner, Principal, Share, StateidBasis};
+use vfs::{Caller, Combinations, HolderId, OpenId, Owner, Principal, Share, Shares, StateidBasis};
 
 /// How long not to try again after an OPEN for reading has failed that was sent for a client without opens.
 const REFUSED_FOR: Duration = Duration::from_secs(10);
-
-/// The access that is used, and the access that is denied to others.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shares {
-    /// Used access.
-    pub access: Share,
-    /// Denied access.
-    pub deny: Share,
-}
-
-impl Shares {
-    /// No access, and nothing denied.
-    pub const NONE: Shares = Shares { access: Share::empty(), deny: Share::empty() };
-
-    /// The union of both.
-    #[must_use]
-    pub fn union(self, other: Shares) -> Shares {
-        Shares { access: self.access | other.access, deny: self.deny | other.deny }
-    }
-
-    /// Is `other` a part of this?
-    pub fn contains(self, other: Shares) -> bool {
-        self.access.contains(other.access) && self.deny.contains(other.deny)
-    }
-
-    /// Does either of them use what the other denies?
-    pub fn conflicts(self, other: Shares) -> bool {
-        self.access.intersects(other.deny) || self.deny.intersects(other.access)
-    }
-
-    fn weight(self) -> u32 {
-        self.access.bits().count_ones() + self.deny.bits().count_ones()
-    }
-}
-
-impl From<Share> for Shares {
-    fn from(access: Share) -> Shares {
-        Shares { access, ..Shares::NONE }
-    }
-}
 
 /// An open of the layer above.
 #[derive(Clone, Debug)]
@@ -78,7 +38,7 @@ pub struct Upstream {
     /// The caller that made it.
     pub caller: Caller,
     /// The shares that the OPENs asked for which made it.
-    had: Vec<Shares>,
+    had: Combinations,
     /// Its share at the start of this process, if it is from before.
     adopted: Option<Shares>,
 }
@@ -177,6 +137,16 @@ impl Opens {
         self.local.len() < before
     }
 
+    /// Number of local opens.
+    pub fn locals(&self) -> usize {
+        self.local.len()
+    }
+
+    /// Number of operations in flight that use the open at the origin.
+    pub fn uses(&self) -> u32 {
+        self.uses
+    }
+
     /// Is there any local open?
     pub fn is_local(&self) -> bool {
         !self.local.is_empty()
@@ -226,21 +196,19 @@ impl Opens {
         match &mut self.upstream {
             Some(upstream) if upstream.id == id => {
                 upstream.shares = upstream.shares.union(shares);
-                if !upstream.had.contains(&shares) {
-                    upstream.had.push(shares);
-                }
+                upstream.had.add(shares);
             }
             _ if crossed => return false,
             _ => {
-                let caller = caller.clone();
-                self.upstream = Some(Upstream { id, shares, caller, had: vec![shares], adopted: None });
+                let (caller, had) = (caller.clone(), [shares].into_iter().collect());
+                self.upstream = Some(Upstream { id, shares, caller, had, adopted: None });
             }
         }
         !crossed
     }
 
     /// Takes over an open that the origin has had since before this process.
-    pub fn adopt(&mut self, id: OpenId, shares: Shares, caller: Caller, had: Vec<Shares>) {
+    pub fn adopt(&mut self, id: OpenId, shares: Shares, caller: Caller, had: Combinations) {
         self.upstream = Some(Upstream { id, shares, caller, had, adopted: Some(shares) });
     }
 
@@ -279,6 +247,7 @@ impl Opens {
 
     /// The operation has ended.
     pub fn end_use(&mut self) {
+        debug_assert!(self.uses > 0, "a use of the open ends that did not begin");
         self.uses = self.uses.saturating_sub(1);
         self.touch();
     }
@@ -314,7 +283,11 @@ impl Opens {
         if keep.leased && !matters {
             return Step::Nothing;
         }
-        let target = if self.local.is_empty() { Shares::NONE } else { upstream.narrowest(needed) };
+        let target = if self.local.is_empty() {
+            Shares::NONE
+        } else {
+            upstream.had.narrowest(needed).unwrap_or(upstream.shares)
+        };
         let unnamed = matters && keep.may_name && !self.local.is_empty() && target != needed;
         if target == upstream.shares && !unnamed {
             return Step::Nothing;
@@ -344,30 +317,13 @@ impl Opens {
             None => self.upstream = None,
             Some(shares) => {
                 upstream.shares = shares;
-                upstream.had.retain(|had| shares.contains(*had));
+                upstream.had.narrow(shares);
             }
         }
     }
 
     fn touch(&mut self) {
         self.used = Some(Instant::now());
-    }
-}
-
-impl Upstream {
-    /// The narrowest combination of shares that OPENs have named and that contains the needed one.
-    fn narrowest(&self, needed: Shares) -> Shares {
-        let mut unions = vec![Shares::NONE];
-        for had in &self.had {
-            for union in unions.clone() {
-                let union = union.union(*had);
-                if !unions.contains(&union) {
-                    unions.push(union);
-                }
-            }
-        }
-        let fits = unions.into_iter().filter(|union| union.contains(needed));
-        fits.min_by_key(|union| union.weight()).unwrap_or(self.shares)
     }
 }
 

@@ -99,12 +99,12 @@ impl Outage {
 impl Core {
     /// Is there an outage, so that answers come from the cache?
     pub fn is_away(&self) -> bool {
-        self.outage.is_on()
+        self.link.outage().is_on()
     }
 
     /// Logs that a file is read in its last known state, once in each outage.
     pub fn tell_age(&self, handle: &Handle) {
-        if !self.outage.is_news(handle) {
+        if !self.link.outage().is_news(handle) {
             return;
         }
         let object = self.glance(handle);
@@ -123,7 +123,7 @@ impl Core {
 /// Logs outages, and calls the origin while it does not answer, for as long as the cache exists.
 pub async fn watcher(core: Weak<Core>) {
     loop {
-        let Some(outage) = core.upgrade().map(|core| core.outage.clone()) else { return };
+        let Some(outage) = core.upgrade().map(|core| core.link.outage().clone()) else { return };
         outage.falls_silent().await;
         let Some(core) = core.upgrade() else { return };
         let mut told = false;
@@ -133,7 +133,7 @@ pub async fn watcher(core: Weak<Core>) {
                 () = outage.begins(), if !told => {
                     told = true;
                     tracing::warn!(
-                        "{} has not answered for {} s: whole files are read as they were last known, other things wait",
+                        "{} has not answered for {} s: complete files are read in their last known state, all other calls wait",
                         core.options.origin,
                         outage.after.as_secs()
                     );

@@ -6,7 +6,6 @@
 //! gives up leaves no trace.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use vfs::{Attributes, Caller, Result};
 
@@ -34,7 +33,7 @@ impl Core {
             return Ok(attributes);
         }
         self.know_limits(caller, &object.handle).await;
-        if self.delegates.load(Ordering::Relaxed) && self.wants_directory(object) {
+        if self.link.delegates() && self.wants_directory(object) {
             // The same call may bring a lease, and would then be the last one needed.
             let asked = self.policy.event();
             self.counters.revalidations.bump();
@@ -48,7 +47,7 @@ impl Core {
         self.counters.revalidations.bump();
         self.counters.getattr.bump();
         let result = self.below.getattr(caller, &object.handle).await;
-        self.pace.lock().on_round_trip(sent.at.elapsed());
+        self.link.on_round_trip(sent.at.elapsed());
         let result = match result {
             Ok(attributes) => Ok(self.with(object, |state| {
                 match state.observe(&self.policy, &attributes, &sent, Opening::Yes) {

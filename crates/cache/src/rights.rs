@@ -42,9 +42,30 @@ impl Right {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
     entries: Vec<Right>,
+    generation: u64,
+    touched: u64,
 }
 
 impl Rights {
+    /// Counts our own changes of mode and owner, before and after each. An answer that was requested before
+    /// the count moved is not stored.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// The event of the last such change.
+    pub fn touched(&self) -> u64 {
+        self.touched
+    }
+
+    /// A change of mode or owner by us is about to begin, or has ended, at this event: drops all rights. True
+    /// if there were any.
+    pub fn touch(&mut self, event: u64) -> bool {
+        self.generation += 1;
+        self.touched = event;
+        self.clear()
+    }
+
     /// Has the credential this right? `None` if the origin has not been asked, or was asked too long ago.
     pub fn may(
         &mut self,

@@ -19,6 +19,7 @@ use tokio::time::Instant;
 
 use crate::cleaner::Cleaned;
 use crate::core::Core;
+use crate::flushing::FlushQueue;
 use crate::store::records::fsid_key;
 use crate::store::{Batch, Table};
 use crate::table::Object;
@@ -56,7 +57,7 @@ pub fn start(core: &Arc<Core>) -> Vec<AbortHandle> {
     let weak = Arc::downgrade(core);
     vec![
         tokio::spawn(flusher(weak.clone(), core.options.flush_interval)).abort_handle(),
-        tokio::spawn(cleaner(weak.clone(), core.cleaner.clone(), core.eased.clone())).abort_handle(),
+        tokio::spawn(cleaner(weak.clone(), core.gate.woken(), core.gate.eased())).abort_handle(),
         tokio::spawn(syncer(weak.clone())).abort_handle(),
         tokio::spawn(sweeper(weak)).abort_handle(),
     ]
@@ -68,7 +69,7 @@ async fn flusher(core: Weak<Core>, interval: Duration) {
         tokio::time::sleep(interval).await;
         let Some(core) = core.upgrade() else { return };
         core.flush().await;
-        if !core.index.is_broken() {
+        if !core.disk.index().is_broken() {
             if renewed.is_some_and(|at| at.elapsed() > RENEW_PAUSE_MAX) {
                 (pause, renewed) = (RENEW_PAUSE, None);
             }
@@ -89,9 +90,9 @@ async fn cleaner(weak: Weak<Core>, wake: Arc<Notify>, eased: Arc<Notify>) {
     loop {
         wake.notified().await;
         let Some(core) = weak.upgrade() else { return };
-        core.cleaning.store(true, Ordering::Relaxed);
+        core.gate.set_cleaning(true);
         let cleaned = core.clean().await;
-        core.cleaning.store(false, Ordering::Relaxed);
+        core.gate.set_cleaning(false);
         drop(core);
         if cleaned != Cleaned::Nothing {
             pause = CLEANER_PAUSE;
@@ -132,8 +133,8 @@ async fn sweeper(core: Weak<Core>) {
 impl Core {
     /// Writes the latest state of all changed objects to the index.
     pub async fn flush(self: &Arc<Core>) {
-        let turn = self.telling.clone().lock_owned().await;
-        let objects = std::mem::take(&mut *self.dirty.lock());
+        let turn = self.flushing.turn().await;
+        let objects = self.flushing.take();
         if objects.is_empty() {
             return;
         }
@@ -151,15 +152,15 @@ impl Core {
         for some in objects.chunks(BATCH_MAX / 4) {
             let mut batch = Batch::default();
             for object in some {
-                if self.record(object, &mut batch) && !object.queued.swap(true, Ordering::AcqRel) {
+                if self.record(object, &mut batch) && FlushQueue::claim(object) {
                     again.push(object.clone());
                 }
             }
             self.put_counters(&mut batch);
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
             some.iter().for_each(|object| self.vouch(object));
         }
-        self.dirty.lock().append(&mut again);
+        self.flushing.put_back(again);
     }
 
     /// Replaces an index that has failed with a new one, and writes everything in memory to it. The cache
@@ -168,25 +169,25 @@ impl Core {
     async fn renew_index(self: &Arc<Core>) -> bool {
         // No record can lead to that data any more, and a full disk may need the space.
         self.sweep(Duration::ZERO, true).await;
-        let turn = self.telling.clone().lock_owned().await;
+        let turn = self.flushing.turn().await;
         let core = self.clone();
         let renew = move || {
-            let renewed = core.index.renew();
+            let renewed = core.disk.index().renew();
             if renewed {
-                core.directory.mark(&core.options.origin);
+                core.disk.directory().mark(&core.options.origin);
                 core.tell_anew();
             }
             drop(turn);
             renewed
         };
         if !tokio::task::spawn_blocking(renew).await.unwrap_or(false) {
-            if self.index.is_full() {
+            if self.disk.index().is_full() {
                 self.clean_without_index().await;
             }
             return false;
         }
         self.flush().await;
-        if self.index.is_broken() {
+        if self.disk.index().is_broken() {
             return false;
         }
         tracing::warn!("cache index of {} works again", self.options.directory.display());
@@ -195,29 +196,28 @@ impl Core {
 
     /// The index is empty: everything in memory must be written again.
     fn tell_anew(&self) {
-        self.indexed.store(0, Ordering::Relaxed);
-        for object in self.table.all() {
+        self.flushing.reset_indexed();
+        for object in self.memory.table().all() {
             self.with(&object, |state| {
                 object.used_in_index.store(0, Ordering::Relaxed);
                 state.lose_index();
             });
         }
-        let root = self.root.lock().take();
-        if let Some(root) = root {
+        if let Some(root) = self.link.set_root(None) {
             self.learn_root(root);
         }
     }
 
     fn put_counters(&self, batch: &mut Batch) {
         let counters = [
-            (USED_BYTES, self.objects.used_bytes()),
-            (USES, self.uses.load(Ordering::Relaxed)),
-            (INDEXED, self.indexed.load(Ordering::Relaxed)),
+            (USED_BYTES, self.disk.objects().used_bytes()),
+            (USES, self.flushing.uses()),
+            (INDEXED, self.flushing.indexed()),
         ];
         for (key, value) in counters {
             batch.put(Table::Meta, key.to_vec(), value.to_le_bytes().to_vec());
         }
-        for (fsid, used) in self.objects.shares() {
+        for (fsid, used) in self.disk.objects().shares() {
             let key = [SHARE_BYTES, &fsid_key(fsid)].concat();
             batch.put(Table::Meta, key, used.to_le_bytes().to_vec());
         }
@@ -225,10 +225,10 @@ impl Core {
 
     /// Writes all uses since the last flush to the index.
     pub async fn tell_uses(self: &Arc<Core>) {
-        for object in self.table.all() {
+        for object in self.memory.table().all() {
             let told = object.used_in_index.load(Ordering::Relaxed);
             if told != 0 && object.used.load(Ordering::Relaxed) > told {
-                self.with(&object, |state| state.changed = true);
+                self.with(&object, |state| state.index.changed = true);
             }
         }
         self.flush().await;
@@ -238,19 +238,13 @@ impl Core {
     pub async fn sync_idle(self: &Arc<Core>) {
         let mut told = false;
         loop {
-            let object = {
-                let mut unsynced = self.unsynced.lock();
-                match unsynced.front() {
-                    Some((since, _)) if since.elapsed() >= SYNC_AFTER => unsynced.pop_front(),
-                    _ => return,
-                }
-            };
-            let Some(object) = object.and_then(|(_, object)| object.upgrade()) else { continue };
+            let Some(object) = self.disk.next_unsynced(SYNC_AFTER) else { return };
+            let Some(object) = object.upgrade() else { continue };
             if !std::mem::replace(&mut told, true) {
                 // Before new bytes are durable, the index must durably have dropped the bytes that they
                 // replaced.
                 let core = self.clone();
-                let _ = tokio::task::spawn_blocking(move || core.index.sync()).await;
+                let _ = tokio::task::spawn_blocking(move || core.disk.index().sync()).await;
             }
             self.sync(&object).await;
         }
@@ -267,7 +261,7 @@ impl Core {
             // Data stored meanwhile is not synced. It is queued again when its record is written.
             if synced && (state.data.generation(), state.data.stores) == stores {
                 state.data.synced = true;
-                state.changed = true;
+                state.index.changed = true;
             }
         });
     }
@@ -276,13 +270,14 @@ impl Core {
     pub async fn finish(self: &Arc<Core>) {
         self.empty_trash().await;
         self.tell_uses().await;
-        let unsynced = std::mem::take(&mut *self.unsynced.lock());
-        for object in unsynced.into_iter().filter_map(|(_, object)| object.upgrade()) {
-            self.sync(&object).await;
+        while let Some(object) = self.disk.next_unsynced(Duration::ZERO) {
+            if let Some(object) = object.upgrade() {
+                self.sync(&object).await;
+            }
         }
         self.flush().await;
         let core = self.clone();
-        let _ = tokio::task::spawn_blocking(move || core.index.sync()).await;
+        let _ = tokio::task::spawn_blocking(move || core.disk.index().sync()).await;
     }
 }
 
@@ -408,8 +403,8 @@ mod tests {
             second.await.unwrap();
         }
         let key = object.handle.as_bytes();
-        assert!(core.index.get(Table::Leases, key).is_some(), "it is vouched for");
-        let record = Record::decode(&core.index.get(Table::Objects, key).unwrap()).unwrap();
+        assert!(core.disk.index().get(Table::Leases, key).is_some(), "it is vouched for");
+        let record = Record::decode(&core.disk.index().get(Table::Objects, key).unwrap()).unwrap();
         assert_eq!(record.kept.attributes, new);
     }
 }

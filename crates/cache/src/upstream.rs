@@ -13,7 +13,8 @@ use std::sync::{Arc, Weak};
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
     AccessMask, Attributes, BringsDirectoryLease, Caller, Error, Handle, Lease, LeaseKind, Name, OpenId,
-    OpenRequest, Opened, Owner, Read, Result, Share, Stability, StateidBasis, Status, Want, Wcc, Written,
+    OpenRequest, Opened, Owner, Read, Result, Share, Shares, Stability, StateidBasis, Status, Want, Wcc,
+    Written,
 };
 
 use crate::core::Core;
@@ -23,7 +24,6 @@ use crate::filler::OwnWrite;
 use crate::lease::{Early, HeldLease};
 use crate::names::{Leads, NameEntry};
 use crate::object::{ObjectState, Opening, Seen};
-use crate::opens::Shares;
 use crate::table::Object;
 use crate::trust::Sent;
 use crate::writes::Cut;
@@ -44,7 +44,7 @@ pub struct Use {
 impl Drop for Use {
     fn drop(&mut self) {
         let Some(core) = self.core.upgrade() else { return };
-        core.with(&self.object, |state| state.opens.end_use());
+        core.with(&self.object, |state| state.held.opens.end_use());
         core.settle_soon(&self.object);
     }
 }
@@ -85,18 +85,7 @@ impl Core {
     pub fn open_handle_below(handle: Handle, shares: Shares, want: Want) -> OpenRequest {
         let Shares { access, deny } = shares;
         let owner = Owner(OWNER.into());
-        OpenRequest {
-            handle,
-            name: None,
-            owner,
-            access,
-            deny,
-            create: None,
-            want,
-            reclaim: false,
-            read_first: None,
-            want_directory_lease: false,
-        }
+        OpenRequest { deny, want, ..OpenRequest::new(handle, None, owner, access) }
     }
 
     /// Sends an OPEN. `turn` is the lock of the file, if the file is known. It keeps the open from being
@@ -143,7 +132,7 @@ impl Core {
         let directory = directory.map(|naming| naming.directory.clone());
         let wanted = directory.filter(|directory| self.wants_directory_lease(directory));
         let sent = self.policy.sending();
-        let grant = self.leases.begin_grant();
+        let _grant = self.begin_grant();
         self.counters.open.bump();
         let asked = OpenRequest {
             want_directory_lease: wanted.is_some(),
@@ -158,7 +147,7 @@ impl Core {
                 self.counters.piggybacked_reads.bump();
                 self.measure(read.data.len() as u64);
             }
-            None => self.pace.lock().on_round_trip(sent.at.elapsed()),
+            None => self.link.on_round_trip(sent.at.elapsed()),
         }
         let read = piggyback.map(|range| range.start).zip(read);
         let result = match result {
@@ -178,7 +167,6 @@ impl Core {
         if let Some(directory) = wanted {
             self.note_delegation(&directory, lease, &sent);
         }
-        self.grant_ended(&grant);
         result
     }
 
@@ -214,7 +202,7 @@ impl Core {
         sent: &Sent,
     ) -> Granted {
         let object = self.object(&opened.handle);
-        let forgotten = self.table.may_be_written_since(&object.handle, sent.at);
+        let forgotten = self.memory.table().may_be_written_since(&object.handle, sent.at);
         let cutting = naming.as_mut().and_then(|naming| naming.cutting.take());
         let cut = request.create.as_ref().and_then(|(_, set)| set.size).filter(|_| !opened.created);
         // The write is kept until this function ends: until then, the truncated range does not count as
@@ -239,7 +227,7 @@ impl Core {
                 // outlast it.
                 let ticket = state.data.begin_write(size..u64::MAX);
                 state.data.end_write(ticket);
-                state.changed = true;
+                state.index.changed = true;
             }
             let opening = if opened.created { Opening::Made } else { Opening::Yes };
             let seen = state.observe(&self.policy, &opened.attributes, sent, opening);
@@ -249,11 +237,11 @@ impl Core {
             if moved {
                 state.lose_names(&self.policy);
             }
-            let shares = Shares { access: request.access, deny: request.deny };
-            let clear = state.opens.opened(opened.id, shares, caller, sent.sequence);
-            let usage = if clear { state.opens.begin_use(shares) } else { None };
+            let shares = request.shares();
+            let clear = state.held.opens.opened(opened.id, shares, caller, sent.sequence);
+            let usage = if clear { state.held.opens.begin_use(shares) } else { None };
             // The lease vouches for the name, too, because it was granted by the same call.
-            let racy = state.lease.is_none() && state.is_racy(&self.policy, sent);
+            let racy = state.held.lease.is_none() && state.is_racy(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
             let entry = NameEntry { leads, epoch, racy, within: None };
             let reply = Reply { seen, lease: opened.lease.as_ref(), forgotten, sent };
@@ -280,11 +268,11 @@ impl Core {
         opened: &Opened,
         (seen, sent): (Seen, &Sent),
     ) {
-        if seen != Seen::Known || sent.sequence <= state.rights_touched {
+        if seen != Seen::Known || sent.sequence <= state.rights.touched() {
             return;
         }
         if let Some(granted) = opened.granted {
-            let racy = state.lease.is_none() && state.is_racy(&self.policy, sent);
+            let racy = state.held.lease.is_none() && state.is_racy(&self.policy, sent);
             state.rights.remember_answer(&caller.principal, granted, racy, sent.wall);
         }
         // The creator of a file may open it, whatever its mode.
@@ -296,7 +284,7 @@ impl Core {
             let write = if lease.kind == LeaseKind::Write { Share::WRITE } else { Share::empty() };
             state.rights.remember_success(&caller.principal, needed(Share::READ | write), sent.wall);
         }
-        state.changed = true;
+        state.index.changed = true;
     }
 
     pub fn learn_lease(
@@ -307,16 +295,16 @@ impl Core {
         (seen, sent): (Seen, &Sent),
     ) -> Option<Early> {
         let lease = lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
-        let above = match &state.lease {
+        let above = match &state.held.lease {
             Some(held) if held.id == lease.id => held.above,
             Some(held) => {
-                self.leases.take(held.id, held.above);
-                self.leases.forget(held.id);
-                self.leases.name()
+                self.origin.leases().take(held.id, held.above);
+                self.origin.leases().forget(held.id);
+                self.origin.leases().name()
             }
-            None => self.leases.name(),
+            None => self.origin.leases().name(),
         };
-        let early = self.leases.put(lease.id, above, lease.kind, object);
+        let early = self.origin.leases().put(lease.id, above, lease.kind, object);
         if !matches!(early, Some(Early::Revoked | Early::Returned)) {
             state.grant(&self.policy, seen, sent, |since, from| {
                 HeldLease::granted(&lease, above, since, from)
@@ -384,7 +372,7 @@ impl Core {
 
     /// Begins an operation that uses the open at the origin, if the open has this share.
     pub fn use_open(&self, object: &Arc<Object>, shares: impl Into<Shares>) -> Option<Use> {
-        let id = self.with(object, |state| state.opens.begin_use(shares.into()))?;
+        let id = self.with(object, |state| state.held.opens.begin_use(shares.into()))?;
         Some(Use { core: self.weak(), object: object.clone(), id })
     }
 
@@ -394,7 +382,7 @@ impl Core {
     pub async fn open_for_reading(&self, caller: &Caller, object: &Arc<Object>, range: &Range<u64>) {
         let turn = object.turn.clone().lock_owned().await;
         let shares = Shares::from(Share::READ);
-        if self.with(object, |state| state.opens.covers(shares) || state.opens.is_refused()) {
+        if self.with(object, |state| state.held.opens.covers(shares) || state.held.opens.is_refused()) {
             return;
         }
         let request = Core::open_handle_below(object.handle, shares, Want::Any);
@@ -402,7 +390,7 @@ impl Core {
         match self.open_with_piggyback(caller, request, Some(turn), piggyback).await {
             // The reader takes the bytes as they came, and does not wait for the local disk.
             Ok(Granted { brought, .. }) => brought.into_iter().for_each(|it| drop(tokio::spawn(it.store()))),
-            Err(_) => self.with(object, |state| state.opens.refuse()),
+            Err(_) => self.with(object, |state| state.held.opens.refuse()),
         }
     }
 
@@ -437,7 +425,7 @@ impl Core {
         if let Some(usage) = self.use_open(object, shares) {
             return Some(usage);
         }
-        if !self.with(object, |state| state.opens.covers(shares)) {
+        if !self.with(object, |state| state.held.opens.covers(shares)) {
             return None;
         }
         let _turn = object.turn.lock().await;
@@ -451,8 +439,8 @@ impl Core {
             return;
         }
         self.with(object, |state| {
-            state.opens.lose(id);
-            state.locks.lose_told();
+            state.held.opens.lose(id);
+            state.held.locks.lose_told();
         });
     }
 }

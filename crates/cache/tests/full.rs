@@ -13,11 +13,11 @@ use std::time::Duration;
 use cache::{Cache, WriteBehind};
 use origin::behind::{BOTH, delaying, open, put, user};
 use origin::state::{Policy, unchecked};
-use origin::{Bench, name, open_request, read, root, until};
+use origin::{Bench, id, name, open_request, read, root, until};
 use proptest::prelude::*;
 use vfs::{
-    CreateHow, FileSystem, Handle, LeaseKind, OpenId, OpenRequest, Opens, SetAttributes, Share, Stability,
-    StateidBasis, Status,
+    CreateHow, FileSystem, Fsid, Handle, LeaseKind, OpenId, OpenRequest, Opens, SetAttributes, Share,
+    Stability, StateidBasis, Status,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -55,6 +55,24 @@ async fn write_file(cache: &Cache, called: &str, data: &[u8]) -> (Handle, Result
 
 fn free(bench: &Bench) -> u64 {
     bench.origin.durability.free_bytes(&bench.origin.tree())
+}
+
+/// As after a restart of a server whose device numbers have changed.
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_stays_in_its_account_when_the_file_system_gets_another_id() {
+    let (bench, cache) = setup(64 << 20).await;
+    let (file, closed) = write_file(&cache, "f", &[1; 8192]).await;
+    assert_eq!((closed, cache.held().dirty_bytes), (Ok(()), 8192));
+    bench.origin.tree().inodes.get_mut(&id(&file)).unwrap().attributes.fsid = Fsid { major: 7, minor: 0 };
+    // The reply tells the new id, and half of the bytes are still kept.
+    let set = SetAttributes { size: Some(4096), ..SetAttributes::default() };
+    cache.setattr(&user(), &file, &set, None).await.unwrap();
+    assert_eq!(cache.held().dirty_bytes, 4096);
+    let again = open(&cache, &open_request(&root(), "f", 1, BOTH)).await;
+    put(&cache, again, &file, 0, &[2; 100]).await;
+    assert_eq!(close(&cache, again).await, Ok(()));
+    cache.shutdown().await;
+    assert_eq!(bench.origin.contents(&file)[..200], [[2; 100], [1; 100]].concat());
 }
 
 #[tokio::test(start_paused = true)]

@@ -12,6 +12,8 @@ mod connect;
 mod convert;
 mod cookie;
 pub mod counts;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod listing;
 mod nfs3;
 mod nfs4;

@@ -38,6 +38,9 @@ mod space;
 mod state;
 mod system;
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use callback::slots::fuzzing;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};

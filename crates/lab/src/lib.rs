@@ -16,7 +16,7 @@
 //! The lab is for tests only. If it cannot continue, it panics with a message of one line, and prints the
 //! console or log of the guest or program at fault. Everything that a test starts ends with the test, even if
 //! the test panics or is killed. On one machine, as many tests as there are lanes can be in the lab at the
-//! same time. docs/lab.md describes the implementation.
+//! same time. docs/contributing/lab.md describes the implementation.
 
 mod close_to_open;
 mod coherence;

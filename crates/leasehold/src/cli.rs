@@ -311,6 +311,9 @@ pub struct Demo {
     /// Round-trip time to the origin, in milliseconds
     #[arg(long, value_name = "MS", default_value_t = 40)]
     pub rtt_ms: u64,
+    /// Keep the origin's files in memory instead of a directory
+    #[arg(long)]
+    pub memory: bool,
     /// Leave the proxy and the origin running, and print how to mount
     #[arg(long)]
     pub keep: bool,

@@ -1,21 +1,24 @@
 //! `leasehold demo`: shows the effect of the cache, in half a minute, on one machine.
 //!
-//! The demo serves a sample tree. A relay adds the round-trip time of a distant origin, and a proxy caches
-//! behind it. One reader reads the tree three times: from the origin, through the proxy with a cold cache,
-//! and again with a warm cache.
+//! The demo serves a sample tree, from a directory or from memory. A relay adds the round-trip time of a
+//! distant origin, and a proxy caches behind it. One reader reads the tree three times: from the origin,
+//! through the proxy with a cold cache, and again with a warm cache.
 
 mod reader;
 mod sample;
 mod table;
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use ::bench::relay::{self, Relay};
 use client::{Origin, ProcedureCounts, Url};
 use indicatif::{ProgressBar, ProgressStyle};
+use memory::Memory;
 use server::{ExportOptions, Squash};
+use vfs::FileSystem;
 
 use crate::cli::{Demo, Network, Version4};
 use crate::stack::{self, End, Keep, Stack};
@@ -33,7 +36,7 @@ struct Setting {
 }
 
 /// A temporary directory; dropping the value removes it.
-struct Directory(std::path::PathBuf);
+struct Directory(PathBuf);
 
 impl Drop for Directory {
     fn drop(&mut self) {
@@ -47,16 +50,10 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     progress.set_message("making a sample tree");
     let directory = Directory(std::env::temp_dir().join(format!("leasehold-demo-{}", std::process::id())));
     state::make(&directory.0)?;
-    let export = directory.0.join("sample");
-    sample::make(&export).map_err(|error| {
-        Failure(format!(
-            "cannot write below {}: {error}; the demo needs 30 MB in TMPDIR, or in /tmp",
-            export.display()
-        ))
-    })?;
+    let sample = if arguments.memory { in_memory().await? } else { in_directory(&directory.0)? };
     progress.inc(1);
     let rtt = Duration::from_millis(arguments.rtt_ms);
-    let setting = Box::pin(set_up(directory, &export, rtt, &progress)).await?;
+    let setting = Box::pin(set_up(directory, sample, rtt, &progress)).await?;
     let rows = Box::pin(read_three_times(&setting, &progress)).await?;
     progress.finish_and_clear();
     table::print(&rows, arguments.rtt_ms, arguments.json);
@@ -75,6 +72,34 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
     Ok(())
 }
 
+/// The origin's files, in the temporary directory.
+fn in_directory(directory: &Path) -> Result<Arc<dyn FileSystem>, Failure> {
+    let sample = directory.join("sample");
+    sample::make(&sample).map_err(|error| {
+        Failure(format!(
+            "cannot write below {}: {error}; the demo needs 30 MB in TMPDIR, or in /tmp",
+            sample.display()
+        ))
+    })?;
+    serve::open_local(&sample, &origin_state(directory)?, true, false)
+}
+
+/// The origin's files, in memory.
+async fn in_memory() -> Result<Arc<dyn FileSystem>, Failure> {
+    let memory = Memory::default();
+    let failed =
+        |error| Failure(format!("cannot make the sample tree in memory: {error}; please report this bug"));
+    sample::load(&memory).await.map_err(failed)?;
+    Ok(Arc::new(memory))
+}
+
+/// The state directory of the origin.
+fn origin_state(directory: &Path) -> Result<PathBuf, Failure> {
+    let state = directory.join("origin");
+    state::make(&state)?;
+    Ok(state)
+}
+
 fn progress(steps: u64) -> ProgressBar {
     let style = ProgressStyle::with_template("{bar:30} {pos}/{len} {msg}");
     let bar = ProgressBar::new(steps);
@@ -87,12 +112,12 @@ fn progress(steps: u64) -> ProgressBar {
 
 async fn set_up(
     directory: Directory,
-    export: &Path,
+    sample: Arc<dyn FileSystem>,
     rtt: Duration,
     progress: &ProgressBar,
 ) -> Result<Setting, Failure> {
     progress.set_message("starting origin, relay and proxy");
-    let origin = start_origin(&directory.0, export).await?;
+    let origin = start_origin(&directory.0, sample).await?;
     let options = relay::Options { rtt, ..relay::Options::default() };
     let relay = Relay::start(origin.address(), options)
         .map_err(|error| Failure(format!("cannot start the relay: {error}; is loopback up?")))?;
@@ -120,13 +145,11 @@ async fn set_up(
     Ok(Setting { proxy, upstream, relay, origin, directory })
 }
 
-async fn start_origin(directory: &Path, export: &Path) -> Result<Stack, Failure> {
-    let state = directory.join("origin");
-    state::make(&state)?;
-    let fs = serve::open_local(export, &state, true, false)?;
+async fn start_origin(directory: &Path, sample: Arc<dyn FileSystem>) -> Result<Stack, Failure> {
+    let state = origin_state(directory)?;
     let version4 = Version4::default();
     let nqnfs = stack::nqnfs(&state)?;
-    let arbiter = stack::arbiter(fs, &version4, &nqnfs);
+    let arbiter = stack::arbiter(sample, &version4, &nqnfs);
     let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
     Stack::start(vec![served], keep, nqnfs, &loopback(), &version4).await

@@ -111,7 +111,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     );
     let again = asked(&tree, "warm", &["/"]);
     assert_eq!(
-        (&done(&again)["whole"], &done(&again)["fetched"]),
+        (&done(&again)["complete"], &done(&again)["fetched"]),
         (&Value::from(7), &Value::from(1)),
         "{again:?}"
     );
@@ -123,7 +123,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
             .spawn()
             .unwrap();
     listed.stdin.take().unwrap().write_all(b"/file\n/d0/below/f0\n").unwrap();
-    assert_eq!(done(&lines(&listed.wait_with_output().unwrap()))["whole"], 2);
+    assert_eq!(done(&lines(&listed.wait_with_output().unwrap()))["complete"], 2);
     assert_eq!(
         done(&asked(&tree, "warm", &["--newer", "@99999999999"]))["files"],
         0,
@@ -137,11 +137,11 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     let stat = entries(&stat)[0].clone();
     assert_eq!(
         (&stat["complete"], &stat["pinned"], &stat["size"]),
-        (&"whole".into(), &"/d0".into(), &67_536.into())
+        (&"complete".into(), &"/d0".into(), &67_536.into())
     );
     assert!(stat["age_s"].as_u64().unwrap() < 60 && stat["used"].is_i64(), "{stat}");
     let text = String::from_utf8(cache(&tree, "stat", &["/d0/below/f2"]).stdout).unwrap();
-    assert!(text.contains("pinned     by /d0") && text.contains("whole"), "{text}");
+    assert!(text.contains("pinned     by /d0") && text.contains("complete"), "{text}");
     fails_in_lines(&cache(&tree, "stat", &["/none"]), &["1 path failed"], 2);
     assert_eq!(done(&asked(&tree, "verify", &["--origin"]))["damaged"], 0);
     // The proxy is killed: the command on the directory shows the same.
@@ -149,9 +149,9 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     let offline = asked(&tree, "stat", &["/d0/below/f2"]);
     assert_eq!(
         (&entries(&offline)[0]["complete"], &entries(&offline)[0]["pinned"]),
-        (&"whole".into(), &"/d0".into())
+        (&"complete".into(), &"/d0".into())
     );
-    assert_eq!(done(&asked(&tree, "du", &[]))["whole"], 8);
+    assert_eq!(done(&asked(&tree, "du", &[]))["complete"], 8);
     assert_eq!(done(&asked(&tree, "verify", &[]))["damaged"], 0);
     fails_with(&cache(&tree, "warm", &["/"]), &["`warm` needs the origin", "start the proxy"]);
     fails_with(&cache(&tree, "verify", &["--origin"]), &["needs the origin"]);
@@ -166,7 +166,7 @@ fn what_is_cached_is_seen_kept_checked_and_dropped_with_a_proxy_and_without() {
     // A new proxy fetches only the missing file.
     let proxy = tree.proxy(&serve);
     let mended = asked(&tree, "warm", &["/"]);
-    assert_eq!((&done(&mended)["whole"], &done(&mended)["fetched"]), (&Value::from(7), &Value::from(1)));
+    assert_eq!((&done(&mended)["complete"], &done(&mended)["fetched"]), (&Value::from(7), &Value::from(1)));
     assert_eq!(entries(&asked(&tree, "pin", &[])).len(), 3);
     assert_eq!(done(&asked(&tree, "unpin", &["/d0", "/n\\xffme"]))["unpinned"], 2);
     assert_eq!(done(&asked(&tree, "unpin", &["--all"]))["unpinned"], 1);
@@ -212,12 +212,12 @@ async fn a_warming_that_was_killed_goes_on_where_it_was() {
     let told = warming.wait().unwrap();
     let offline = asked(&tree, "verify", &[]);
     assert_eq!(done(&offline)["damaged"], 0, "kill -9 leaves nothing wrong behind");
-    let before = done(&asked(&tree, "du", &[]))["whole"].as_u64().unwrap();
+    let before = done(&asked(&tree, "du", &[]))["complete"].as_u64().unwrap();
     let proxy = tree.proxy(&serve);
     let rest = asked(&tree, "warm", &["/"]);
     let count = |field: &str| done(&rest)[field].as_u64().unwrap();
-    assert_eq!((count("whole") + count("fetched"), count("failed")), (302, 0), "{rest:?}");
-    assert!(count("whole") >= before.min(1), "what was whole was not fetched again: {before} {rest:?}");
+    assert_eq!((count("complete") + count("fetched"), count("failed")), (302, 0), "{rest:?}");
+    assert!(count("complete") >= before.min(1), "what was whole was not fetched again: {before} {rest:?}");
     assert!(told.success() || before < 302);
     let client = mount(&proxy).await;
     for number in [0, 7, 299] {

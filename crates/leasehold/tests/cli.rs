@@ -162,8 +162,18 @@ fn a_damaged_index_costs_warmth_and_nothing_else() {
 
 #[test]
 fn the_demo_ends_by_itself_and_shows_what_it_is_for() {
+    shows_what_it_is_for(&["demo", "--json", "--rtt-ms", "10"]);
+}
+
+/// The front, the arbiter, the client and the cache do not know which back end they have.
+#[test]
+fn the_demo_shows_the_same_with_its_origin_in_memory() {
+    shows_what_it_is_for(&["demo", "--memory", "--json", "--rtt-ms", "10"]);
+}
+
+fn shows_what_it_is_for(demo: &[&str]) {
     let start = std::time::Instant::now();
-    let output = run(&["demo", "--json", "--rtt-ms", "10"]);
+    let output = run(demo);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(start.elapsed().as_secs() < 30);
     let table: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -194,13 +204,16 @@ fn program_for_nobody() -> (tempfile::TempDir, std::path::PathBuf) {
 #[test]
 fn the_demo_needs_no_root() {
     let (nobody, program) = program_for_nobody();
-    let mut command = Command::new(&program);
-    command.args(["demo", "--json", "--rtt-ms", "1"]).env("TMPDIR", nobody.path()).stdin(Stdio::null());
-    if rustix::process::geteuid().is_root() {
-        command.uid(65534).gid(65534);
+    for origin in [&[][..], &["--memory"]] {
+        let mut command = Command::new(&program);
+        command.args(["demo", "--json", "--rtt-ms", "1"]).args(origin);
+        command.env("TMPDIR", nobody.path()).stdin(Stdio::null());
+        if rustix::process::geteuid().is_root() {
+            command.uid(65534).gid(65534);
+        }
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{origin:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

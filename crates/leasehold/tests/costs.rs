@@ -1,4 +1,4 @@
-//! The v4 columns of the table "What an event may cost at the origin" in docs/architecture.md, measured on
+//! The v4 columns of the table "What an event may cost at the origin" in docs/reference/costs.md, measured on
 //! real processes: `serve`, a `proxy` of it, and our own clients of the proxy. The clients send exactly one
 //! call for each event. The calls to the origin are those that `leasehold status` counts.
 #![allow(clippy::unwrap_used)] // a test ends at the first surprise
@@ -18,7 +18,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 use vfs::{
     AccessMask, Caller, CreateHow, FileSystem, Handle, Lock, LockKind, LockRequest, Locked, Name,
-    OpenRequest, Opened, Owner, SetAttributes, Share, Stability, StateidBasis, Status, Want,
+    OpenRequest, Opened, Owner, SetAttributes, Share, Stability, StateidBasis, Status,
 };
 
 fn start(arguments: &[&str]) -> Running {
@@ -59,18 +59,7 @@ fn owner(name: &'static str) -> Owner {
 }
 
 fn request(root: &Handle, owner: Owner, access: Share) -> OpenRequest {
-    OpenRequest {
-        handle: *root,
-        name: Some(Name::new(b"file").unwrap()),
-        owner,
-        access,
-        deny: Share::empty(),
-        create: None,
-        want: Want::None,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    }
+    OpenRequest::new(*root, Some(Name::new(b"file").unwrap()), owner, access)
 }
 
 impl Bench {

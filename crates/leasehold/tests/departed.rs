@@ -58,16 +58,14 @@ async fn connect(serve: &Running, incarnation: Option<Incarnation>) -> Nfs4 {
 async fn create(fs: &Nfs4, root: &Handle, name: &str) -> Result<Opened> {
     let set = SetAttributes { mode: Some(0o644), ..SetAttributes::default() };
     let request = OpenRequest {
-        handle: *root,
-        name: Some(Name::new(name.as_bytes()).unwrap()),
-        owner: Owner(Bytes::copy_from_slice(name.as_bytes())),
-        access: Share::READ | Share::WRITE,
-        deny: Share::empty(),
         create: Some((CreateHow::Guarded, set)),
         want: Want::Any,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
+        ..OpenRequest::new(
+            *root,
+            Some(Name::new(name.as_bytes()).unwrap()),
+            Owner(Bytes::copy_from_slice(name.as_bytes())),
+            Share::READ | Share::WRITE,
+        )
     };
     fs.open(&Caller::machine(), &request).await
 }

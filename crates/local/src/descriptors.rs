@@ -173,6 +173,7 @@ pub(crate) struct Capacity<'d>(&'d Descriptors);
 impl Capacity<'_> {
     /// Uses `cost` of its descriptors and releases the rest.
     fn take(self, cost: usize) {
+        debug_assert!(cost <= PER_NODE, "{cost} descriptors were taken, and {PER_NODE} were reserved");
         self.0.spent.fetch_sub(PER_NODE.saturating_sub(cost), Ordering::Relaxed);
         std::mem::forget(self);
     }
@@ -317,6 +318,7 @@ impl Descriptors {
         self.spent.fetch_sub(before - node.cost(), Ordering::Relaxed);
         if !node.is_kept() {
             self.kept.fetch_sub(1, Ordering::Relaxed);
+            debug_assert!(shard.kept > 0, "a node is unpinned in a shard that keeps none");
             shard.kept = shard.kept.saturating_sub(1);
             node.used.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
         }

@@ -156,6 +156,7 @@ impl Promises {
         if let Some(promise) = files.remove(handle)
             && let Some(account) = accounts.get_mut(&promise.fsid)
         {
+            debug_assert!(account.promised >= promise.left, "{account:?} lacks the rest of {promise:?}");
             account.promised = account.promised.saturating_sub(promise.left);
         }
         self.count.store(files.len(), Ordering::Release);
@@ -204,6 +205,7 @@ impl Promises {
         if let Some(promise) = promise.filter(|promise| growth.to <= promise.limit) {
             let used = needed.min(promise.left);
             promise.left -= used;
+            debug_assert!(account.promised >= used, "{account:?} lacks {used} bytes of a promise");
             account.promised = account.promised.saturating_sub(used);
         } else if account.promised <= own {
             // No other file has a promise: the file system itself reports when it is full.
@@ -232,6 +234,7 @@ impl Promises {
             return;
         }
         if let Some(account) = self.state.lock().accounts.get_mut(&fsid) {
+            debug_assert!(account.in_flight >= counted, "{account:?} lacks {counted} bytes in flight");
             account.in_flight = account.in_flight.saturating_sub(counted);
         }
     }

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, user};
 use vfs::{
     AccessMask, Ace, Acl, Caller, Device, Extended, Extent, Features, FileSystem, FileType, Handle, OpenId,
-    OpenRequest, Opens, Owner, Place, SetAttributes, Share, StateidBasis, Status, Want, XattrHow, XattrName,
+    OpenRequest, Opens, Owner, Place, SetAttributes, Share, StateidBasis, Status, XattrHow, XattrName,
 };
 
 fn xattr(name: &str) -> XattrName {
@@ -194,18 +194,7 @@ async fn holes_are_found_made_and_filled() {
 }
 
 async fn open(served: &Served, caller: &Caller, handle: Handle, access: Share) -> OpenId {
-    let request = OpenRequest {
-        handle,
-        name: None,
-        owner: Owner(Bytes::from_static(b"process")),
-        access,
-        deny: Share::empty(),
-        create: None,
-        want: Want::None,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    };
+    let request = OpenRequest::new(handle, None, Owner(Bytes::from_static(b"process")), access);
     served.fs.open(caller, &request).await.unwrap().id
 }
 

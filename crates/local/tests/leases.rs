@@ -26,16 +26,8 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 async fn open_as(served: &Served, who: &str, file: &Handle, access: Share, want: Want) -> Opened {
     let request = OpenRequest {
-        handle: *file,
-        name: None,
-        owner: Owner(Bytes::copy_from_slice(who.as_bytes())),
-        access,
-        deny: Share::empty(),
-        create: None,
         want,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
+        ..OpenRequest::new(*file, None, Owner(Bytes::copy_from_slice(who.as_bytes())), access)
     };
     served.fs.open(&machine(), &request).await.unwrap()
 }

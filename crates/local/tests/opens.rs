@@ -9,7 +9,7 @@ use bytes::Bytes;
 use common::{Served, is_root, machine, name, serve, serve_by_table, serve_with, user};
 use vfs::{
     AccessMask, Caller, CreateHow, FileSystem, Handle, HolderId, Lock, LockKind, LockRequest, Locked, OpenId,
-    OpenRequest, Opened, Opens, Owner, SetAttributes, Share, Stability, StateidBasis, Status, Want,
+    OpenRequest, Opened, Opens, Owner, SetAttributes, Share, Stability, StateidBasis, Status,
 };
 
 fn owner(owner: &str) -> Owner {
@@ -17,18 +17,7 @@ fn owner(owner: &str) -> Owner {
 }
 
 fn request(handle: &Handle, file: Option<&str>, access: Share) -> OpenRequest {
-    OpenRequest {
-        handle: *handle,
-        name: file.map(name),
-        owner: owner("process"),
-        access,
-        deny: Share::empty(),
-        create: None,
-        want: Want::None,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    }
+    OpenRequest::new(*handle, file.map(name), owner("process"), access)
 }
 
 fn with_mode(mode: u32) -> SetAttributes {

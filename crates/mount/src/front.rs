@@ -326,7 +326,6 @@ impl Front {
             let mut state = inode.state.lock();
             let ours = state.writers > 0 || state.lease.is_some_and(|lease| is_valid(&lease));
             state.told = Some(attributes.wcc());
-            state.gone.take_if(|_| attributes.nlink > 1);
             state.told_size = attributes.size;
             if attributes.is_dir() {
                 state.seen = Some(Box::new(*attributes));
@@ -337,7 +336,7 @@ impl Front {
             {
                 passed.poke();
             }
-            (!ours && state.pages.told(attributes), state.silly.is_some())
+            (!ours && state.pages.told(attributes), inode.opens.have_silly_of(attributes.nlink))
         };
         if foreign {
             self.notifier.data(inode.number);

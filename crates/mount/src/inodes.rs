@@ -13,15 +13,17 @@
 //! (open_by_handle_at(2)) use that number again, and a new lookup of the file gets it again.
 //!
 //! A node may be **retired**: the next lookup of its file gets a new node, and existing opens keep the old
-//! one. This is how a file leaves passthrough: the kernel cannot undo passthrough for an existing open.
+//! one. This is how a file leaves passthrough: the kernel cannot undo passthrough for an existing open. The
+//! nodes of a file share the count of its opens.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::ops::Deref;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Attributes, Caller, Handle, Lease, Name, OpenId, Owner, Wcc, WccAttributes};
+use vfs::{Attributes, Handle, Lease, Name, OpenId, Owner, Share, Wcc, WccAttributes};
 
 use crate::front::wall;
 use crate::inodes::forgotten::Forgotten;
@@ -31,9 +33,14 @@ use crate::passthrough::Passed;
 use crate::wire::abi::ROOT;
 
 mod forgotten;
+mod opens;
+
+pub use self::opens::{Opens, Silly};
 
 /// Names remembered for each file. If a file has more links, the kernel may cache none of its names.
 pub const NAMES_MAX: usize = 8;
+/// Entries of retired nodes that are kept without a check whether they are used.
+const RETIRED_MIN: usize = 1024;
 
 /// A file that the kernel knows.
 #[derive(Debug)]
@@ -44,6 +51,8 @@ pub struct Inode {
     pub handle: Handle,
     /// The mutable part. Lock order: the table first, then this.
     pub state: Mutex<NodeState>,
+    /// The opens of the file, by this node or another.
+    pub opens: Arc<Opens>,
     /// Woken when a lock on the file may be free.
     pub unlocked: Notify,
     /// Woken when the kernel has dropped the doubted names of this directory.
@@ -59,10 +68,10 @@ pub struct NodeState {
     /// Where the file was found and may still be: the node of the directory and the name. The latest is
     /// last.
     pub names: Vec<(u64, Name)>,
-    /// Number of opens.
+    /// The last of `names` that was taken away. A thread that found the node under it will look it up again.
+    pub last_name: Option<(u64, Name)>,
+    /// Number of opens of this node.
     pub opens: u32,
-    /// Opens in progress, which may still fail.
-    pub opening: u32,
     /// Opens that may write.
     pub writers: u32,
     /// Opens that read through the page cache or through this process.
@@ -87,11 +96,6 @@ pub struct NodeState {
     pub lockers: HashMap<Owner, Locker>,
     /// Opens with locks of which a descriptor was closed, and when. Their RELEASE may be on its way.
     pub leaving: HashMap<OpenId, Instant>,
-    /// Set if the file was removed while it was open: its silly name, until the last close.
-    pub silly: Option<Silly>,
-    /// Set if the silly name was removed too: the place where the file was before. If the file has another
-    /// link, a lookup of that link finds it.
-    pub gone: Option<(u64, Name)>,
     /// For a directory: the attributes last sent to the kernel.
     pub seen: Option<Box<Attributes>>,
     /// For a directory that was removed: what processes that have it open see.
@@ -135,19 +139,6 @@ pub struct Listed {
     pub until: Instant,
 }
 
-/// A name that a removed file has until it is closed.
-#[derive(Clone, Debug)]
-pub struct Silly {
-    /// The directory with that name.
-    pub directory: Handle,
-    /// `.nfs…`
-    pub name: Name,
-    /// The name that was removed.
-    pub of: (u64, Name),
-    /// The credential of the process that removed it.
-    pub caller: Caller,
-}
-
 /// The nodes.
 #[derive(Debug)]
 pub struct Inodes {
@@ -158,6 +149,10 @@ pub struct Inodes {
 struct Table {
     by_number: HashMap<u64, (Arc<Inode>, u64)>,
     by_handle: HashMap<Handle, u64>,
+    /// The opens of files of which a node was retired.
+    retired: HashMap<Handle, Weak<Opens>>,
+    /// The size of `retired` at which unused entries are dropped.
+    retired_max: usize,
     /// Ordered, so that the names of a directory are adjacent.
     by_name: BTreeMap<(u64, Name), Told>,
     forgotten: Forgotten,
@@ -173,9 +168,9 @@ struct Told {
 }
 
 impl Inode {
-    fn new(number: u64, handle: Handle) -> Arc<Inode> {
+    fn new(number: u64, handle: Handle, opens: Arc<Opens>) -> Arc<Inode> {
         let (state, unlocked, settled, appending) = <_>::default();
-        Arc::new(Inode { number, handle, state, unlocked, settled, appending })
+        Arc::new(Inode { number, handle, state, opens, unlocked, settled, appending })
     }
 
     /// Is a valid lease held on it?
@@ -195,23 +190,21 @@ impl Inode {
 }
 
 impl NodeState {
-    /// Is the file open, or is an open in progress?
-    pub fn is_open(&self) -> bool {
-        self.opens > 0 || self.opening > 0
+    /// Counts an open. `passed` says whether it reads from the backing file.
+    pub fn opened(&mut self, access: Share, passed: bool) {
+        self.opens += 1;
+        self.writers += u32::from(access.contains(Share::WRITE));
+        self.ordinary += u32::from(!passed);
     }
 
-    /// If the file is not open any more, takes its silly name, which is to be removed now.
-    pub fn take_silly(&mut self) -> Option<Silly> {
-        let silly = if self.is_open() { None } else { self.silly.take() };
-        if let Some(silly) = &silly {
-            self.gone = Some(silly.of.clone());
-        }
-        silly
-    }
-
-    /// Undoes the count of `Inodes::remember_ordinary`.
-    pub fn leave_ordinary(&mut self) {
-        self.ordinary = self.ordinary.saturating_sub(1);
+    /// Undoes the count of [`NodeState::opened`], with the same arguments.
+    pub fn closed(&mut self, access: Share, passed: bool) {
+        let (writers, ordinary) = (u32::from(access.contains(Share::WRITE)), u32::from(!passed));
+        let counted = self.opens > 0 && self.writers >= writers && self.ordinary >= ordinary;
+        debug_assert!(counted, "an open is closed that was not counted");
+        self.opens = self.opens.saturating_sub(1);
+        self.writers = self.writers.saturating_sub(writers);
+        self.ordinary = self.ordinary.saturating_sub(ordinary);
     }
 
     /// Records a WRITE for the kernel. The kernel knows the new size by itself and asks for the times when
@@ -222,6 +215,27 @@ impl NodeState {
         {
             self.told = Some(after);
         }
+    }
+}
+
+/// A node that is not in passthrough and does not enter it while this value exists.
+#[must_use]
+#[derive(Debug)]
+pub struct OrdinaryInode(Arc<Inode>);
+
+impl Deref for OrdinaryInode {
+    type Target = Arc<Inode>;
+
+    fn deref(&self) -> &Arc<Inode> {
+        &self.0
+    }
+}
+
+impl Drop for OrdinaryInode {
+    fn drop(&mut self) {
+        let mut state = self.0.state.lock();
+        debug_assert!(state.ordinary > 0, "an ordinary open ends that was not counted");
+        state.ordinary = state.ordinary.saturating_sub(1);
     }
 }
 
@@ -238,10 +252,26 @@ impl Table {
             self.next += 1;
             self.next - 1
         });
-        let inode = Inode::new(number, *handle);
+        let inode = Inode::new(number, *handle, self.opens_of(handle));
         self.by_number.insert(number, (inode.clone(), 1));
         self.by_handle.insert(*handle, number);
         inode
+    }
+
+    /// The opens of a file that gets a node.
+    fn opens_of(&self, handle: &Handle) -> Arc<Opens> {
+        let current = self.by_handle.get(handle).and_then(|number| self.by_number.get(number));
+        let shared = current.map(|(inode, _)| inode.opens.clone());
+        shared.or_else(|| self.retired.get(handle)?.upgrade()).unwrap_or_default()
+    }
+
+    fn retire(&mut self, inode: &Inode) {
+        self.by_handle.remove(&inode.handle);
+        if self.retired.len() >= self.retired_max {
+            self.retired.retain(|_, opens| opens.strong_count() > 0);
+            self.retired_max = RETIRED_MIN.max(2 * self.retired.len());
+        }
+        self.retired.insert(inode.handle, Arc::downgrade(&inode.opens));
     }
 
     fn unname(&mut self, name: &(u64, Name), number: u64) {
@@ -254,10 +284,16 @@ impl Table {
 impl Inodes {
     /// A table with the root only.
     pub fn new(root: Handle) -> Inodes {
-        let by_number = HashMap::from([(ROOT, (Inode::new(ROOT, root), 1))]);
-        let by_handle = HashMap::from([(root, ROOT)]);
-        let (by_name, forgotten) = (BTreeMap::new(), Forgotten::default());
-        Inodes { table: Mutex::new(Table { by_number, by_handle, by_name, forgotten, next: ROOT + 1 }) }
+        let table = Table {
+            by_number: HashMap::from([(ROOT, (Inode::new(ROOT, root, Arc::default()), 1))]),
+            by_handle: HashMap::from([(root, ROOT)]),
+            retired: HashMap::new(),
+            retired_max: RETIRED_MIN,
+            by_name: BTreeMap::new(),
+            forgotten: Forgotten::default(),
+            next: ROOT + 1,
+        };
+        Inodes { table: Mutex::new(table) }
     }
 
     /// The inode of a node number.
@@ -291,10 +327,9 @@ impl Inodes {
         table.add(handle)
     }
 
-    /// The same, for a node that accepts every open: it is not in passthrough, and does not enter it before
-    /// `NodeState::leave_ordinary`. If the current node of the file is in passthrough, it is returned as
-    /// the second value; the caller retires it.
-    pub fn remember_ordinary(&self, handle: &Handle) -> (Arc<Inode>, Option<Arc<Inode>>) {
+    /// The same, for a node that accepts every open. If the current node of the file is in passthrough, it
+    /// is returned as the second value; the caller retires it.
+    pub fn remember_ordinary(&self, handle: &Handle) -> (OrdinaryInode, Option<Arc<Inode>>) {
         let mut table = self.table.lock();
         let mut retired = None;
         if let Some(number) = table.by_handle.get(handle).copied()
@@ -304,13 +339,13 @@ impl Inodes {
             if state.backing.is_none() {
                 state.ordinary += 1;
                 *lookups += 1;
-                return (inode.clone(), None);
+                return (OrdinaryInode(inode.clone()), None);
             }
             retired = Some(inode.clone());
         }
         let inode = table.add(handle);
         inode.state.lock().ordinary += 1;
-        (inode, retired)
+        (OrdinaryInode(inode), retired)
     }
 
     /// Adds a lookup, since a reply is about to name the node again. False if the kernel has forgotten the
@@ -365,7 +400,11 @@ impl Inodes {
     /// Records that a file is no longer under a name.
     pub fn unname(&self, inode: &Inode, at: &(u64, Name)) {
         let mut table = self.table.lock();
-        inode.state.lock().names.retain(|name| name != at);
+        {
+            let mut state = inode.state.lock();
+            state.names.retain(|name| name != at);
+            state.last_name = Some(at.clone());
+        }
         table.unname(at, inode.number);
     }
 
@@ -408,7 +447,7 @@ impl Inodes {
     pub fn retire(&self, inode: &Inode) {
         let mut table = self.table.lock();
         if table.by_handle.get(&inode.handle) == Some(&inode.number) && inode.number != ROOT {
-            table.by_handle.remove(&inode.handle);
+            table.retire(inode);
         }
     }
 
@@ -472,6 +511,7 @@ mod tests {
         inodes.retire(&old);
         let new = inodes.remember(&handle(1));
         assert_ne!(old.number, new.number);
+        assert!(Arc::ptr_eq(&old.opens, &new.opens), "they are opens of one file");
         assert_eq!(inodes.get(old.number).unwrap().handle, handle(1));
         assert!(inodes.forget(old.number, 1).is_some());
         assert_eq!(inodes.find(&handle(1)).unwrap().number, new.number, "forgetting the old leaves the new");
@@ -483,13 +523,13 @@ mod tests {
         let there = inodes.remember(&handle(1));
         let (same, retired) = inodes.remember_ordinary(&handle(1));
         assert!(Arc::ptr_eq(&there, &same) && retired.is_none() && same.state.lock().ordinary == 1);
-        same.state.lock().leave_ordinary();
-        assert_eq!(same.state.lock().ordinary, 0);
+        drop(same);
+        assert_eq!(there.state.lock().ordinary, 0);
         assert!(
-            inodes.tell_again(same.number) && inodes.forget(same.number, 2).is_none(),
+            inodes.tell_again(there.number) && inodes.forget(there.number, 2).is_none(),
             "told three times"
         );
-        assert!(inodes.forget(same.number, 1).is_some() && !inodes.tell_again(same.number));
+        assert!(inodes.forget(there.number, 1).is_some() && !inodes.tell_again(there.number));
         let (new, retired) = inodes.remember_ordinary(&handle(1));
         assert!(!Arc::ptr_eq(&new, &there) && retired.is_none() && new.state.lock().ordinary == 1);
         assert_eq!(new.number, there.number, "it is the same file's");

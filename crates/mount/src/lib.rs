@@ -85,6 +85,10 @@ pub struct Stats {
     pub nodes: u64,
     /// Files that are open.
     pub open: u64,
+    /// Opens at the layer below that are in flight and may bring a lease.
+    pub opening: u64,
+    /// Names of removed files that are still open.
+    pub silly: u64,
     /// Opens whose reads the kernel serves from the cache file.
     pub opens_passed: u64,
     /// Other opens.
@@ -192,6 +196,8 @@ impl Mount {
             waiting: self.session.waiting() as u64,
             nodes: self.front.inodes.len() as u64,
             open: self.front.files.len() as u64,
+            opening: self.front.recalls.opens_in_flight() as u64,
+            silly: self.front.silly.standing(),
             opens_passed: counters.opens_passed.load(Ordering::Relaxed),
             opens_ordinary: counters.opens_ordinary.load(Ordering::Relaxed),
             abandoned: counters.abandoned.load(Ordering::Relaxed),
@@ -238,7 +244,7 @@ impl Mount {
             let _ = self.front.fsync(file.fh).await;
         }
         for inode in self.front.inodes.all() {
-            let silly = inode.state.lock().silly.take();
+            let silly = inode.opens.abandon();
             if let Some(silly) = silly {
                 self.front.remove_silly(&silly).await;
             }

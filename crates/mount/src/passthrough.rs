@@ -71,9 +71,8 @@ impl Front {
             (None, _) => Way::Ordinary,
         };
         if way != Way::Again {
-            state.opens += 1;
-            state.writers += u32::from(access.contains(Share::WRITE));
-            state.ordinary += u32::from(way == Way::Ordinary);
+            state.opened(access, way != Way::Ordinary);
+            inode.opens.begin();
         }
         way
     }

@@ -16,12 +16,13 @@
 //! later.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use vfs::grants::{GrantNumber, Grants, Mark};
 use vfs::{Callback, Callbacks, Handle, Lease, LeaseId};
 
 use crate::credentials;
@@ -44,14 +45,11 @@ pub struct Recalls {
 
 #[derive(Debug, Default)]
 struct OpensInFlight {
-    under_way: BTreeSet<u64>,
-    next: u64,
-    /// Leases recalled before their grant: the file, and the first open that cannot bring the lease any
-    /// more.
-    early: HashMap<LeaseId, (Handle, u64)>,
+    /// The opens in flight, and the files of the leases that were recalled before their grant.
+    grants: Grants<Handle, EARLY_MAX>,
     leaving: HashMap<LeaseId, Leaving>,
-    /// Leases whose return has ended, with the first open sent after that end, in this order.
-    left: VecDeque<(u64, LeaseId)>,
+    /// Leases whose return has ended, with the time of that end, in this order.
+    left: VecDeque<(Mark, LeaseId)>,
 }
 
 /// A lease on its way back.
@@ -59,27 +57,23 @@ struct OpensInFlight {
 struct Leaving {
     /// Returns in progress.
     returns: usize,
-    /// The first open sent after the last return ended.
-    until: u64,
+    /// When the last return ended.
+    until: Mark,
 }
 
 impl OpensInFlight {
-    /// The oldest open in flight, or the next one.
-    fn first(&self) -> u64 {
-        self.under_way.first().copied().unwrap_or(self.next)
-    }
-
     /// May this open bring the lease? Not if a return of the lease may be processed after the grant.
-    fn may_bring(&self, number: u64, id: LeaseId) -> bool {
+    fn may_bring(&self, number: GrantNumber, id: LeaseId) -> bool {
         let leaving = self.leaving.get(&id);
-        let is_gone = leaving.is_none_or(|leaving| leaving.returns == 0 && leaving.until <= number);
-        is_gone && !self.early.contains_key(&id)
+        let is_gone =
+            leaving.is_none_or(|leaving| leaving.returns == 0 && !number.began_before(leaving.until));
+        is_gone && self.grants.news(id).is_none()
     }
 
     /// Forgets returned leases that no open in flight can bring.
     fn forget_left(&mut self) {
-        let first = self.first();
-        while let Some((until, id)) = self.left.front().copied().filter(|(until, _)| *until <= first) {
+        let is_over = |(until, _): &(Mark, LeaseId)| self.grants.calls().have_ended(*until);
+        while let Some((until, id)) = self.left.front().copied().filter(is_over) {
             self.left.pop_front();
             if let Entry::Occupied(leaving) = self.leaving.entry(id)
                 && leaving.get().returns == 0
@@ -98,27 +92,33 @@ impl Recalls {
         (Recalls { in_flight: Mutex::default(), back }, returns)
     }
 
+    /// Number of opens in flight that may bring a lease.
+    pub fn opens_in_flight(&self) -> usize {
+        self.in_flight.lock().grants.calls().len()
+    }
+
     /// An open that may bring a lease is about to be sent. Returns its number.
-    pub fn begin_open(&self) -> u64 {
-        let mut in_flight = self.in_flight.lock();
-        let number = in_flight.next;
-        in_flight.next += 1;
-        in_flight.under_way.insert(number);
-        number
+    fn begin_open(&self) -> GrantNumber {
+        self.in_flight.lock().grants.begin()
     }
 
     /// The open has been answered. Calls `keep` to store the lease that it brought, unless that lease was
     /// recalled or returned meanwhile. Returns the recalled leases that no open can bring any more.
-    fn end_open(&self, number: u64, lease: Option<LeaseId>, keep: impl FnOnce()) -> Vec<(LeaseId, Handle)> {
+    fn end_open(
+        &self,
+        number: GrantNumber,
+        lease: Option<LeaseId>,
+        keep: impl FnOnce(),
+    ) -> Vec<(LeaseId, Handle)> {
         let mut in_flight = self.in_flight.lock();
-        in_flight.under_way.remove(&number);
         if lease.is_some_and(|id| in_flight.may_bring(number, id)) {
             keep();
         }
+        let named = lease.and_then(|id| Some((id, in_flight.grants.take(id)?)));
+        let mut over = in_flight.grants.end(number);
+        over.extend(named);
         in_flight.forget_left();
-        let first = in_flight.first();
-        let over = in_flight.early.extract_if(|id, (_, until)| *until <= first || lease == Some(*id));
-        over.map(|(id, (handle, _))| (id, handle)).collect()
+        over
     }
 
     /// Handles a recall. `take` takes the lease from the node that holds it.
@@ -128,13 +128,11 @@ impl Recalls {
             in_flight.leaving.entry(id).or_default().returns += 1;
             return Wanted::From(inode);
         }
-        if in_flight.under_way.is_empty() || in_flight.early.len() >= EARLY_MAX {
-            in_flight.leaving.entry(id).or_default().returns += 1;
-            return Wanted::FromNobody;
+        if in_flight.grants.hear(id, *of) {
+            return Wanted::Early;
         }
-        let until = in_flight.next;
-        in_flight.early.insert(id, (*of, until));
-        Wanted::Early
+        in_flight.leaving.entry(id).or_default().returns += 1;
+        Wanted::FromNobody
     }
 
     /// Marks a lease as leaving, unless `stays` returns true.
@@ -150,8 +148,9 @@ impl Recalls {
     /// Records the end of a return.
     fn left(&self, id: LeaseId) {
         let mut in_flight = self.in_flight.lock();
-        let until = in_flight.next;
+        let until = in_flight.grants.calls().mark();
         if let Some(leaving) = in_flight.leaving.get_mut(&id) {
+            debug_assert!(leaving.returns > 0, "a return of {id:?} ends that did not begin");
             leaving.returns = leaving.returns.saturating_sub(1);
             leaving.until = until;
             in_flight.left.push_back((until, id));
@@ -178,13 +177,40 @@ enum Wanted {
     Early,
 }
 
-impl Front {
-    /// An open has been answered and brought `lease`. A lease that may be on its way back stays with the
+/// An open in flight that may bring a lease. If it is dropped, the open has failed and brought none.
+#[must_use]
+pub struct GrantInFlight<'a> {
+    front: &'a Front,
+    number: GrantNumber,
+}
+
+impl GrantInFlight<'_> {
+    /// The open has been answered and brought `lease`. A lease that may be on its way back stays with the
     /// layer below and comes with a later open.
-    pub fn open_succeeded(&self, opening: u64, inode: &Inode, lease: Option<Lease>) {
+    pub fn succeeded(self, inode: &Inode, lease: Option<Lease>) {
+        let (front, number) = (self.front, self.number);
+        std::mem::forget(self);
+        front.open_succeeded(number, inode, lease);
+    }
+}
+
+impl Drop for GrantInFlight<'_> {
+    fn drop(&mut self) {
+        let over = self.front.recalls.end_open(self.number, None, || ());
+        over.into_iter().for_each(|(id, of)| self.front.give_back(id, &of));
+    }
+}
+
+impl Front {
+    /// An open that may bring a lease is about to be sent.
+    pub fn begin_grant(&self) -> GrantInFlight<'_> {
+        GrantInFlight { front: self, number: self.recalls.begin_open() }
+    }
+
+    fn open_succeeded(&self, number: GrantNumber, inode: &Inode, lease: Option<Lease>) {
         let mut holder = None;
         let mut before = None;
-        let over = self.recalls.end_open(opening, lease.map(|lease| lease.id), || {
+        let over = self.recalls.end_open(number, lease.map(|lease| lease.id), || {
             // The node may have been retired meanwhile.
             holder = self.inodes.find(&inode.handle);
             before =
@@ -197,12 +223,6 @@ impl Front {
         if let Some(holder) = holder.filter(|holder| !self.inodes.is_current(holder)) {
             self.part(&holder);
         }
-    }
-
-    /// An open failed and brought no lease.
-    pub fn open_failed(&self, opening: u64) {
-        let over = self.recalls.end_open(opening, None, || ());
-        over.into_iter().for_each(|(id, of)| self.give_back(id, &of));
     }
 
     /// Retires a node: the next lookup of the file gets another node. The kernel must ask again for
@@ -315,7 +335,7 @@ mod tests {
     use super::*;
 
     /// Is the lease that an open brings kept, and which leases must be returned?
-    fn end_open(recalls: &Recalls, number: u64, lease: Option<u64>) -> (bool, Vec<u64>) {
+    fn end_open(recalls: &Recalls, number: GrantNumber, lease: Option<u64>) -> (bool, Vec<u64>) {
         let mut kept = false;
         let over = recalls.end_open(number, lease.map(LeaseId), || kept = true);
         (kept, over.into_iter().map(|(id, _)| id.0).collect())
@@ -339,7 +359,7 @@ mod tests {
         assert_eq!(end_open(&recalls, b, Some(3)), (true, vec![]));
         assert_eq!(end_open(&recalls, a, Some(2)), (false, vec![2]), "recalled on the way");
         assert_eq!(end_open(&recalls, c, Some(2)), (true, vec![]), "sent after: it is another grant");
-        assert!(recalls.in_flight.lock().early.is_empty());
+        assert_eq!(recalls.in_flight.lock().grants.news_len(), 0);
         // No open brings it: the recall is answered nevertheless.
         let d = recalls.begin_open();
         assert!(is_early(&recalls, 4));

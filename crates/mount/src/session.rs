@@ -97,6 +97,31 @@ struct Waiting {
     early: HashSet<u64>,
 }
 
+/// A request that waits for the layer below.
+struct WaitingRequest {
+    waiting: Arc<Mutex<Waiting>>,
+    unique: u64,
+}
+
+impl WaitingRequest {
+    /// Enters the request. Raises the interrupt if a signal came for it before.
+    fn begin(waiting: &Arc<Mutex<Waiting>>, unique: u64, interrupt: &Interrupt) -> WaitingRequest {
+        let mut table = waiting.lock();
+        if table.early.remove(&unique) {
+            interrupt.raise();
+        }
+        table.requests.insert(unique, interrupt.clone());
+        drop(table);
+        WaitingRequest { waiting: waiting.clone(), unique }
+    }
+}
+
+impl Drop for WaitingRequest {
+    fn drop(&mut self) {
+        self.waiting.lock().requests.remove(&self.unique);
+    }
+}
+
 /// The exchange with the kernel over one connection. Cheap to clone.
 #[derive(Clone)]
 pub struct Session {
@@ -188,26 +213,28 @@ impl Session {
         match work.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => self.reply(device, header.unique, outcome),
             Poll::Pending => {
-                {
-                    let mut waiting = self.waiting.lock();
-                    if waiting.early.remove(&header.unique) {
-                        interrupt.raise();
-                    }
-                    waiting.requests.insert(header.unique, interrupt.clone());
-                }
-                self.runtime.spawn(self.clone().go_on(device.clone(), header, work, interrupt));
+                let waiting = WaitingRequest::begin(&self.waiting, header.unique, &interrupt);
+                let device = device.clone();
+                self.runtime.spawn(self.clone().go_on(device, header, work, interrupt, waiting));
             }
         }
     }
 
     /// Waits for the answer, until the requesting process is killed.
-    async fn go_on(self, device: Device, header: Header, mut work: Work, interrupt: Interrupt) {
+    async fn go_on(
+        self,
+        device: Device,
+        header: Header,
+        mut work: Work,
+        interrupt: Interrupt,
+        waiting: WaitingRequest,
+    ) {
         let mut look = LOOK.0;
         let mut told = false;
         loop {
             tokio::select! {
                 outcome = &mut work => {
-                    self.waiting.lock().requests.remove(&header.unique);
+                    drop(waiting);
                     return self.reply(&device, header.unique, outcome);
                 }
                 () = interrupt.raised(), if !told => told = true,
@@ -218,7 +245,7 @@ impl Session {
             }
             look = if told { LOOK.1 } else { look };
         }
-        self.waiting.lock().requests.remove(&header.unique);
+        drop(waiting);
         self.front.counters.abandoned.fetch_add(1, Ordering::Relaxed);
         interrupt.raise();
         let _ = device.reply(header.unique, &Err(Errno::INTR));

@@ -59,7 +59,15 @@ impl Record {
         Name::new(text.as_bytes()).unwrap_or_else(|_| unreachable!("36 plain characters"))
     }
 
-    /// Records a name that is about to be given.
+    /// Number of names that are given and not yet removed.
+    pub fn standing(&self) -> u64 {
+        *self.standing.lock()
+    }
+
+    /// Records a name that is about to be given. The caller reports its end with [`Record::done`].
+    ///
+    /// # Errors
+    /// The name could not be recorded, and the caller must not give it.
     pub fn add(&self, silly: &Silly) -> io::Result<()> {
         *self.standing.lock() += 1;
         let (uid, gid) = match &silly.caller.principal {
@@ -67,7 +75,8 @@ impl Record {
             vfs::Principal::Machine => (0, 0),
         };
         let line = format!("{} {} {uid} {gid}\n", silly.directory, hex(silly.name.as_bytes()));
-        match self.file.lock().as_mut().map(|file| file.write_all(line.as_bytes())) {
+        let written = self.file.lock().as_mut().map(|file| file.write_all(line.as_bytes()));
+        match written {
             // The record is lost, but the program may remove its file.
             Some(Err(error)) if is_full(&error) => {
                 tracing::warn!(
@@ -76,13 +85,18 @@ impl Record {
                 );
                 Ok(())
             }
-            written => written.unwrap_or(Ok(())),
+            Some(Err(error)) => {
+                self.done();
+                Err(error)
+            }
+            Some(Ok(())) | None => Ok(()),
         }
     }
 
     /// The name was removed, or was not given after all.
     pub fn done(&self) {
         let mut standing = self.standing.lock();
+        debug_assert!(*standing > 0, "a silly name is removed that was not recorded");
         *standing = standing.saturating_sub(1);
         if *standing == 0 {
             self.cut();
@@ -142,14 +156,28 @@ fn unhex(text: &str) -> Option<Vec<u8>> {
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_line_is_what_was_written() {
-        let silly = Silly {
+    fn silly() -> Silly {
+        Silly {
             directory: Handle::new(&[1, 0xff]).unwrap(),
             name: Name::new(b".nfs\xff").unwrap(),
             of: (1, Name::new(b"file").unwrap()),
             caller: Caller::unix(7, 8, &[9]),
-        };
+        }
+    }
+
+    #[test]
+    fn a_name_that_cannot_be_recorded_does_not_count() {
+        // A file that is open for reading only takes nothing.
+        let file = Mutex::new(Some(File::open("/dev/null").unwrap()));
+        let (standing, next) = (Mutex::new(0), AtomicU64::new(0));
+        let record = Record { path: None, file, standing, next, nonce: 0 };
+        assert!(record.add(&silly()).is_err());
+        assert_eq!(record.standing(), 0);
+    }
+
+    #[test]
+    fn a_line_is_what_was_written() {
+        let silly = silly();
         let line = format!("{} {} 7 8", silly.directory, hex(silly.name.as_bytes()));
         assert_eq!(parse(&line), Some((silly.directory, silly.name, 7, 8)));
         for torn in ["", "01ff", "01ff 2e", "01ff 2e6e6673 7", "zz 2e 1 1", "01 2f 1 1"] {

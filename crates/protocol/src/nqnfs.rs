@@ -3,7 +3,7 @@
 //!
 //! It has the procedures of NFS version 2 with 64-bit sizes and times in nanoseconds, and six more. A lease
 //! request precedes the arguments of each procedure, and its result follows the status of each success. If
-//! the paper leaves the wire format open, docs/nqnfs.md gives the choice and the reason.
+//! the paper leaves the wire format open, docs/reference/nqnfs.md gives the choice and the reason.
 //!
 //! Handles, names, paths and link targets are those of [`nfs2`].
 //! Handles, names, paths and link targets are those of [`nfs2`].
@@ -27,7 +27,7 @@ pub const TERM_DEFAULT: u32 = 30;
 /// The longest term of a lease, in seconds: twice the default (section 4).
 pub const TERM_MAX: u32 = 60;
 
-/// In a VACATED: everything that the client holds. No server issues this handle (docs/nqnfs.md).
+/// In a VACATED: everything that the client holds. No server issues this handle (docs/reference/nqnfs.md).
 pub const EVERYTHING: Handle = [0; nfs2::FHSIZE];
 
 /// `modifyrev`: never zero, and it increases each time the file is modified on the server.

@@ -1,4 +1,5 @@
-//! The bodies of the server's fuzz targets: sequences of calls to the tables of clients, sessions and
-//! states.
+//! The bodies of the server's fuzz targets: sequences of calls to the tables of clients, owners, sessions and
+//! states, of callbacks, and of calls to an NQNFS server.
 
-pub use crate::nfs4::fuzzing::{clients, sessions, states};
+pub use crate::nfs4::fuzzing::{backchannel, clients, owners, sessions, states};
+pub use crate::nqnfs::fuzzing::leases;

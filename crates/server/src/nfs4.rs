@@ -31,9 +31,13 @@ pub(crate) use callback::Said;
 pub(crate) use known::Knowledge;
 pub(crate) use pseudo::Pseudo;
 pub(crate) use state::State;
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) use state::fuzzing;
 pub use state::{Bounds, KnownClients, StateOptions};
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing {
+    pub use super::callback::fuzzing::backchannel;
+    pub use super::state::fuzzing::{clients, owners, sessions, states};
+}
 
 /// The largest READ and WRITE, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;

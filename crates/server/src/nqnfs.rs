@@ -16,12 +16,17 @@ pub(crate) mod clients;
 mod convert;
 mod directory;
 pub(crate) mod evict;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
 mod granting;
 pub(crate) mod leases;
 mod make;
 mod objects;
 mod record;
 mod revs;
+#[cfg(any(test, feature = "fuzzing"))]
+#[path = "nqnfs/tests/stage.rs"]
+mod stage;
 
 use std::io;
 use std::path::PathBuf;
@@ -105,7 +110,7 @@ impl Nqnfs {
         let recovery = if before.granted {
             tracing::info!(
                 seconds = options.terms.as_secs(),
-                "NQNFS leases of the life before may be out: only writes are served"
+                "clients may hold NQNFS leases of an earlier incarnation: only writes are served"
             );
             Recovery::begin(Instant::now(), options.terms, options.write_slack)
         } else {

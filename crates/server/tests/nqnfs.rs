@@ -70,16 +70,8 @@ fn name(name: &str) -> Name {
 impl Mount {
     async fn open(&self, handle: Handle, access: Share) -> Option<Lease> {
         let request = OpenRequest {
-            handle,
-            name: None,
-            owner: Owner(Bytes::from_static(b"test")),
-            access,
-            deny: Share::empty(),
-            create: None,
             want: Want::Any,
-            reclaim: false,
-            read_first: None,
-            want_directory_lease: false,
+            ..OpenRequest::new(handle, None, Owner(Bytes::from_static(b"test")), access)
         };
         self.fs.open(&me(), &request).await.unwrap().lease
     }

@@ -12,8 +12,9 @@ use tokio::time::Instant;
 use crate::caller::{AccessMask, Caller, HolderId, Principal};
 use crate::error::Result;
 use crate::handle::Handle;
-use crate::open::{Lock, OpenId, Owner, Share};
+use crate::open::{Lock, OpenId, Owner};
 use crate::results::Delegated;
+use crate::shares::{Combinations, Shares};
 use crate::time::Timestamp;
 
 /// Names a lease between two layers. A layer never uses one twice within a process. A layer that takes over
@@ -182,12 +183,10 @@ pub struct AdoptedOpen {
     pub id: OpenId,
     /// Of which file.
     pub handle: Handle,
-    /// Its access.
-    pub access: Share,
-    /// The access that it denies to others.
-    pub deny: Share,
-    /// Access and deny of each OPEN that made or widened it.
-    pub had: Vec<(Share, Share)>,
+    /// Its access, and the access that it denies to others.
+    pub shares: Shares,
+    /// The shares of the OPENs that made or widened it.
+    pub had: Combinations,
     /// The principal of the OPEN.
     pub principal: Principal,
     /// The locks taken through it.

@@ -1,9 +1,9 @@
 //! The stackable file system interface of Leasehold, after the VFS/vnode split of Sun's NFS (1985).
 //!
 //! One trait, [`FileSystem`], stands between every two layers of the stack. Back ends implement it (`local`,
-//! `client`), layers implement it over another one (`cache`, `arbiter`), fronts consume it (`server`,
-//! `mount`). No front knows which back end it has, and no back end knows which front calls it. Every
-//! operation takes a [`Caller`] downward. Results, [`Lease`]s and their recalls travel upward.
+//! `memory`, `client`), layers implement it over another one (`cache`, `arbiter`), fronts consume it
+//! (`server`, `mount`). No front knows which back end it has, and no back end knows which front calls it.
+//! Every operation takes a [`Caller`] downward. Results, [`Lease`]s and their recalls travel upward.
 //!
 //! The vocabulary is that of NFS: handles, attributes with weak-cache-consistency data, the error names of
 //! RFC 1813 and RFC 8881, opens with owners and share reservations.
@@ -14,10 +14,12 @@ pub mod data;
 pub mod error;
 pub mod extended;
 pub mod filesystem;
+pub mod grants;
 pub mod handle;
 mod lacks;
 pub mod lease;
 pub mod local_view;
+pub mod locks;
 pub mod name;
 pub mod open;
 pub mod pass;
@@ -25,6 +27,7 @@ pub mod recovery;
 pub mod replay;
 pub mod results;
 pub mod run_to_completion;
+pub mod shares;
 pub mod time;
 
 pub use attributes::{
@@ -54,6 +57,7 @@ pub use results::{
     FsStat, Listing, Looked, Node, Read, ReadDir, Renamed, Stability, Written,
 };
 pub use run_to_completion::{run_to_completion, run_to_completion_or};
+pub use shares::{Combinations, Shares};
 pub use time::{Clock, SystemClock, Timestamp};
 
 // For `lacks!`.

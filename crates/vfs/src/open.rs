@@ -13,6 +13,7 @@ use crate::handle::Handle;
 use crate::lease::{Lease, Want};
 use crate::name::Name;
 use crate::results::{CreateHow, DirectoryLease, Read};
+use crate::shares::Shares;
 
 bitflags! {
     /// A share: the access of an open, or the access that it denies to others (RFC 8881, section 9.7).
@@ -88,6 +89,11 @@ impl OpenRequest {
             read_first: None,
             reclaim: false,
         }
+    }
+
+    /// The access of the open, and the access that it denies to others.
+    pub fn shares(&self) -> Shares {
+        Shares { access: self.access, deny: self.deny }
     }
 }
 

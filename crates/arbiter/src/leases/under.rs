@@ -24,14 +24,10 @@ impl Leases {
             under.used = used;
         }
         let Some(lease) = lease.filter(|lease| lease.kind != LeaseKind::Timeout) else { return };
-        match self.seen.get(&lease.id) {
-            Some(Seen::GivingBack | Seen::GaveBack(_) | Seen::Revoked(_)) => return,
-            Some(Seen::Recalled(_)) => {
-                // The lease was recalled before its grant arrived, so nothing was granted under it.
-                self.seen.insert(lease.id, Seen::GivingBack);
-                self.effects.push(Effect::GiveBack(lease.id));
-                return;
-            }
+        match self.grants_in_flight.news(lease.id) {
+            Some(Seen::GivingBack | Seen::GaveBack | Seen::Revoked) => return,
+            // The lease was recalled before its grant arrived, so nothing was granted under it.
+            Some(Seen::Recalled) => return self.return_below(lease.id),
             None => {}
         }
         self.files.entry(handle);
@@ -44,8 +40,7 @@ impl Leases {
             }
             Some(under) if under.recalled => {
                 // Nothing may be granted before the recall has ended.
-                self.seen.insert(lease.id, Seen::GivingBack);
-                self.effects.push(Effect::GiveBack(lease.id));
+                self.return_below(lease.id);
             }
             other => {
                 // Leases of clients depend on the newer lease from now on.
@@ -60,8 +55,12 @@ impl Leases {
     /// An open has ended, with any result. If its reply named a lease, that has
     /// [entered](Leases::granted_below).
     pub fn end_open(&mut self, grant: GrantInFlight) {
-        self.grants_in_flight.end(grant.number);
-        self.settle();
+        for (id, seen) in self.grants_in_flight.end(grant.number) {
+            // No reply can name the lease any more.
+            if seen == Seen::Recalled {
+                self.return_below(id);
+            }
+        }
     }
 
     /// Has any change ended since the open began? Then its attributes may be older than the change.
@@ -72,7 +71,7 @@ impl Leases {
     /// The layer below recalls a lease.
     pub fn recalled_below(&mut self, now: Instant, recall: &Recall) {
         let Some(handle) = self.under_of.get(&recall.id).map(Key::handle) else {
-            self.heard(recall.id, Seen::Recalled(self.grants_in_flight.mark()));
+            self.heard(recall.id, Seen::Recalled);
             return;
         };
         let margin = recall.deadline.saturating_duration_since(now) / MARGIN_DIVISOR;
@@ -83,7 +82,7 @@ impl Leases {
     /// The layer below has lost a lease, so the leases under it are revoked.
     pub fn revoked_below(&mut self, now: Instant, id: LeaseId) {
         let Some(handle) = self.under_of.remove(&id).map(|key| key.handle()) else {
-            self.heard(id, Seen::Revoked(self.grants_in_flight.mark()));
+            self.heard(id, Seen::Revoked);
             return;
         };
         let Some(file) = self.files.get_mut(&handle) else { return };
@@ -118,8 +117,7 @@ impl Leases {
 
     /// The layer below has processed the return of a lease.
     pub fn gave_back(&mut self, id: LeaseId) {
-        self.seen.insert(id, Seen::GaveBack(self.grants_in_flight.mark()));
-        self.settle();
+        self.grants_in_flight.remember(id, Seen::GaveBack);
     }
 
     /// The write lease held under a lease from below, for a question about the file's size.
@@ -156,37 +154,21 @@ impl Leases {
     fn give_back(&mut self, handle: &Handle) {
         let Some(under) = self.files.get_mut(handle).and_then(|file| file.under.take()) else { return };
         self.under_of.remove(&under.lease.id);
-        self.seen.insert(under.lease.id, Seen::GivingBack);
-        self.effects.push(Effect::GiveBack(under.lease.id));
+        self.return_below(under.lease.id);
     }
 
-    /// Records news about an unknown lease. There are never more of these than leases of the layer below.
+    /// Records news about an unknown lease. If no reply in flight can name a recalled lease, returns it: the
+    /// arbiter never had it, but the layer below waits.
     fn heard(&mut self, id: LeaseId, what: Seen) {
-        if !matches!(self.seen.get(&id), Some(Seen::GivingBack | Seen::GaveBack(_))) {
-            self.seen.insert(id, what);
-            self.settle();
+        let returned = matches!(self.grants_in_flight.news(id), Some(Seen::GivingBack | Seen::GaveBack));
+        if !returned && !self.grants_in_flight.hear(id, what) && what == Seen::Recalled {
+            self.return_below(id);
         }
     }
 
-    /// Forgets news about leases that no reply in flight can name any more.
-    fn settle(&mut self) {
-        if self.seen.is_empty() {
-            return;
-        }
-        let (grants_in_flight, effects) = (&self.grants_in_flight, &mut self.effects);
-        let mut unknown = Vec::new();
-        self.seen.retain(|id, seen| match *seen {
-            Seen::GaveBack(mark) | Seen::Revoked(mark) => !grants_in_flight.have_ended(mark),
-            Seen::Recalled(mark) if grants_in_flight.have_ended(mark) => {
-                // The arbiter never had it, but the layer below waits for its return.
-                unknown.push(*id);
-                false
-            }
-            Seen::GivingBack | Seen::Recalled(_) => true,
-        });
-        for id in unknown {
-            self.seen.insert(id, Seen::GivingBack);
-            effects.push(Effect::GiveBack(id));
-        }
+    /// Returns a lease to the layer below.
+    fn return_below(&mut self, id: LeaseId) {
+        self.grants_in_flight.keep(id, Seen::GivingBack);
+        self.effects.push(Effect::GiveBack(id));
     }
 }

@@ -65,10 +65,11 @@ fn holder(owner: u8) -> HolderId {
 }
 
 fn opening(owner: u8, access: Share, deny: Share) -> Opening {
-    Opening { holder: Some(holder(owner)), owner: Owner(Bytes::copy_from_slice(&[owner])), access, deny }
+    let (holder, owner) = (Some(holder(owner)), Owner(Bytes::copy_from_slice(&[owner])));
+    Opening { holder, owner, shares: Shares { access, deny } }
 }
 
-fn open_like_the_model(shares: &mut Shares, model: &mut Vec<Model>, id: OpenId, new: &Model) {
+fn open_like_the_model(shares: &mut ShareTable, model: &mut Vec<Model>, id: OpenId, new: &Model) {
     let (access, deny) = new.share();
     let opens = model.iter().filter(|open| open.file == new.file);
     let conflict =
@@ -89,9 +90,9 @@ fn open_like_the_model(shares: &mut Shares, model: &mut Vec<Model>, id: OpenId, 
     }
 }
 
-fn downgrade_like_the_model(shares: &mut Shares, open: &mut Model, wanted: (Share, Share)) {
+fn downgrade_like_the_model(shares: &mut ShareTable, open: &mut Model, wanted: (Share, Share)) {
     let allowed = is_union_of_some(&open.parts, wanted);
-    assert_eq!(shares.downgrade(open.id, wanted.0, wanted.1).is_ok(), allowed);
+    assert_eq!(shares.downgrade(open.id, Shares { access: wanted.0, deny: wanted.1 }).is_ok(), allowed);
     if allowed {
         open.parts.retain(|part| wanted.0.contains(part.0) && wanted.1.contains(part.1));
     }
@@ -100,7 +101,7 @@ fn downgrade_like_the_model(shares: &mut Shares, open: &mut Model, wanted: (Shar
 proptest! {
     #[test]
     fn no_two_opens_are_in_each_others_way(steps in proptest::collection::vec(step(), 1..80)) {
-        let mut shares = Shares::default();
+        let mut shares = ShareTable::default();
         let mut model: Vec<Model> = Vec::new();
         for (number, step) in steps.into_iter().enumerate() {
             let id = OpenId(number as u64);
@@ -127,7 +128,7 @@ proptest! {
                 Step::AdmitOpen(index, share) => if let Some(open) = model.get(index as usize) {
                     let admitted = share == Share::READ || open.share().0.contains(share);
                     prop_assert_eq!(shares.admit_open(&file(open.file), open.id, share).is_ok(), admitted);
-                    prop_assert_eq!(shares.of(open.id).map(|(_, opening)| opening.access), Some(open.share().0));
+                    prop_assert_eq!(shares.of(open.id).map(|(_, opening)| opening.shares.access), Some(open.share().0));
                 },
             }
             prop_assert_eq!(shares.len(), model.len());

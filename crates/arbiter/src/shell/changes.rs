@@ -188,7 +188,7 @@ impl Shell {
         opening: Option<&Opening>,
     ) -> Result<Change> {
         let denying = self.gauges.denying_opens.load(Ordering::Acquire) > 0;
-        let denies = opening.is_some_and(|opening| !opening.deny.is_empty());
+        let denies = opening.is_some_and(|opening| !opening.shares.deny.is_empty());
         if !denying && !denies {
             return self.change_names_if(caller, &[name], Victims::Files, None).await;
         }

@@ -117,7 +117,7 @@ impl State {
             LockKind::Shared => Share::READ,
             LockKind::Exclusive => Share::WRITE,
         };
-        if !opening.access.contains(share) {
+        if !opening.shares.access.contains(share) {
             return Err(Status::OpenMode);
         }
         let handle = *handle;

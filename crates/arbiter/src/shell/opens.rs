@@ -18,7 +18,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::time::Instant;
 use vfs::{
-    Caller, CreateHow, Handle, Lease, Name, OpenId, OpenRequest, Opened, Owner, Result, Share, Status, Want,
+    Caller, CreateHow, Handle, Lease, Name, OpenId, OpenRequest, Opened, Owner, Result, Share, Shares,
+    Status, Want,
 };
 
 use super::changes::Change;
@@ -34,8 +35,7 @@ const OPENS_MAX: usize = 16;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Below {
     id: OpenId,
-    access: Share,
-    deny: Share,
+    shares: Shares,
 }
 
 /// An open that was not entered yet. Dropping it undoes the open.
@@ -145,12 +145,8 @@ impl Shell {
         request: &OpenRequest,
         term: Option<Duration>,
     ) -> Result<Option<Opened>> {
-        let opening = Opening {
-            holder: caller.holder,
-            owner: request.owner.clone(),
-            access: request.access,
-            deny: request.deny,
-        };
+        let opening =
+            Opening { holder: caller.holder, owner: request.owner.clone(), shares: request.shares() };
         if request.name.is_none() {
             self.state.lock().shares.check(&request.handle, &opening)?;
         }
@@ -198,13 +194,13 @@ impl Shell {
         under_way: &UnderWay,
         grant: GrantInFlight,
     ) -> Result<(Entered, bool)> {
-        let changes = opening.access.contains(Share::WRITE) || !opening.deny.is_empty();
+        let changes = opening.shares.access.contains(Share::WRITE) || !opening.shares.deny.is_empty();
         let usage = if changes { Use::Change } else { Use::Read };
         let (handle, fresh) = (opened.handle, self.open_id());
         // A front that takes no callbacks could not return a lease.
         let (below, granting) = (under_way.below, self.is_granting() && !self.up.is_closed());
         let enter = |state: &mut State, now: Instant| {
-            let access = opening.access;
+            let access = opening.shares.access;
             let id = state.shares.open(&handle, fresh, opening)?;
             let new = id == fresh;
             let useful = below.is_some_and(|below| state.add_below(id, below));
@@ -312,7 +308,7 @@ impl Shell {
         };
         match self.below.open(caller, &passed).await {
             Ok(opened) => {
-                under_way.below = Some(Below { id: opened.id, access: request.access, deny: request.deny });
+                under_way.below = Some(Below { id: opened.id, shares: request.shares() });
                 Ok(opened)
             }
             Err(error) if error.status == Status::NotSupp => {
@@ -331,22 +327,24 @@ impl Shell {
         access: Share,
         deny: Share,
     ) -> Result<()> {
+        let shares = Shares { access, deny };
         let (below, locked) = self.with(|state, _| {
-            state.shares.downgrade(open, access, deny)?;
+            state.shares.downgrade(open, shares)?;
             let handle = state.shares.of(open).map(|(handle, _)| *handle);
             let locked = handle.is_some_and(|handle| state.locks.any_through(&handle, open));
             Ok::<_, Status>((state.below.get(&open).cloned().unwrap_or_default(), locked))
         })?;
         for part in below {
-            let narrower = Below { access: part.access & access, deny: part.deny & deny, ..part };
-            if narrower.access.is_empty() || self.state.lock().does_for(open, &narrower) {
+            let narrower = Below { shares: part.shares.intersection(shares), ..part };
+            let Shares { access, deny } = narrower.shares;
+            if access.is_empty() || self.state.lock().does_for(open, &narrower) {
                 // Closing it would release locks taken through it; a larger share than needed does no harm.
                 if !locked {
                     self.with(|state, _| state.forget_below(open, part.id));
                     self.close_below(caller, &[part.id]).await?;
                 }
-            } else if (narrower.access, narrower.deny) != (part.access, part.deny)
-                && self.below.downgrade(caller, part.id, narrower.access, narrower.deny).await.is_ok()
+            } else if narrower.shares != part.shares
+                && self.below.downgrade(caller, part.id, access, deny).await.is_ok()
             {
                 self.with(|state, _| state.replace_below(open, narrower));
             }
@@ -402,7 +400,7 @@ impl State {
     /// The open at the layer below that an open of a client reads or writes through.
     pub(super) fn below_of(&self, open: OpenId, share: Share) -> Option<OpenId> {
         let below = self.below.get(&open)?;
-        below.iter().find(|below| below.access.contains(share)).or(below.first()).map(|below| below.id)
+        below.iter().find(|below| below.shares.access.contains(share)).or(below.first()).map(|below| below.id)
     }
 
     /// All opens at the layer below that belong to an open of a client.
@@ -430,7 +428,7 @@ impl State {
     /// Does another open at the layer below cover this one?
     fn does_for(&self, open: OpenId, below: &Below) -> bool {
         let others = self.below.get(&open).into_iter().flatten().filter(|part| part.id != below.id);
-        others.into_iter().any(|part| part.access.contains(below.access) && part.deny.contains(below.deny))
+        others.into_iter().any(|part| part.shares.contains(below.shares))
     }
 
     fn forget_below(&mut self, open: OpenId, below: OpenId) {

@@ -289,18 +289,7 @@ pub fn owner(caller: &Caller) -> Owner {
 }
 
 pub fn request(caller: &Caller, file: &Handle, access: Share) -> OpenRequest {
-    OpenRequest {
-        handle: *file,
-        name: None,
-        owner: owner(caller),
-        access,
-        deny: Share::empty(),
-        create: None,
-        want: Want::Any,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    }
+    OpenRequest { want: Want::Any, ..OpenRequest::new(*file, None, owner(caller), access) }
 }
 
 pub fn by_name(caller: &Caller, file: &str, access: Share) -> OpenRequest {

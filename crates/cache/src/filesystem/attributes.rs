@@ -130,10 +130,10 @@ impl Core {
                 // with the known one.
                 None => state.attributes().is_some() && state.epoch() == before.epoch && !state.is_suspect(),
             };
-            if belongs && state.rights_generation == before.rights_generation {
+            if belongs && state.rights.generation() == before.rights_generation {
                 let racy = state.is_racy(&self.policy, sent);
                 state.rights.remember_answer(&caller.principal, accessed.granted, racy, sent.wall);
-                state.changed = true;
+                state.index.changed = true;
             }
         });
     }

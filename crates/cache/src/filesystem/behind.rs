@@ -71,7 +71,8 @@ impl Core {
     async fn may_delay(&self, caller: &Caller, object: &Arc<Object>, by: StateidBasis) -> Result<bool> {
         let may = match by {
             StateidBasis::Open(id) => {
-                let shares = self.with(object, |state| state.opens.shares(id)).ok_or(Status::BadStateId)?;
+                let shares =
+                    self.with(object, |state| state.held.opens.shares(id)).ok_or(Status::BadStateId)?;
                 if !shares.access.contains(Share::WRITE) {
                     return Err(Status::OpenMode.into());
                 }
@@ -90,7 +91,7 @@ impl Core {
                 })
             }
         };
-        let strict = self.with(object, |state| state.writes.as_ref().is_some_and(|w| w.is_strict()));
+        let strict = self.with(object, |state| state.delayed.writes.as_ref().is_some_and(|w| w.is_strict()));
         Ok(may && !strict)
     }
 
@@ -120,7 +121,7 @@ impl Core {
         loop {
             self.with(object, |state| {
                 let fresh = || Box::new(Writes::new(self.write_chunk_bytes(), delayed.first_number()));
-                state.writes.get_or_insert_with(fresh);
+                state.delayed.writes.get_or_insert_with(fresh);
             });
             // A task that found the record idle may have dropped it meanwhile.
             let Some(merged) = self.writes(object, |writes| writes.write(offset, data, caller, time)) else {
@@ -154,7 +155,8 @@ impl Core {
         }
         let Ok(object) = self.opened_object(open) else { return Ok(()) };
         let (writer, leased) = self.with(&object, |state| {
-            let writes = state.opens.shares(open).is_some_and(|shares| shares.access.contains(Share::WRITE));
+            let writes =
+                state.held.opens.shares(open).is_some_and(|shares| shares.access.contains(Share::WRITE));
             (writes, keeps_writes(state))
         });
         if !writer || self.is_gone(caller, &object).await {
@@ -174,13 +176,13 @@ impl Core {
             && let Ok(object) = self.opened_object(open)
         {
             if self.is_gone(caller, &object).await {
-                if !self.with(&object, |state| state.opens.is_open_besides(open)) {
+                if !self.with(&object, |state| state.held.opens.is_open_besides(open)) {
                     self.writes(&object, Writes::discard);
                     object.written.notify_waiters();
                 }
                 return Ok(());
             }
-            if self.with(&object, |state| state.opens.is_written_besides(open)) {
+            if self.with(&object, |state| state.held.opens.is_written_besides(open)) {
                 if !self.with(&object, |state| keeps_writes(state)) {
                     self.flush_writes(&object, Level::Stable).await;
                 }
@@ -193,8 +195,9 @@ impl Core {
     /// Has a file with delayed bytes lost its last link? We removed a name, but it may not have been the
     /// last one, whatever was known of the link count. So ask the origin.
     async fn is_gone(&self, caller: &Caller, object: &Arc<Object>) -> bool {
-        let perhaps =
-            |state: &ObjectState| state.unlinked && state.writes.as_ref().is_some_and(|w| !w.is_clean());
+        let perhaps = |state: &ObjectState| {
+            state.unlinked && state.delayed.writes.as_ref().is_some_and(|w| !w.is_clean())
+        };
         if !self.with(object, |state| perhaps(state)) {
             return false;
         }
@@ -214,7 +217,7 @@ impl Core {
     fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) {
         let mtime = self.with(object, |state| {
             let unset = |writes: &&Writes| writes.pending().is_none_or(|pending| pending.mtime.is_none());
-            let modified = state.writes.as_deref().filter(unset)?.modified()?;
+            let modified = state.delayed.writes.as_deref().filter(unset)?.modified()?;
             let known = state.attributes().filter(|known| owns(caller, known))?;
             Some(modified.max(known.mtime))
         });
@@ -231,7 +234,8 @@ impl Core {
         }
         let now = self.policy.origin_wall();
         let pending = self.with(object, |state| {
-            let delayed = state.writes.as_ref().is_some_and(|w| w.modified().is_some() && !w.is_strict());
+            let delayed =
+                state.delayed.writes.as_ref().is_some_and(|w| w.modified().is_some() && !w.is_strict());
             let known = state.attributes().filter(|known| delayed && owns(caller, known))?;
             let shown = overlay(state, *known, u64::MAX);
             Pending::asked(caller, set, now, &shown).filter(|_| keeps_writes(state))
@@ -268,7 +272,7 @@ impl Core {
         let count = (range.end - range.start) as u32;
         // Take these before reading. Bytes that land meanwhile are in what the READ returns.
         let waiting = self.with(object, |state| {
-            let writes = state.writes.as_ref()?;
+            let writes = state.delayed.writes.as_ref()?;
             let end = writes.end()?;
             let pieces = writes.overlay(range);
             let known = state.current().map(|known| known.size);
@@ -303,7 +307,7 @@ impl Core {
     /// May the caller read delayed bytes? An open for reading is enough: the right was checked then, or the
     /// caller made the file.
     async fn may_read(&self, caller: &Caller, object: &Arc<Object>, by: StateidBasis) -> Result<bool> {
-        let opened = |id: OpenId| self.with(object, |state| state.opens.shares(id));
+        let opened = |id: OpenId| self.with(object, |state| state.held.opens.shares(id));
         if let StateidBasis::Open(id) = by
             && opened(id).is_some_and(|shares| shares.access.contains(Share::READ))
         {
@@ -339,7 +343,7 @@ impl Core {
         let (object, certain) = self.delayed_child(directory, name)?;
         let last = self.with(&object, |state| {
             let single = state.leased().is_some_and(|known| known.nlink <= 1);
-            if state.opens.is_local() { None } else { Some(single && certain) }
+            if state.held.opens.is_local() { None } else { Some(single && certain) }
         });
         match last {
             Some(true) => Hold::begin(self, &object),
@@ -387,7 +391,7 @@ impl Core {
     /// may belong to a complete file now. A writer that has the file open receives the error too.
     async fn flush_before_name(&self, object: &Arc<Object>) -> Result<()> {
         self.flush_writes(object, Level::Stable).await;
-        let written = self.with(object, |state| state.opens.is_written());
+        let written = self.with(object, |state| state.held.opens.is_written());
         let told = self.writes(object, |writes| if written { writes.untold() } else { writes.take_error() });
         told.flatten().map_or(Ok(()), |status| Err(status.into()))
     }
@@ -401,9 +405,9 @@ impl Core {
         else {
             return None;
         };
-        let object = self.table.peek(&child)?;
+        let object = self.memory.table().peek(&child)?;
         let certain = self.with(&object, |state| {
-            state.writes.as_ref()?;
+            state.delayed.writes.as_ref()?;
             Some(state.leased().is_some() && state.epoch() == epoch && !racy && !state.is_suspect())
         })?;
         Some((object, certain))
@@ -417,7 +421,7 @@ fn is_silly(name: &Name) -> bool {
 
 /// May delayed bytes stay here until another client wants the file?
 fn keeps_writes(state: &ObjectState) -> bool {
-    state.lease.as_ref().is_some_and(|lease| lease.kind == LeaseKind::Write && lease.is_free())
+    state.held.lease.as_ref().is_some_and(|lease| lease.kind == LeaseKind::Write && lease.is_free())
 }
 
 /// Does the caller own the file? Then the origin lets it set any times and mode.

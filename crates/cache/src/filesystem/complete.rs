@@ -33,13 +33,13 @@ impl Pinned for CompletePin {
 impl Core {
     /// Until when the known attributes of a file may be believed without asking.
     pub fn believed_until(&self, handle: &Handle) -> Option<Instant> {
-        let object = self.table.peek(handle)?;
+        let object = self.memory.table().peek(handle)?;
         self.with(&object, |state| state.current_until())
     }
 
     /// The last event that showed a change of a directory by another client, or 0.
     pub fn names_doubted(&self, directory: &Handle) -> u64 {
-        let object = self.table.peek(directory);
+        let object = self.memory.table().peek(directory);
         object.map_or(0, |object| self.with(&object, |state| state.names_doubted()))
     }
 
@@ -54,7 +54,7 @@ impl Core {
             let here = attributes.file_type == FileType::Regular
                 && !all.is_empty()
                 && !state.is_suspect()
-                && state.writes.as_ref().is_none_or(|writes| writes.is_clean())
+                && state.delayed.writes.as_ref().is_none_or(|writes| writes.is_clean())
                 && state.data.valid().contains(&all)
                 && state.data.racy().is_empty();
             let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);

@@ -104,12 +104,12 @@ impl Core {
         }
         self.with(request.object, |state| {
             let Some(size) = state.current().map(|known| known.size) else {
-                return !state.opens.covers(Share::READ.into()) && !state.opens.is_refused();
+                return !state.held.opens.covers(Share::READ.into()) && !state.held.opens.is_refused();
             };
             let want = request.range.start.min(size)..request.range.end.min(size);
             !state.data.valid().contains(&want)
-                && !state.opens.covers(Share::READ.into())
-                && !state.opens.is_refused()
+                && !state.held.opens.covers(Share::READ.into())
+                && !state.held.opens.is_refused()
         })
     }
 
@@ -339,7 +339,7 @@ impl Core {
                     // is.
                     if seen.is_none_or(|seen| seen == Seen::Known) && state.epoch() == before.epoch {
                         state.link = Some(target.clone());
-                        state.changed = true;
+                        state.index.changed = true;
                     }
                 });
             }

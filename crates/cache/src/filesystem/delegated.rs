@@ -7,10 +7,9 @@
 //! The cache asks for the lease with the ACCESS that a directory's first use costs anyway. Not every client
 //! sends ACCESS, so it also asks with a LOOKUP, OPEN or READDIR in the directory. It asks less and less
 //! often if the lease does not last
-//! ([`ObjectState::delegation_backoff`](crate::object::ObjectState::delegation_backoff)).
+//! ([`DirectoryNames::backoff`](crate::object::DirectoryNames::backoff)).
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -21,7 +20,7 @@ use vfs::{
 
 use super::names::Before;
 use crate::core::Core;
-use crate::lease::{Early, GrantInFlight};
+use crate::lease::Early;
 use crate::names::{Leads, NameEntry};
 use crate::object::{ObjectState, Opening, Seen};
 use crate::options::LookupCache;
@@ -40,7 +39,7 @@ const LISTED_SIZE_MAX: u32 = 64 << 10;
 impl Core {
     /// Where a name leads, if a lease on its directory vouches for the remembered entry.
     pub fn leased_name(&self, directory: &Arc<Object>, name: &Name) -> Option<Leads> {
-        let generation = self.with(directory, |state| state.names_epoch().map(|_| state.names_generation))?;
+        let generation = self.with(directory, |state| state.names_epoch().map(|_| state.names.generation))?;
         let entry = self.name_entry(&directory.handle, name);
         self.with(directory, |state| {
             // No change of ours to the name may be in flight, or have ended since the index was read.
@@ -101,7 +100,7 @@ impl Core {
         }
         let directory = self.object(directory);
         self.with(&directory, |state| {
-            let listing = state.listing.as_ref();
+            let listing = state.names.listing.as_ref();
             listing
                 .and_then(|listing| listing.complete.as_ref())
                 .is_some_and(|complete| complete.contains(name))
@@ -146,7 +145,7 @@ impl Core {
     pub fn wants_directory(&self, object: &Arc<Object>) -> bool {
         self.has_state() == Some(true)
             && self.with(object, |state| {
-                state.lease.is_none() && state.attributes().is_some_and(Attributes::is_dir)
+                state.held.lease.is_none() && state.attributes().is_some_and(Attributes::is_dir)
             })
     }
 
@@ -154,7 +153,8 @@ impl Core {
     /// first: later lookups in it then cost nothing.
     pub async fn lease_names(&self, caller: &Caller, directory: &Arc<Object>) {
         self.know_limits(caller, &directory.handle).await;
-        let refused = |state: &ObjectState| state.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR);
+        let refused =
+            |state: &ObjectState| state.names.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR);
         if self.leases_alone() && self.wants_directory(directory) && !self.with(directory, |it| refused(it)) {
             // If this fails, the LOOKUP reports why.
             let _ = self.ask_delegated(caller, directory).await;
@@ -167,10 +167,10 @@ impl Core {
     pub async fn list_names(&self, caller: &Caller, directory: &Arc<Object>) -> bool {
         let wanted = self.leases_alone()
             && self.with(directory, |state| {
-                let epoch = state.names_epoch().filter(|_| !state.is_busy() && state.listing.is_none());
+                let epoch = state.names_epoch().filter(|_| !state.is_busy() && state.names.listing.is_none());
                 let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
-                let wanted = epoch.filter(|_| may).filter(|epoch| state.listed != Some(*epoch));
-                state.listed = wanted.or(state.listed);
+                let wanted = epoch.filter(|_| may).filter(|epoch| state.names.listed != Some(*epoch));
+                state.names.listed = wanted.or(state.names.listed);
                 wanted.is_some()
             });
         let part = ReadDir {
@@ -191,15 +191,14 @@ impl Core {
             && !self.leases_alone()
             && self.with(directory, |state| {
                 let is_dir = state.attributes().is_some_and(Attributes::is_dir);
-                let again = is_dir && std::mem::replace(&mut state.sought, true);
+                let again = is_dir && std::mem::replace(&mut state.names.sought, true);
                 again && std::mem::replace(&mut state.fresh, false)
             });
         if !due {
             return false;
         }
         let is_leased = || self.with(directory, |state| state.leased().is_some());
-        let gives =
-            || self.delegates.load(Ordering::Relaxed) || !self.tried_delegation.swap(true, Ordering::Relaxed);
+        let gives = || self.link.may_delegate();
         let (before, sent) = (self.with(directory, |state| Before::of(state)), self.policy.sending());
         let mut granted = AccessMask::empty();
         if !is_leased() {
@@ -237,11 +236,12 @@ impl Core {
             && self.with(directory, |state| {
                 let small = state.attributes().is_some_and(|known| known.size <= u64::from(LISTED_SIZE_MAX));
                 let may = self.may(state, &caller.principal, AccessMask::READ) != Some(false);
-                let unlisted = state.listing.as_ref().is_none_or(|listing| listing.racy);
+                let unlisted = state.names.listing.as_ref().is_none_or(|listing| listing.racy);
                 let epoch = state.names_epoch().filter(|_| !state.is_busy() && unlisted);
-                let due = epoch.filter(|epoch| state.missed == Some(*epoch) && state.listed != Some(*epoch));
+                let due = epoch
+                    .filter(|epoch| state.names.missed == Some(*epoch) && state.names.listed != Some(*epoch));
                 let due = due.filter(|_| small && may);
-                state.listed = due.or(state.listed);
+                state.names.listed = due.or(state.names.listed);
                 due.is_some()
             });
         let all = ReadDir {
@@ -259,7 +259,7 @@ impl Core {
     pub fn wants_directory_lease(&self, object: &Arc<Object>) -> bool {
         !self.leases_alone()
             && self.wants_directory(object)
-            && self.with(object, |state| state.delegation_backoff.question(Instant::now()))
+            && self.with(object, |state| state.names.backoff.question(Instant::now()))
     }
 
     /// Runs a call that may bring a lease on a directory to completion, even if the requester gives up.
@@ -272,22 +272,10 @@ impl Core {
     {
         let core = self.share().ok_or(Status::ServerFault)?;
         vfs::run_to_completion(async move {
-            let grant = core.leases.begin_grant();
-            let result = work(core.clone()).await;
-            core.grant_ended(&grant);
-            result
+            let _grant = core.begin_grant();
+            work(core.clone()).await
         })
         .await
-    }
-
-    /// A call that may have brought a lease has been answered, and its result is recorded.
-    pub fn grant_ended(&self, grant: &GrantInFlight) {
-        for lost in self.leases.end_grant(grant) {
-            self.return_unknown(lost);
-        }
-        if self.leases.len() > self.options.leases_max {
-            self.trim_leases(self.options.leases_max);
-        }
     }
 
     /// Records a lease on a directory, with its attributes under the lease. The caller has recorded the
@@ -312,7 +300,7 @@ impl Core {
         if lease.kind == LeaseKind::Timeout {
             return None;
         }
-        self.delegates.store(true, Ordering::Relaxed);
+        self.link.learn_delegates();
         state.settle_names(&self.policy, sent);
         self.learn_lease(state, object, Some(lease), (seen, sent))
     }
@@ -324,14 +312,14 @@ impl Core {
         // Another client of ours may have found the directory and changed it meanwhile.
         let untouched = self.with(&object, |state| {
             state.fresh = true;
-            state.names_generation == 0 && state.rights_generation == 0
+            state.names.generation == 0 && state.rights.generation() == 0
         });
         self.note_delegation(&object, DirectoryLease::pair(lease, made.attributes), sent);
         let leased = self.with(&object, |state| {
             let leased = untouched && state.leased().is_some();
             if leased {
                 state.rights.remember_answer(&caller.principal, AccessMask::all(), false, sent.wall);
-                state.changed = true;
+                state.index.changed = true;
             }
             leased
         });
@@ -351,10 +339,10 @@ impl Core {
         let sent = self.policy.sending();
         self.counters.access_calls.bump();
         let result = self.below.delegate(caller, &object.handle, AccessMask::all()).await;
-        self.pace.lock().on_round_trip(sent.at.elapsed());
+        self.link.on_round_trip(sent.at.elapsed());
         match result {
             Ok(Delegated { accessed, lease }) => {
-                self.with(object, |state| state.undelegated = lease.is_none().then(Instant::now));
+                self.with(object, |state| state.names.undelegated = lease.is_none().then(Instant::now));
                 self.note_delegation(object, DirectoryLease::pair(lease, accessed.attributes), &sent);
                 self.note_access(caller, object, &accessed, (&sent, &before));
                 Ok(accessed)
@@ -370,7 +358,7 @@ impl Core {
     /// known to grant leases on directories, asks for one.
     pub async fn delegate(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Delegated> {
         let object = self.object(handle);
-        let ask = self.delegates.load(Ordering::Relaxed) && self.wants_directory(&object);
+        let ask = self.link.delegates() && self.wants_directory(&object);
         let mut accessed = if ask {
             self.know_limits(caller, handle).await;
             self.ask_delegated(caller, &object).await?

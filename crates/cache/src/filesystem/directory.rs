@@ -49,7 +49,7 @@ impl LoadedListings {
         }
         drop(loaded);
         for other in gone.into_iter().filter(|other| !Arc::ptr_eq(other, object)) {
-            if let Some(listing) = &mut other.state.lock().listing {
+            if let Some(listing) = &mut other.state.lock().names.listing {
                 listing.complete = None;
             }
         }
@@ -122,7 +122,7 @@ impl Core {
                 let as_read = listing.edits.is_empty() && !state.is_busy();
                 may && !state.is_suspect() && !(open && listing.racy) && as_read
             };
-            state.listing.as_ref().filter(usable).cloned()
+            state.names.listing.as_ref().filter(usable).cloned()
         })?;
         let complete = match listing.complete {
             Some(complete) => complete,
@@ -137,10 +137,10 @@ impl Core {
     fn entry(&self, listed: &Listed, plus: bool) -> Entry {
         let node = |handle: Handle| {
             let (recent, _) = self.policy.timeouts(false);
-            let attributes = self
-                .table
-                .peek(&handle)
-                .and_then(|object| self.with(&object, |state| state.current_within(Some(recent)).copied()));
+            let attributes =
+                self.memory.table().peek(&handle).and_then(|object| {
+                    self.with(&object, |state| state.current_within(Some(recent)).copied())
+                });
             Node { handle, attributes }
         };
         let node = listed.handle.filter(|_| plus).map(node);
@@ -212,8 +212,8 @@ impl Core {
             }
         }
         let _names = directory.names.lock();
-        if self.with(directory, |state| state.names_generation == before.names_generation) {
-            self.index.commit(batch);
+        if self.with(directory, |state| state.names.generation == before.names_generation) {
+            self.disk.index().commit(batch);
             for (child, name) in seen {
                 self.with(&child, |state| state.see_at(&directory.handle, name));
             }
@@ -230,11 +230,11 @@ impl Core {
     ) {
         let complete = self.with(object, |state| {
             if !belongs(state, seen, before) {
-                state.gathering = None;
+                state.names.gathering = None;
                 return None;
             }
             let racy = state.is_racy(&self.policy, sent);
-            let gathering = match state.gathering.take() {
+            let gathering = match state.names.gathering.take() {
                 _ if part.cookie == 0 => Some(Gathering::begin(listing, part.plus, racy)),
                 Some(mut gathering) => {
                     gathering.add(part.cookie, listing, part.plus, racy).then_some(gathering)
@@ -243,19 +243,19 @@ impl Core {
             };
             let gathering = gathering.filter(|gathering| !gathering.is_too_large())?;
             if !listing.eof {
-                state.gathering = Some(gathering);
+                state.names.gathering = Some(gathering);
                 return None;
             }
             let racy = gathering.racy;
             let complete = Arc::new(gathering.complete());
             let id = self.policy.epoch();
-            state.listing = Some(KnownListing::new(id, racy, Some(complete.clone())));
-            state.changed = true;
+            state.names.listing = Some(KnownListing::new(id, racy, Some(complete.clone())));
+            state.index.changed = true;
             Some((id, complete))
         });
         if let Some((id, complete)) = complete {
-            self.listings.loaded(object, complete.entries.len());
-            self.index.commit(encode_listing(&object.handle, id, &complete));
+            self.memory.listings().loaded(object, complete.entries.len());
+            self.disk.index().commit(encode_listing(&object.handle, id, &complete));
         }
     }
 
@@ -265,34 +265,34 @@ impl Core {
         let noted = self.with(object, |state| {
             let noted = state.names_epoch().is_some() && !state.is_busy();
             if noted {
-                state.listing = Some(KnownListing::new(id, false, Some(complete.clone())));
-                state.changed = true;
+                state.names.listing = Some(KnownListing::new(id, false, Some(complete.clone())));
+                state.index.changed = true;
             }
             noted
         });
         if noted {
-            self.listings.loaded(object, 0);
-            self.index.commit(encode_listing(&object.handle, id, &complete));
+            self.memory.listings().loaded(object, 0);
+            self.disk.index().commit(encode_listing(&object.handle, id, &complete));
         }
     }
 
     pub fn load_listing(&self, object: &Arc<Object>, id: u64) -> Option<Arc<CompleteListing>> {
-        let pieces = self.index.get(Table::Listings, &piece_key(&object.handle, 0));
+        let pieces = self.disk.index().get(Table::Listings, &piece_key(&object.handle, 0));
         let complete = pieces.and_then(|first| {
-            let piece = |number| self.index.get(Table::Listings, &piece_key(&object.handle, number));
+            let piece = |number| self.disk.index().get(Table::Listings, &piece_key(&object.handle, number));
             decode_listing(id, &first, piece)
         });
         let complete = complete.map(Arc::new);
         if let Some(complete) = &complete {
-            self.listings.loaded(object, complete.entries.len());
+            self.memory.listings().loaded(object, complete.entries.len());
         }
         self.with(object, |state| {
-            let listing = state.listing.as_mut().filter(|listing| listing.id == id)?;
+            let listing = state.names.listing.as_mut().filter(|listing| listing.id == id)?;
             match complete {
                 Some(complete) => listing.complete = Some(complete.clone()),
-                None => state.listing = None,
+                None => state.names.listing = None,
             }
-            state.listing.as_ref()?.complete.clone()
+            state.names.listing.as_ref()?.complete.clone()
         })
     }
 }
@@ -308,7 +308,7 @@ fn mostly_bare(entries: &[Entry]) -> bool {
 fn belongs(state: &ObjectState, seen: Option<Seen>, before: &Before) -> bool {
     let known = state.attributes().is_some() && !state.is_suspect();
     let current = seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
-    known && current && state.names_generation == before.names_generation
+    known && current && state.names.generation == before.names_generation
 }
 
 fn piece_key(directory: &Handle, number: u32) -> Vec<u8> {

@@ -6,12 +6,13 @@
 
 use std::sync::Arc;
 
-use vfs::{Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Share, Status};
+use vfs::{
+    Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Share, Shares, Status,
+};
 
 use crate::core::Core;
 use crate::lease::HeldLease;
 use crate::object::ObjectState;
-use crate::opens::Shares;
 use crate::table::Object;
 use crate::upstream::Use;
 use crate::writes::Level;
@@ -21,7 +22,7 @@ impl Core {
     pub async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {
         let object = self.opened_object(open)?;
         let needed = if request.lock.kind == LockKind::Exclusive { Share::WRITE } else { Share::READ };
-        let shares = self.with(&object, |state| state.opens.shares(open)).ok_or(Status::BadStateId)?;
+        let shares = self.with(&object, |state| state.held.opens.shares(open)).ok_or(Status::BadStateId)?;
         if !shares.access.contains(needed) {
             return Err(Status::OpenMode.into());
         }
@@ -43,16 +44,16 @@ impl Core {
         self.with(object, |state| {
             let alone = self.keeps_locks_alone();
             let range = (lock.offset, lock.length);
-            if !alone && (!keeps_locks(state) || state.locks.is_told(&lock.owner, range)) {
+            if !alone && (!keeps_locks(state) || state.held.locks.is_told(&lock.owner, range)) {
                 return None;
             }
-            if let Some(other) = state.locks.conflict(lock) {
+            if let Some(other) = state.held.locks.conflict(lock) {
                 return Some(Locked::Denied(other));
             }
-            let granted = state.locks.take(open, lock.clone(), false).then_some(Locked::Granted)?;
+            let granted = state.held.locks.take(open, lock.clone(), false).then_some(Locked::Granted)?;
             // Under the lease no other client has had the file open. So another client can have held this
             // lock only before it.
-            if let Some(lease) = &state.lease {
+            if let Some(lease) = &state.held.lease {
                 self.policy.news.locked(lease.since);
             }
             Some(granted)
@@ -69,16 +70,16 @@ impl Core {
         // If a lease is being returned, its locks are sent to the origin first.
         drop(object.locking.lock().await);
         let lock = &request.lock;
-        if let Some(other) = self.with(object, |state| state.locks.untold_conflict(lock)) {
+        if let Some(other) = self.with(object, |state| state.held.locks.untold_conflict(lock)) {
             return Ok(Locked::Denied(other));
         }
         let usage = self.use_for_locks(caller, object, open).await?;
         let result = match &usage {
             Some(usage) => {
                 self.counters.lock.bump();
-                self.with(object, |state| state.locks.under_way += 1);
+                self.with(object, |state| state.held.locks.under_way += 1);
                 let result = self.below.lock(caller, usage.id, request).await;
-                self.with(object, |state| state.locks.under_way -= 1);
+                self.with(object, |state| state.held.locks.under_way -= 1);
                 result
             }
             None => Err(Status::NotSupp.into()),
@@ -92,7 +93,7 @@ impl Core {
                         state.distrust(&self.policy);
                         self.policy.news.locked(self.policy.event());
                     }
-                    state.opens.shares(open).is_some() && state.locks.take(open, lock.clone(), true)
+                    state.held.opens.shares(open).is_some() && state.held.locks.take(open, lock.clone(), true)
                 });
                 if kept {
                     return Ok(Locked::Granted);
@@ -129,7 +130,7 @@ impl Core {
         if self.has_state() != Some(true) {
             return Ok(None);
         }
-        let shares = self.with(object, |state| state.opens.shares(open)).ok_or(Status::BadStateId)?;
+        let shares = self.with(object, |state| state.held.opens.shares(open)).ok_or(Status::BadStateId)?;
         if let Some(usage) = self.use_open_in_turn(object, shares).await {
             return Ok(Some(usage));
         }
@@ -162,21 +163,22 @@ impl Core {
             }
             // A return of the lease that begins now must not send these locks to the origin: no owner holds
             // them any more.
-            self.with(&object, |state| state.locks.give_up_untold(owner, range));
+            self.with(&object, |state| state.held.locks.give_up_untold(owner, range));
         }
         if let Some(usage) = self.use_open_in_turn(&object, Shares::NONE).await {
             self.counters.lock.bump();
             self.below.unlock(caller, usage.id, owner, range).await?;
         }
-        self.with(&object, |state| state.locks.give_up(owner, range));
+        self.with(&object, |state| state.held.locks.give_up(owner, range));
         Ok(())
     }
 
     fn unlock_here(&self, object: &Arc<Object>, owner: &Owner, range: (u64, u64)) -> bool {
         self.with(object, |state| {
-            let here = (keeps_locks(state) && !state.locks.is_told(owner, range)) || self.keeps_locks_alone();
+            let here =
+                (keeps_locks(state) && !state.held.locks.is_told(owner, range)) || self.keeps_locks_alone();
             if here {
-                state.locks.give_up(owner, range);
+                state.held.locks.give_up(owner, range);
             }
             here
         })
@@ -186,7 +188,8 @@ impl Core {
     /// earlier.
     pub async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
         let object = self.object(handle);
-        let (here, conflict) = self.with(&object, |state| (keeps_locks(state), state.locks.conflict(lock)));
+        let (here, conflict) =
+            self.with(&object, |state| (keeps_locks(state), state.held.locks.conflict(lock)));
         let only_ours = here || self.keeps_locks_alone() || self.has_state() == Some(false);
         if only_ours || !lock.may_meet_earlier(conflict.as_ref()) {
             return Ok(conflict);
@@ -203,11 +206,11 @@ impl Core {
 
     /// Does this owner hold a lock on the open's file?
     pub fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
-        self.opened_object(open).is_ok_and(|object| self.with(&object, |state| state.locks.holds(owner)))
+        self.opened_object(open).is_ok_and(|object| self.with(&object, |state| state.held.locks.holds(owner)))
     }
 }
 
 /// Does the cache keep the file's locks alone?
 pub fn keeps_locks(state: &ObjectState) -> bool {
-    state.locks.under_way == 0 && state.lease.as_ref().is_some_and(HeldLease::keeps_locks)
+    state.held.locks.under_way == 0 && state.held.lease.as_ref().is_some_and(HeldLease::keeps_locks)
 }

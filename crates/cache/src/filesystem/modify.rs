@@ -229,7 +229,7 @@ impl<'a> NameChange<'a> {
     fn put(&self, entry: Option<NameEntry>) {
         let mut batch = Batch::default();
         put_name(&mut batch, &self.directory.handle, &self.name, entry);
-        self.core.index.commit(batch);
+        self.core.disk.index().commit(batch);
     }
 
     fn set(&self, entry: Option<NameEntry>, certain: bool) {
@@ -351,7 +351,9 @@ impl Core {
             self.was_cut(object, size);
             // Another client may find the file empty and write it already. The size in the reply shows
             // whether one has.
-            self.with(object, |state| state.fresh |= size == 0 && state.opens.is_local() && state.is_empty());
+            self.with(object, |state| {
+                state.fresh |= size == 0 && state.held.opens.is_local() && state.is_empty();
+            });
         }
         result
     }
@@ -366,7 +368,7 @@ impl Core {
         let times = set.atime.is_some() || set.mtime.is_some();
         if guarded || *set != sizes_only {
             // Pending attributes are older, so they go first.
-            let waits = |state: &mut ObjectState| state.writes.as_ref().is_some_and(|w| w.sets());
+            let waits = |state: &mut ObjectState| state.delayed.writes.as_ref().is_some_and(|w| w.sets());
             let level = if times || self.with(object, waits) { Level::Stable } else { Level::Sent };
             self.flush_writes(object, level).await;
         }
@@ -457,7 +459,7 @@ impl Core {
 
     fn is_leased_directory(&self, object: &Arc<Object>) -> bool {
         let is_dir = |state: &ObjectState| state.attributes().is_some_and(Attributes::is_dir);
-        self.with(object, |state| state.lease.is_some() && is_dir(state))
+        self.with(object, |state| state.held.lease.is_some() && is_dir(state))
     }
 
     /// REMOVE and RMDIR.
@@ -584,7 +586,7 @@ impl Core {
     /// sends a LOOKUP. A change of our own causes no recall, so nothing else would tell us that the file
     /// has changed.
     pub async fn victim(&self, caller: &Caller, directory: &Handle, name: &Name) -> Option<Arc<Object>> {
-        if !self.leases.may_be_held() {
+        if !self.origin.leases().may_be_held() {
             return None;
         }
         let directory = self.object(directory);

@@ -36,7 +36,7 @@ impl Core {
         }
         let mut grant = None;
         if self.policy.lookup_cache != LookupCache::None && !self.policy.is_open(caller) {
-            grant = self.singleflight.begin(&directory.handle, name).await;
+            grant = self.memory.lookups().begin(&directory.handle, name).await;
             if grant.is_none()
                 && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await?
             {
@@ -206,19 +206,19 @@ impl Core {
     ) -> Result<Option<Result<Looked>>> {
         let open = self.policy.is_open(caller);
         let unread = |listing: &KnownListing| listing.complete.is_none().then_some(listing.id);
-        if let Some(id) = self.with(directory, |state| state.listing.as_ref().and_then(unread)) {
+        if let Some(id) = self.with(directory, |state| state.names.listing.as_ref().and_then(unread)) {
             self.load_listing(directory, id);
         }
         let absent = self.with(directory, |state| {
-            let listing = state.listing.as_ref().filter(|listing| !(open && listing.racy))?;
+            let listing = state.names.listing.as_ref().filter(|listing| !(open && listing.racy))?;
             // A change of ours in flight may have taken effect already.
             let absent = listing.lacks(name) && !state.is_busy_name(name);
             absent.then(|| (state.epoch(), listing.id))
         });
         let Some((epoch, id)) = absent else { return Ok(None) };
         let found = self.confirm_absence(caller, directory, epoch, arrived).await?;
-        let holds =
-            self.with(directory, |state| state.listing.as_ref().is_some_and(|listing| listing.id == id));
+        let holds = self
+            .with(directory, |state| state.names.listing.as_ref().is_some_and(|listing| listing.id == id));
         Ok(found.filter(|_| holds))
     }
 
@@ -264,7 +264,7 @@ impl Core {
         let want = if delegated { Want::Read } else { Want::None };
         let mut found = self.below.lookup(caller, &directory.handle, name, want).await;
         let lease = Looked::detach(&mut found);
-        self.pace.lock().on_round_trip(sent.at.elapsed());
+        self.link.on_round_trip(sent.at.elapsed());
         match &found {
             Ok(looked) => {
                 let seen = self.observe(directory, looked.directory.as_ref(), &sent, Opening::No);
@@ -333,7 +333,7 @@ impl Core {
             let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
             let racy = state.is_racy(&self.policy, sent);
             let (leads, epoch) = (Leads::Nowhere, state.epoch());
-            state.missed = Some(epoch);
+            state.names.missed = Some(epoch);
             belongs.then_some(NameEntry { leads, epoch, racy, within: None })
         })
     }
@@ -351,7 +351,7 @@ impl Core {
         put_name(&mut batch, &directory.handle, name, entry);
         let _names = directory.names.lock();
         if self.with(directory, |state| !state.touched_since(generation, name)) {
-            self.index.commit(batch);
+            self.disk.index().commit(batch);
             self.see_child(&directory.handle, name, entry.as_ref());
         }
     }
@@ -371,17 +371,17 @@ impl Core {
             let known = state.attributes().is_some()
                 && same
                 && !state.is_suspect()
-                && state.rights_generation == before.rights_generation;
+                && state.rights.generation() == before.rights_generation;
             if known && self.may(state, &caller.principal, bit) != Some(true) {
                 state.rights.remember_success(&caller.principal, bit, sent.wall);
-                state.changed = true;
+                state.index.changed = true;
             }
         });
     }
 
     /// The entry in the index for a name.
     pub fn name_entry(&self, directory: &Handle, name: &Name) -> Option<NameEntry> {
-        NameEntry::decode(&self.index.get(Table::Names, &name_key(directory, name))?)
+        NameEntry::decode(&self.disk.index().get(Table::Names, &name_key(directory, name))?)
     }
 }
 
@@ -396,7 +396,7 @@ pub struct Before {
 impl Before {
     /// The present state.
     pub fn of(state: &ObjectState) -> Before {
-        let (names_generation, rights_generation) = (state.names_generation, state.rights_generation);
+        let (names_generation, rights_generation) = (state.names.generation, state.rights.generation());
         Before { epoch: state.epoch(), names_generation, rights_generation }
     }
 }

@@ -45,16 +45,16 @@ impl Core {
         before: impl Future<Output = ()>,
         offline: impl Fn() -> Option<Result<T>>,
     ) -> Result<T> {
-        if !self.outage.is_possible() {
+        if !self.link.outage().is_possible() {
             return online.await;
         }
         let mut online = pin!(online);
-        let begun = !self.outage.is_on();
+        let begun = !self.link.outage().is_on();
         if begun {
             tokio::select! {
                 biased;
                 result = &mut online => return result,
-                () = self.outage.begins() => {}
+                () = self.link.outage().begins() => {}
             }
         }
         let mut before = pin!(before);
@@ -153,7 +153,7 @@ impl Core {
 
     fn offline_listing(&self, directory: &Arc<Object>) -> Option<Arc<crate::listing::CompleteListing>> {
         let listing = self.with(directory, |state| {
-            state.listing.clone().filter(|listing| !state.is_suspect() && listing.edits.is_empty())
+            state.names.listing.clone().filter(|listing| !state.is_suspect() && listing.edits.is_empty())
         })?;
         listing.complete.or_else(|| self.load_listing(directory, listing.id))
     }
@@ -232,7 +232,7 @@ impl Core {
 
     /// FSSTAT: the last known answer.
     pub fn offline_fsstat(&self) -> Option<FsStat> {
-        *self.fsstat.lock()
+        self.link.fsstat()
     }
 
     /// Did the caller have this right when the origin was last asked?
@@ -260,7 +260,7 @@ impl Core {
         offset: u64,
         count: u32,
     ) -> Result<Read> {
-        if !self.outage.is_possible() {
+        if !self.link.outage().is_possible() {
             return self.read((caller, by), handle, offset, count).await;
         }
         let online = async { self.read((caller, by), handle, offset, count).await.map(Ok) };
@@ -280,5 +280,5 @@ impl Core {
 /// The last known attributes of an object, believed or not. None while writes of the file are delayed: then
 /// the request waits.
 fn known(state: &ObjectState) -> Option<&Attributes> {
-    state.attributes().filter(|_| !state.is_suspect() && state.writes.is_none())
+    state.attributes().filter(|_| !state.is_suspect() && state.delayed.writes.is_none())
 }

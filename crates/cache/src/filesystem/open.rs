@@ -11,25 +11,57 @@
 //!
 //! Over an origin without state, an open is a LOOKUP or CREATE and an ACCESS. Only the cache knows of it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
     Attributes, Caller, CreateHow, Freshness, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result,
-    SetAttributes, Share, Status, Want, Wcc,
+    SetAttributes, Share, Shares, Status, Want, Wcc,
 };
 
 use crate::core::Core;
 use crate::names::{Leads, NameEntry};
 use crate::object::ObjectState;
-use crate::opens::Shares;
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::upstream::needed;
 
 /// How often an OPEN that crossed a close is sent again.
 const CROSSINGS_MAX: usize = 4;
+
+/// The file of each open of the layer above.
+#[derive(Debug)]
+pub struct OpenTable {
+    files: Mutex<HashMap<OpenId, Arc<Object>>>,
+    next: AtomicU64,
+}
+
+impl Default for OpenTable {
+    fn default() -> OpenTable {
+        OpenTable { files: Mutex::default(), next: AtomicU64::new(1) }
+    }
+}
+
+impl OpenTable {
+    fn next_id(&self) -> OpenId {
+        OpenId(self.next.fetch_add(1, Ordering::Relaxed))
+    }
+
+    fn insert(&self, id: OpenId, file: Arc<Object>) {
+        self.files.lock().insert(id, file);
+    }
+
+    fn remove(&self, id: OpenId) {
+        self.files.lock().remove(&id);
+    }
+
+    fn get(&self, id: OpenId) -> Option<Arc<Object>> {
+        self.files.lock().get(&id).cloned()
+    }
+}
 
 impl Core {
     /// OPEN.
@@ -92,7 +124,7 @@ impl Core {
             return Ok(opened);
         }
         // Another open or close of this file may be in flight: wait for the turn, and look again.
-        let covered = self.with(&object, |state| state.opens.covers(shares_of(request)));
+        let covered = self.with(&object, |state| state.held.opens.covers(request.shares()));
         let turn = object.turn.clone().lock_owned().await;
         if !covered && let Some(opened) = self.open_shared(caller, request, &object, arrived).await? {
             return Ok(opened);
@@ -108,8 +140,8 @@ impl Core {
         }
         let directory = self.object(&request.handle);
         let object = self.named(&directory, name)?;
-        let shares = shares_of(request);
-        if !self.with(&object, |state| state.opens.covers(shares)) {
+        let shares = request.shares();
+        if !self.with(&object, |state| state.held.opens.covers(shares)) {
             return Some(object);
         }
         if self.look_right(caller, &directory).is_none() {
@@ -143,7 +175,7 @@ impl Core {
         object: &Arc<Object>,
         arrived: u64,
     ) -> Result<Option<Opened>> {
-        let shares = shares_of(request);
+        let shares = request.shares();
         // This keeps the origin's open from being closed while we ask.
         let Some(_usage) = self.use_open(object, shares) else { return Ok(None) };
         let mut fresh = None;
@@ -178,7 +210,7 @@ impl Core {
             let opened = self.with(object, |state| {
                 let may = self.may(state, &caller.principal, needed(request.access)) == Some(true);
                 let attributes = state.leased().copied().or(fresh)?;
-                (may && state.opens.covers(shares))
+                (may && state.held.opens.covers(shares))
                     .then(|| self.opened_here(caller, request, object, state, attributes))
             });
             if let Some(opened) = opened {
@@ -208,7 +240,7 @@ impl Core {
             }
         });
         let by_name = || Core::open_below(request);
-        handle.map_or_else(by_name, |handle| Core::open_handle_below(handle, shares_of(request), Want::Any))
+        handle.map_or_else(by_name, |handle| Core::open_handle_below(handle, request.shares(), Want::Any))
     }
 
     /// An open that sends an OPEN.
@@ -233,7 +265,7 @@ impl Core {
         }
         let (object, told) = (first.object, first.opened);
         let mut usage = first.usage;
-        let shares = shares_of(request);
+        let shares = request.shares();
         for _ in 0..CROSSINGS_MAX {
             if usage.is_some() {
                 break;
@@ -263,12 +295,12 @@ impl Core {
         state: &mut ObjectState,
         attributes: Attributes,
     ) -> Opened {
-        let fresh = OpenId(self.open_ids.fetch_add(1, Ordering::Relaxed));
-        let shares = shares_of(request);
-        let (id, new) = state.opens.open(fresh, caller.holder, &request.owner, shares);
-        state.opens.let_in(id, &caller.principal);
+        let fresh = self.opens.next_id();
+        let shares = request.shares();
+        let (id, new) = state.held.opens.open(fresh, caller.holder, &request.owner, shares);
+        state.held.opens.let_in(id, &caller.principal);
         if new {
-            self.opens.lock().insert(id, object.clone());
+            self.opens.insert(id, object.clone());
         }
         let max = self.right_age_max(state);
         let granted = state.rights.answer(&caller.principal, self.policy.wall(), max);
@@ -291,8 +323,8 @@ impl Core {
     /// recalls.
     pub fn hand_up(&self, state: &mut ObjectState, want: Want) -> Option<Lease> {
         let change = state.leased()?.change;
-        let lease = state.lease.as_mut().filter(|lease| lease.is_free())?;
-        if want == Want::None || !self.is_heard() {
+        let lease = state.held.lease.as_mut().filter(|lease| lease.is_free())?;
+        if want == Want::None || !self.above.is_heard() {
             return None;
         }
         lease.given = true;
@@ -309,7 +341,7 @@ impl Core {
     /// open denies.
     pub async fn downgrade(&self, open: OpenId, access: Share, deny: Share) -> Result<()> {
         let object = self.opened_object(open)?;
-        if !self.with(&object, |state| state.opens.downgrade(open, Shares { access, deny })) {
+        if !self.with(&object, |state| state.held.opens.downgrade(open, Shares { access, deny })) {
             return Err(Status::Inval.into());
         }
         self.stop_denying(&object).await;
@@ -320,7 +352,7 @@ impl Core {
     /// it denies other clients anything.
     pub async fn close(&self, caller: &Caller, open: OpenId) -> Result<()> {
         let object = self.opened_object(open)?;
-        if self.with(&object, |state| state.locks.is_empty()) {
+        if self.with(&object, |state| state.held.locks.is_empty()) {
             self.end_open(&object, open).await;
             return Ok(());
         }
@@ -331,7 +363,7 @@ impl Core {
             // If a lease is being returned, its locks are sent to the origin first. A return that begins
             // later does not find the locks that end here.
             let locking = object.locking.lock().await;
-            let told = core.with(&object, |state| state.locks.end_open(open));
+            let told = core.with(&object, |state| state.held.locks.end_open(open));
             drop(locking);
             let usage = core.use_open_in_turn(&object, Shares::NONE).await;
             core.forget_open(&object, open);
@@ -354,16 +386,16 @@ impl Core {
     }
 
     fn forget_open(&self, object: &Arc<Object>, open: OpenId) {
-        self.opens.lock().remove(&open);
+        self.opens.remove(open);
         self.with(object, |state| {
-            state.opens.close(open);
-            state.fresh &= state.opens.is_local();
+            state.held.opens.close(open);
+            state.fresh &= state.held.opens.is_local();
         });
     }
 
     /// The file that a local open is of.
     pub fn opened_object(&self, open: OpenId) -> Result<Arc<Object>> {
-        self.opens.lock().get(&open).cloned().ok_or(Status::BadStateId.into())
+        self.opens.get(open).ok_or(Status::BadStateId.into())
     }
 
     async fn open_without_state(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
@@ -464,9 +496,4 @@ fn may_share(request: &OpenRequest) -> bool {
 /// Does the open truncate the file to nothing?
 fn empties(request: &OpenRequest) -> bool {
     request.create.as_ref().is_some_and(|(_, set)| set.size == Some(0))
-}
-
-/// The access and deny bits of an open.
-pub fn shares_of(request: &OpenRequest) -> Shares {
-    Shares { access: request.access, deny: request.deny }
 }

@@ -23,7 +23,7 @@ impl Core {
         if self.delayed.is_none() || attributes.file_type != FileType::Regular {
             return;
         }
-        if let Some(object) = self.table.peek(handle) {
+        if let Some(object) = self.memory.table().peek(handle) {
             *attributes = self.with(&object, |state| overlay(state, *attributes, since));
         }
     }
@@ -110,9 +110,11 @@ impl Core {
 /// Overlays attributes that were requested after the event `since` with everything that the origin did not
 /// have by then.
 pub fn overlay(state: &ObjectState, attributes: Attributes, since: u64) -> Attributes {
-    let landed = state.landings.iter().filter(|(event, _)| *event > since).map(|(_, end)| *end).max();
+    let landed = state.delayed.landings.iter().filter(|(event, _)| *event > since).map(|(_, end)| *end).max();
     let attributes = Attributes { size: attributes.size.max(landed.unwrap_or(0)), ..attributes };
-    let Some(writes) = state.writes.as_ref().filter(|writes| !writes.is_clean()) else { return attributes };
+    let Some(writes) = state.delayed.writes.as_ref().filter(|writes| !writes.is_clean()) else {
+        return attributes;
+    };
     let modified = writes.modified().unwrap_or(attributes.mtime);
     let size = attributes.size.max(writes.end().unwrap_or(0));
     // In a file without holes, an overwrite allocates nothing. Blocks allocated behind the end are used

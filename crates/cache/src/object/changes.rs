@@ -13,13 +13,13 @@ impl ObjectState {
     /// sent.
     pub fn begin_change(&mut self, policy: &Policy) {
         self.unvouch();
-        if !self.history.is_under_way() {
-            self.explained = 0;
-            self.explained_from = policy.sending();
-            self.covered = self.is_ours_alone();
+        if !self.own.history.is_under_way() {
+            self.own.explained = 0;
+            self.own.explained_from = policy.sending();
+            self.own.covered = self.is_ours_alone();
         }
-        self.explained += 1;
-        self.history.begin();
+        self.own.explained += 1;
+        self.own.history.begin();
     }
 
     /// The operation has ended, and has changed the object or may have. Its reply brought `wcc`.
@@ -29,14 +29,14 @@ impl ObjectState {
             self.presumed.untold();
         }
         let known = self.known.as_ref().map(|known| known.attributes);
-        let verdict = self.history.end(known.as_ref(), wcc);
+        let verdict = self.own.history.end(known.as_ref(), wcc);
         self.conclude(policy, verdict, sent);
     }
 
     /// The operation has ended, and has changed nothing.
     pub fn end_failed(&mut self, policy: &Policy, attributes: Option<&Attributes>, sent: &Sent) {
         let known = self.known.as_ref().map(|known| known.attributes);
-        let verdict = self.history.end_unchanged(known.as_ref(), attributes);
+        let verdict = self.own.history.end_unchanged(known.as_ref(), attributes);
         self.conclude(policy, verdict, sent);
     }
 
@@ -45,7 +45,7 @@ impl ObjectState {
         let sent = policy.sending();
         let known = self.known.as_ref().map(|known| known.attributes);
         self.presumed.untold();
-        let verdict = self.history.end(known.as_ref(), &Wcc::default());
+        let verdict = self.own.history.end(known.as_ref(), &Wcc::default());
         self.conclude(policy, verdict, &sent);
         self.drop_all(policy);
         self.distrust(policy);
@@ -58,10 +58,10 @@ impl ObjectState {
     pub fn lose_names(&mut self, policy: &Policy) {
         self.unvouch();
         self.presumed.untold();
-        self.name_moved = true;
+        self.own.name_moved = true;
         self.epoch = policy.epoch();
-        self.changed = true;
-        self.ours = self.is_ours_alone();
+        self.index.changed = true;
+        self.own.ours = self.is_ours_alone();
         self.distrust(policy);
     }
 
@@ -74,18 +74,18 @@ impl ObjectState {
                 self.adopt(policy, &attributes, sent);
             }
             // Under a lease, a change that nothing explains is still our own.
-            Verdict::Blind(latest) | Verdict::Foreign(latest) if self.covered => {
-                let alone = self.explained == 1;
+            Verdict::Blind(latest) | Verdict::Foreign(latest) if self.own.covered => {
+                let alone = self.own.explained == 1;
                 if let Some(attributes) = latest.attributes {
                     // Any of several operations may have reported the state, so it counts as requested by the
                     // first of them.
-                    let from = if alone { *sent } else { self.explained_from };
+                    let from = if alone { *sent } else { self.own.explained_from };
                     self.data.clip(attributes.size);
                     self.adopt(policy, &attributes, &from);
                 }
                 // The replies do not tell which of several operations came last.
                 if latest.attributes.is_none() || !(alone || latest.certain) {
-                    self.ours = true;
+                    self.own.ours = true;
                     self.distrust(policy);
                 }
             }

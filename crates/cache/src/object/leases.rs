@@ -14,31 +14,31 @@ impl ObjectState {
     /// Takes over a lease that the layer below still holds for an earlier process.
     pub fn adopt_lease(&mut self, policy: &Policy, lease: impl FnOnce(u64, u64) -> HeldLease) {
         let since = policy.event();
-        self.lease = Some(lease(since, if self.vouched { 0 } else { since }));
+        self.held.lease = Some(lease(since, if self.index.vouched { 0 } else { since }));
     }
 
     /// Is everything there is to know in the index, for as long as the lease is held? Then returns the lease
     /// that the index must record as vouching for the entry. The caller has just written the entry.
     pub fn vouch(&mut self) -> Option<LeaseId> {
-        let lease = self.lease.as_ref().filter(|lease| lease.until().is_none() && lease.is_free())?.id;
-        let busy = self.history.is_under_way() || self.is_busy();
-        let quiet = !self.changed && !self.ours && !busy;
-        let new = quiet && !self.vouched && self.leased().is_some();
-        self.vouched |= new;
+        let lease = self.held.lease.as_ref().filter(|lease| lease.until().is_none() && lease.is_free())?.id;
+        let busy = self.own.history.is_under_way() || self.is_busy();
+        let quiet = !self.index.changed && !self.own.ours && !busy;
+        let new = quiet && !self.index.vouched && self.leased().is_some();
+        self.index.vouched |= new;
         new.then_some(lease)
     }
 
     /// Does the index record that a lease vouches for its entry?
     pub fn is_vouched(&self) -> bool {
-        self.vouched
+        self.index.vouched
     }
 
     /// From now on, a later process must not believe the index entry without a call: we are about to change
     /// the object, or have learnt that it changed.
     pub fn unvouch(&mut self) {
-        if std::mem::take(&mut self.vouched) {
-            self.unvouched = true;
-            self.changed = true;
+        if std::mem::take(&mut self.index.vouched) {
+            self.index.unvouched = true;
+            self.index.changed = true;
         }
     }
 
@@ -56,8 +56,8 @@ impl ObjectState {
         // If the known attributes are not those of the grant, the lease vouches only for later ones.
         let lease = lease(since, if atomic { sent.sequence } else { since });
         // The next flush can then record in the index that the lease vouches.
-        self.changed = true;
-        match &mut self.lease {
+        self.index.changed = true;
+        match &mut self.held.lease {
             Some(held) if held.id == lease.id => {
                 held.kind = held.kind.max(lease.kind);
                 held.space_limit = lease.space_limit;
@@ -68,11 +68,11 @@ impl ObjectState {
 
     /// Ends the lease. Drops everything that only the lease kept valid. The next use requests the attributes.
     pub fn end_lease(&mut self, policy: &Policy) -> Option<HeldLease> {
-        let lease = self.lease.take()?;
+        let lease = self.held.lease.take()?;
         self.unvouch();
-        self.covered = false;
+        self.own.covered = false;
         // Everything learnt under the lease counted as nonracy. From now on only the timestamps count.
-        if std::mem::take(&mut self.ours) || !self.is_stamped(policy, &policy.sending()) {
+        if std::mem::take(&mut self.own.ours) || !self.is_stamped(policy, &policy.sending()) {
             self.drop_all(policy);
         }
         self.distrust(policy);
@@ -84,11 +84,11 @@ impl ObjectState {
     /// `None` while locks are held, because locks are for files that clients share.
     pub fn nothing_from(&self) -> Option<u64> {
         let writing = |lease: &HeldLease| lease.kind == LeaseKind::Write && lease.is_valid();
-        let leased = self.lease.as_ref().is_some_and(writing) && self.leased().is_some();
+        let leased = self.held.lease.as_ref().is_some_and(writing) && self.leased().is_some();
         let known = self.known.as_ref()?;
-        let trusted = known.sent.sequence >= self.distrusted_before && !self.history.is_suspect();
+        let trusted = known.sent.sequence >= self.distrusted_before && !self.own.history.is_suspect();
         let certain = leased || (self.fresh && trusted);
-        let quiet = !self.history.is_under_way() && !self.ours && self.locks.is_empty();
+        let quiet = !self.own.history.is_under_way() && !self.own.ours && self.held.locks.is_empty();
         (certain && quiet).then_some(known.attributes.size)
     }
 }

@@ -9,7 +9,7 @@ use vfs::{Attributes, Name};
 
 use super::ObjectState;
 use crate::lease::HeldLease;
-use crate::listing::Edit;
+use crate::listing::{Edit, Gathering, KnownListing};
 use crate::names::{Leads, NameEntry};
 use crate::policy::Policy;
 use crate::trust::Sent;
@@ -99,30 +99,63 @@ pub(super) struct BusyName {
     contested: bool,
 }
 
+/// The names in a directory: which of them we are changing, what is known of all of them, and when to ask for
+/// more.
+#[derive(Debug, Default)]
+pub struct DirectoryNames {
+    /// When a lease on this directory was last refused.
+    pub undelegated: Option<Instant>,
+    /// The epoch in which the cache requested all names in this directory, because one of them was looked up.
+    pub listed: Option<u64>,
+    /// A name that was not known has been looked up in this directory.
+    pub sought: bool,
+    /// The epoch in which a LOOKUP in this directory found no such name.
+    pub missed: Option<u64>,
+    /// Counts our own changes of names in this directory, before and after each. An answer that was requested
+    /// before the count moved is not stored.
+    pub generation: u64,
+    touched: Touched,
+    /// The last event that showed a change of this directory by another client. A later call must confirm
+    /// positive entries.
+    pub(super) doubted: u64,
+    /// A negative entry holds only if it is confirmed by a call that was sent after this event.
+    negative_from: u64,
+    busy: Vec<BusyName>,
+    tickets: u64,
+    /// How soon to ask again for a lease on this directory.
+    pub backoff: DelegationBackoff,
+    /// The listing of this directory, if all names are known.
+    pub listing: Option<KnownListing>,
+    /// The part of a listing that READDIR replies have brought so far.
+    pub gathering: Option<Gathering>,
+}
+
 impl ObjectState {
     /// The epoch whose recorded names are exactly those that exist: a lease is held, and every change since
     /// the lease began is our own.
     pub fn names_epoch(&self) -> Option<u64> {
-        let ours = self.is_ours_alone() || (self.covered && self.history.is_under_way());
-        (ours && self.lease.as_ref().is_some_and(HeldLease::is_valid)).then_some(self.epoch)
+        let ours = self.is_ours_alone() || (self.own.covered && self.own.history.is_under_way());
+        (ours && self.held.lease.as_ref().is_some_and(HeldLease::is_valid)).then_some(self.epoch)
     }
 
     /// Is every difference between the known state and the origin's our own doing, by a lease?
     pub(super) fn is_ours_alone(&self) -> bool {
-        let held = self.lease.as_ref().is_some_and(HeldLease::is_valid);
-        held && (self.ours || self.leased().is_some())
+        let held = self.held.lease.as_ref().is_some_and(HeldLease::is_valid);
+        held && (self.own.ours || self.leased().is_some())
     }
 
     /// Is it certain that the name does not exist, by a lease and a listing of all names?
     pub fn lacks(&self, name: &Name) -> bool {
         let told = |listing: &crate::listing::KnownListing| !listing.racy && listing.lacks(name);
-        self.names_epoch().is_some() && !self.is_busy_name(name) && self.listing.as_ref().is_some_and(told)
+        self.names_epoch().is_some()
+            && !self.is_busy_name(name)
+            && self.names.listing.as_ref().is_some_and(told)
     }
 
     /// The directory's attributes, if they prove a negative entry of its current epoch. See [`crate::news`].
     pub fn proves_absence(&self, policy: &Policy) -> Option<&Attributes> {
         let max = policy.negative_max();
-        let from = if max.is_some() { policy.news.latest().max(self.negative_from) } else { 0 };
+        let from = if max.is_some() { policy.news.latest().max(self.names.negative_from) } else { 0 };
         let vouched = self.leased().or_else(|| Some(self.presumed()?.0)).or_else(|| self.told());
         let timed = || {
             let known = self.known.as_ref().filter(|known| known.sent.sequence >= from)?;
@@ -134,62 +167,64 @@ impl ObjectState {
     /// A client has opened a file in this directory, by a request that arrived at this event. The client may
     /// rely on earlier work of another client.
     pub fn pass_open(&mut self, arrived: u64) {
-        self.negative_from = self.negative_from.max(arrived);
+        self.names.negative_from = self.names.negative_from.max(arrived);
     }
 
     /// Has a client opened a file in this directory since the directory's attributes were requested?
     pub fn is_to_be_confirmed(&self) -> bool {
-        self.negative_from > 0 && self.leased().is_none() && !self.is_known_since(self.negative_from)
+        self.names.negative_from > 0
+            && self.leased().is_none()
+            && !self.is_known_since(self.names.negative_from)
     }
 
     /// The last event that showed a change of this directory by another client, or 0.
     pub fn names_doubted(&self) -> u64 {
-        self.names_doubted
+        self.names.doubted
     }
 
     /// Is the name missing in the complete listing, if there is one?
     pub fn listing_lacks(&self, name: &Name) -> bool {
-        self.listing.as_ref().is_some_and(|listing| listing.lacks(name))
+        self.names.listing.as_ref().is_some_and(|listing| listing.lacks(name))
     }
 
     /// A lease is about to begin. It does not vouch for names that were learnt in a racy state, so they are
     /// dropped.
     pub fn settle_names(&mut self, policy: &Policy, sent: &Sent) {
-        if self.lease.is_none() && !self.is_stamped(policy, sent) {
+        if self.held.lease.is_none() && !self.is_stamped(policy, sent) {
             self.epoch = policy.epoch();
-            self.changed |= self.listing.take().is_some();
-            self.gathering = None;
+            self.index.changed |= self.names.listing.take().is_some();
+            self.names.gathering = None;
         }
     }
 
     /// A change of this name by us is about to be sent. Returns the ticket of the change.
     pub fn begin_name(&mut self, name: &Name) -> u64 {
         self.touch_names(Some(name));
-        self.tickets += 1;
+        self.names.tickets += 1;
         let mut contested = false;
-        for other in self.busy_names.iter_mut().filter(|other| other.name == *name) {
+        for other in self.names.busy.iter_mut().filter(|other| other.name == *name) {
             other.contested = true;
             contested = true;
         }
-        self.busy_names.push(BusyName { ticket: self.tickets, name: name.clone(), contested });
-        self.tickets
+        self.names.busy.push(BusyName { ticket: self.names.tickets, name: name.clone(), contested });
+        self.names.tickets
     }
 
     /// Is this the only change of its name in flight?
     pub fn is_alone(&self, ticket: u64) -> bool {
-        self.busy_names.iter().any(|busy| busy.ticket == ticket && !busy.contested)
+        self.names.busy.iter().any(|busy| busy.ticket == ticket && !busy.contested)
     }
 
     /// The change of the name has ended. False if another change of the same name was in flight: it is not
     /// known which came last.
     pub fn end_name(&mut self, ticket: u64) -> bool {
         // The lease may vouch for the index entry again.
-        self.changed = true;
-        let Some(at) = self.busy_names.iter().position(|busy| busy.ticket == ticket) else {
+        self.index.changed = true;
+        let Some(at) = self.names.busy.iter().position(|busy| busy.ticket == ticket) else {
             self.touch_names(None);
             return false;
         };
-        let ended = self.busy_names.swap_remove(at);
+        let ended = self.names.busy.swap_remove(at);
         self.touch_names(Some(&ended.name));
         !ended.contested
     }
@@ -201,7 +236,7 @@ impl ObjectState {
 
     /// Has a change of this name by us begun or ended since this generation?
     pub fn touched_since(&self, generation: u64, name: &Name) -> bool {
-        self.names_touched.since(generation, name)
+        self.names.touched.since(generation, name)
     }
 
     /// Updates the listing with what is known of the name after a change of ours.
@@ -211,32 +246,38 @@ impl ObjectState {
             Some(Leads::Nowhere) => Edit::Gone,
             None => Edit::Unknown,
         };
-        if let Some(listing) = &mut self.listing {
-            self.changed = true;
+        if let Some(listing) = &mut self.names.listing {
+            self.index.changed = true;
             if !listing.edit(name, edit) {
-                self.listing = None;
+                self.names.listing = None;
             }
         }
     }
 
+    /// Number of operations in flight: changes, uses of the open, fetches and stores.
+    pub fn in_flight(&self) -> usize {
+        let operations = (self.own.history.under_way() + self.held.opens.uses()) as usize;
+        operations + self.names.busy.len() + self.data.in_flight()
+    }
+
     /// Are we changing any name in this directory?
     pub fn is_busy(&self) -> bool {
-        !self.busy_names.is_empty()
+        !self.names.busy.is_empty()
     }
 
     /// Are we changing this name?
     pub fn is_busy_name(&self, name: &Name) -> bool {
-        self.busy_names.iter().any(|busy| busy.name == *name)
+        self.names.busy.iter().any(|busy| busy.name == *name)
     }
 
     /// A change of names is about to begin, or has ended: answers requested before are not stored. The
     /// listing survives only under a lease, which makes the outcome of the change certain.
     fn touch_names(&mut self, name: Option<&Name>) {
-        self.names_generation += 1;
-        self.names_touched.push(self.names_generation, name);
-        self.gathering = None;
+        self.names.generation += 1;
+        self.names.touched.push(self.names.generation, name);
+        self.names.gathering = None;
         if self.names_epoch().is_none() {
-            self.changed |= self.listing.take().is_some();
+            self.index.changed |= self.names.listing.take().is_some();
         }
     }
 }

@@ -45,8 +45,8 @@ impl Presumed {
 impl ObjectState {
     /// The index is empty again: it records no lease, and the object must be written to it.
     pub fn lose_index(&mut self) {
-        (self.vouched, self.unvouched) = (false, false);
-        self.changed = true;
+        (self.index.vouched, self.index.unvouched) = (false, false);
+        self.index.changed = true;
     }
 
     /// A change of ours that has just ended made a name in this directory. The reply brought `told` for the
@@ -76,7 +76,7 @@ impl ObjectState {
     pub(super) fn presumed(&self) -> Option<(&Attributes, Instant)> {
         let Presumed { untold, explained, shown } = &self.presumed;
         let (attributes, until) = shown.as_ref()?;
-        let all = untold == explained && !self.history.is_under_way() && !self.history.is_suspect();
+        let all = untold == explained && !self.own.history.is_under_way() && !self.own.history.is_suspect();
         let left = until.saturating_duration_since(Instant::now()) > Duration::ZERO;
         (all && left && self.is_ours_alone()).then_some((attributes, *until))
     }

@@ -133,7 +133,8 @@ impl Core {
     /// May an OPEN bring data of this file, as far as known?
     fn may_be_brought(&self, state: &ObjectState) -> bool {
         let regular = state.attributes().is_none_or(|known| known.file_type == FileType::Regular);
-        let quiet = state.writes.is_none() && !state.data.is_being_written() && !state.data.is_refused();
+        let quiet =
+            state.delayed.writes.is_none() && !state.data.is_being_written() && !state.data.is_refused();
         regular && quiet && self.takes(state)
     }
 
@@ -163,7 +164,7 @@ impl Core {
         }
         let bytes = bytes.slice(..kept as usize);
         // The bytes are under a lease only if the lease of this reply is still held.
-        let held = state.lease.as_ref().filter(|held| held.is_valid()).map(|held| held.id);
+        let held = state.held.lease.as_ref().filter(|held| held.is_valid()).map(|held| held.id);
         let leased = lease.is_some_and(|lease| held == Some(lease.id));
         let racy = !leased && state.is_racy(&self.policy, sent);
         let fetch = state.data.brought(start..start + kept, sent.sequence, racy);

@@ -60,7 +60,7 @@ impl Core {
     /// Has the origin an open or delegation of ours under which it may let any user's READ pass?
     pub fn reads_by_ours(&self, state: &ObjectState) -> bool {
         // Over an origin with leases alone, the origin decides each READ for its own user.
-        !self.leases_alone() && (state.opens.covers(Share::READ.into()) || state.lease.is_some())
+        !self.leases_alone() && (state.held.opens.covers(Share::READ.into()) || state.held.lease.is_some())
     }
 
     /// READ, under the open at the origin if there is one.
@@ -133,7 +133,7 @@ impl Core {
         may.map(|_| {
             if execute == Some(true) || state.attributes().is_some_and(|known| owns(known.uid)) {
                 Standing::Overrides
-            } else if state.opens.is_read_by(reader.by, principal) {
+            } else if state.held.opens.is_read_by(reader.by, principal) {
                 Standing::Opened
             } else {
                 Standing::Refused
@@ -145,7 +145,7 @@ impl Core {
     /// client changes the file, whatever operations of ours are in flight.
     fn still_stands(&self, reader: &Reader, object: &Arc<Object>, seen: Option<Seen>) -> bool {
         self.with(object, |state| {
-            let leased = state.lease.as_ref().is_some_and(HeldLease::is_valid);
+            let leased = state.held.lease.as_ref().is_some_and(HeldLease::is_valid);
             let clear = leased || matches!(seen, Some(Seen::Known | Seen::Late));
             let known = Reader { told: None, ..*reader };
             let mut stands =

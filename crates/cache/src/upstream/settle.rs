@@ -11,11 +11,11 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, OwnedMutexGuard};
 use tokio::time::Instant;
-use vfs::{Caller, OpenRequest, Want};
+use vfs::{Caller, OpenRequest, Shares, Want};
 
 use crate::core::Core;
 use crate::object::ObjectState;
-use crate::opens::{Keep, Opens, Shares, Step};
+use crate::opens::{Keep, Opens, Step};
 use crate::table::Object;
 
 /// The longest wait for operations under an open that must go.
@@ -55,12 +55,12 @@ pub async fn settler(core: Weak<Core>) {
     loop {
         let (next, wake) = {
             let Some(core) = core.upgrade() else { return };
-            let (due, next) = core.settling.due();
+            let (due, next) = core.origin.settling().due();
             for object in due {
                 let core = core.clone();
                 tokio::spawn(async move { core.settle(&object).await });
             }
-            (next, core.settling.wake.clone())
+            (next, core.origin.settling().wake.clone())
         };
         match next {
             Some(at) => drop(tokio::time::timeout_at(at, wake.notified()).await),
@@ -75,13 +75,13 @@ impl Core {
     /// the time.
     pub fn settle_soon(&self, object: &Arc<Object>) {
         let wanted = self.with(object, |state| {
-            let kept = keeps_open(state) && !state.opens.denies_more() && !is_useless(state);
-            let wanted = state.opens.upstream().is_some() && !state.opens.awaited && !kept;
-            state.opens.awaited |= wanted;
+            let kept = keeps_open(state) && !state.held.opens.denies_more() && !is_useless(state);
+            let wanted = state.held.opens.upstream().is_some() && !state.held.opens.awaited && !kept;
+            state.held.opens.awaited |= wanted;
             wanted
         });
         if wanted {
-            self.settling.push(Instant::now(), object.clone());
+            self.origin.settling().push(Instant::now(), object.clone());
         }
     }
 
@@ -89,7 +89,7 @@ impl Core {
     async fn settle(&self, object: &Arc<Object>) {
         let _turn = object.turn.lock().await;
         let useless = self.with(object, |state| {
-            state.opens.awaited = false;
+            state.held.opens.awaited = false;
             is_useless(state)
         });
         if useless && let Some(core) = self.share() {
@@ -97,8 +97,8 @@ impl Core {
             tokio::spawn(async move { core.return_all(vec![object]).await });
         }
         if let Some(time) = self.settle_step(object, false).await {
-            self.with(object, |state| state.opens.awaited = true);
-            self.settling.push(Instant::now() + time, object.clone());
+            self.with(object, |state| state.held.opens.awaited = true);
+            self.origin.settling().push(Instant::now() + time, object.clone());
         }
     }
 
@@ -110,7 +110,7 @@ impl Core {
             let step = self.with(object, |state| {
                 let (leased, unlinked) = (keeps_open(state), state.unlinked);
                 let idle_max = self.options.close_delay;
-                state.opens.step(Keep { leased, unlinked, idle_max, yields, may_name })
+                state.held.opens.step(Keep { leased, unlinked, idle_max, yields, may_name })
             });
             let (id, to) = match step {
                 Step::Nothing => return None,
@@ -137,7 +137,7 @@ impl Core {
                     (upstream.id, None)
                 }
             };
-            self.with(object, |state| state.opens.narrowed(id, to, self.policy.event()));
+            self.with(object, |state| state.held.opens.narrowed(id, to, self.policy.event()));
             return None;
         }
     }
@@ -146,7 +146,7 @@ impl Core {
     /// that failed.
     async fn name_shares(&self, object: &Arc<Object>, shares: Shares) -> bool {
         let caller =
-            self.with(object, |state| state.opens.upstream().map(|upstream| upstream.caller.clone()));
+            self.with(object, |state| state.held.opens.upstream().map(|upstream| upstream.caller.clone()));
         let Some(caller) = caller else { return false };
         let request = Core::open_handle_below(object.handle, shares, Want::None);
         self.ask_open(&Caller { deadline: None, ..caller }, request, None).await.is_ok()
@@ -155,7 +155,8 @@ impl Core {
     /// Ends what the origin still denies other clients for an open that has ended. This goes on even if the
     /// requester gives up.
     pub async fn stop_denying(&self, object: &Arc<Object>) {
-        let Some(core) = self.share().filter(|_| self.with(object, |state| state.opens.denies_more())) else {
+        let Some(core) = self.share().filter(|_| self.with(object, |state| state.held.opens.denies_more()))
+        else {
             return self.settle_soon(object);
         };
         let object = object.clone();
@@ -183,18 +184,18 @@ impl Core {
                 self.object(&found.node.handle)
             }
         };
-        let shares = Shares { access: request.access, deny: request.deny };
+        let shares = request.shares();
         let turn = object.turn.clone().lock_owned().await;
-        if self.with(&object, |state| state.opens.stands_in_the_way(shares)) {
+        if self.with(&object, |state| state.held.opens.stands_in_the_way(shares)) {
             self.settle_until(&object, true, |opens| !opens.stands_in_the_way(shares)).await;
         }
-        self.with(&object, |state| state.opens.narrowed_since(arrived)).then_some(turn)
+        self.with(&object, |state| state.held.opens.narrowed_since(arrived)).then_some(turn)
     }
 
     /// Narrows or closes the open at the origin until `enough` holds. The caller must hold the file's turn.
     async fn settle_until(&self, object: &Arc<Object>, yields: bool, enough: impl Fn(&Opens) -> bool) {
         let deadline = Instant::now() + PATIENCE;
-        while !self.with(object, |state| enough(&state.opens)) && Instant::now() < deadline {
+        while !self.with(object, |state| enough(&state.held.opens)) && Instant::now() < deadline {
             match self.settle_step(object, yields).await {
                 Some(time) => tokio::time::sleep(time).await,
                 None => return,
@@ -205,10 +206,10 @@ impl Core {
 
 /// Does the origin's open stay, even without a local open? A lease needs it, and so do delayed writes.
 fn keeps_open(state: &ObjectState) -> bool {
-    state.lease.is_some() || state.writes.as_ref().is_some_and(|writes| !writes.is_clean())
+    state.held.lease.is_some() || state.delayed.writes.as_ref().is_some_and(|writes| !writes.is_clean())
 }
 
 /// Is there a lease on a file that has no name and no local open?
 pub fn is_useless(state: &ObjectState) -> bool {
-    state.lease.is_some() && state.unlinked && !state.opens.is_local()
+    state.held.lease.is_some() && state.unlinked && !state.held.opens.is_local()
 }

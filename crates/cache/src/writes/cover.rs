@@ -99,11 +99,13 @@ impl Core {
         let Some(delayed) = &self.delayed else { return (Verdict::Keep, None) };
         let look = |state: &ObjectState| {
             let known = state.attributes()?;
-            let limit = state.lease.as_ref().map_or(Lease::NO_SPACE_LIMIT, |lease| lease.space_limit);
+            let limit = state.held.lease.as_ref().map_or(Lease::NO_SPACE_LIMIT, |lease| lease.space_limit);
             Some((known.fsid, known.size, Some(limit).filter(|limit| *limit != Lease::NO_SPACE_LIMIT)))
         };
         let decided = self.writes_of(object, look, |writes, known| {
             let Some((fsid, size, limit)) = known else { return (Verdict::Send, None) };
+            // A claim stays in its account, even if the origin moves the file to another file system.
+            let fsid = writes.kept_on().unwrap_or(fsid);
             let keep = |space: &mut Space| writes.keep(space, fsid, size, limit, Instant::now());
             (delayed.spaces.with(fsid, keep).unwrap_or(Verdict::Send), Some(fsid))
         });
@@ -137,7 +139,7 @@ impl Core {
         let delayed = self.delayed.as_ref()?;
         let spaces = &delayed.spaces;
         let (fsid, kept) = self.with(object, |state| {
-            let kept = state.writes.as_ref().is_some_and(|writes| writes.kept_on().is_some());
+            let kept = state.delayed.writes.as_ref().is_some_and(|writes| writes.kept_on().is_some());
             Some((state.attributes()?.fsid, kept))
         })?;
         if !kept && spaces.with(fsid, |space| space.is_in_the_way(bytes)) == Some(true) {
@@ -197,7 +199,8 @@ impl Core {
 
     async fn flush_kept(self: &Arc<Core>, fsid: Fsid) {
         let kept = |object: &Arc<Object>| {
-            let on = self.with(object, |state| state.writes.as_ref().and_then(|writes| writes.kept_on()));
+            let on =
+                self.with(object, |state| state.delayed.writes.as_ref().and_then(|writes| writes.kept_on()));
             on == Some(fsid)
         };
         let mut flushes = tokio::task::JoinSet::new();
@@ -233,7 +236,7 @@ impl Core {
             return;
         }
         let (fsid, promised) = self.with(object, |state| {
-            let promised = state.writes.as_ref().is_some_and(|writes| writes.is_promised());
+            let promised = state.delayed.writes.as_ref().is_some_and(|writes| writes.is_promised());
             (state.attributes().map(|known| known.fsid), promised)
         });
         let Some(fsid) = fsid else { return };

@@ -26,7 +26,7 @@ impl Cut {
     /// extend the file behind `end` afterwards. None if nothing of the file is delayed.
     pub async fn begin(core: &Core, object: &Arc<Object>, end: u64) -> Option<Cut> {
         let core = core.share()?;
-        core.with(object, |state| state.writes.as_ref().map(|_| ()))?;
+        core.with(object, |state| state.delayed.writes.as_ref().map(|_| ()))?;
         let turn = object.cutting.clone().lock_owned().await;
         core.writes(object, |writes| writes.begin_cut(end))?;
         let cut = Cut { core, object: object.clone(), end, _turn: turn };
@@ -72,7 +72,7 @@ impl Core {
     /// file behind that.
     pub fn was_cut(&self, object: &Arc<Object>, end: u64) {
         self.with(object, |state| {
-            state.landings.iter_mut().for_each(|(_, there)| *there = end.min(*there));
+            state.delayed.landings.iter_mut().for_each(|(_, there)| *there = end.min(*there));
         });
     }
 }

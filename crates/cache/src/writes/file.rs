@@ -505,6 +505,7 @@ impl Writes {
 
     /// Ends a `hold`.
     pub fn release(&mut self) {
+        debug_assert!(self.holds > 0, "a file is released that was not held");
         self.holds = self.holds.saturating_sub(1);
         self.ripe |= !self.dirty.is_empty();
     }

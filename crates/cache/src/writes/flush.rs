@@ -57,7 +57,7 @@ impl Core {
         let account = |writes: &Writes| (writes.cost(), writes.bytes());
         let (result, queue, cleaned) = self.with(object, |state| {
             let seen = look(state);
-            let writes = state.writes.as_mut()?;
+            let writes = state.delayed.writes.as_mut()?;
             let before = account(writes);
             let was_lost = writes.is_lost();
             let result = work(writes, seen);
@@ -70,7 +70,7 @@ impl Core {
             let queue = if writes.queued { None } else { writes.oldest() };
             writes.queued |= queue.is_some();
             if writes.is_idle() {
-                state.writes = None;
+                state.delayed.writes = None;
             }
             Some((result, queue, cleaned))
         })?;
@@ -137,10 +137,10 @@ impl Core {
     /// about to go. So remember where they end.
     fn note_success(&self, object: &Arc<Object>, end: u64) {
         self.with(object, |state| {
-            if state.landings.len() >= LANDINGS_MAX {
-                state.landings.pop_front();
+            if state.delayed.landings.len() >= LANDINGS_MAX {
+                state.delayed.landings.pop_front();
             }
-            state.landings.push_back((self.policy.event(), end));
+            state.delayed.landings.push_back((self.policy.event(), end));
         });
     }
 
@@ -309,7 +309,8 @@ impl Core {
     /// If the file looks as if another client had changed it, commits the unstable bytes: only the verifier
     /// tells whether the origin still has them. Returns true if it was in doubt.
     pub async fn settle_doubt(&self, object: &Arc<Object>) -> bool {
-        let doubtful = self.with(object, |state| state.writes.as_ref().is_some_and(|w| w.is_doubtful()));
+        let doubtful =
+            self.with(object, |state| state.delayed.writes.as_ref().is_some_and(|w| w.is_doubtful()));
         if doubtful {
             self.flush_writes(object, Level::Stable).await;
         }

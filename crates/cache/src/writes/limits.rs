@@ -108,7 +108,7 @@ impl Delayed {
     /// Since when the oldest delayed byte has been waiting.
     pub fn oldest(&self) -> Option<Instant> {
         let queue = self.queue.lock();
-        let since = |object: &Arc<Object>| object.state.lock().writes.as_ref()?.oldest();
+        let since = |object: &Arc<Object>| object.state.lock().delayed.writes.as_ref()?.oldest();
         queue.0.values().find_map(since)
     }
 
@@ -215,7 +215,8 @@ impl Core {
             let space = delayed.space.notified();
             tokio::pin!(space);
             space.as_mut().enable();
-            let here = self.with(object, |state| state.writes.as_ref().map_or(0, |writes| writes.cost()));
+            let here =
+                self.with(object, |state| state.delayed.writes.as_ref().map_or(0, |writes| writes.cost()));
             let fits = here == 0 || here + cost <= delayed.options.file_max_bytes;
             if fits && delayed.reserve(cost) {
                 return Capacity { delayed, cost };
@@ -231,7 +232,7 @@ impl Core {
     /// writer.
     pub fn press_if_much(&self, delayed: &Delayed, object: &Arc<Object>) {
         let (here, kept) = self.with(object, |state| {
-            let writes = state.writes.as_ref();
+            let writes = state.delayed.writes.as_ref();
             (writes.map_or(0, |writes| writes.cost()), writes.and_then(|writes| writes.kept_on()))
         });
         if here > delayed.options.file_max_bytes / 2 {
@@ -248,7 +249,7 @@ impl Core {
     /// Starts a task that flushes a file, unless one is running.
     fn press(&self, object: &Arc<Object>) {
         let begin = self.with(object, |state| {
-            let writes = state.writes.as_mut()?;
+            let writes = state.delayed.writes.as_mut()?;
             let begin = !writes.is_clean() && !std::mem::replace(&mut writes.pressed, true);
             begin.then_some(())
         });
@@ -257,7 +258,7 @@ impl Core {
             tokio::spawn(async move {
                 core.flush_writes(&object, Level::Stable).await;
                 core.with(&object, |state| {
-                    state.writes.iter_mut().for_each(|writes| writes.pressed = false);
+                    state.delayed.writes.iter_mut().for_each(|writes| writes.pressed = false);
                 });
                 core.forget_writes(&object);
                 // A writer that came while the flush ran started none: wake it, so that it looks again.
@@ -270,7 +271,8 @@ impl Core {
     fn send_old(&self, object: Arc<Object>, permit: OwnedSemaphorePermit) {
         let (Some(core), Some(delayed)) = (self.share(), &self.delayed) else { return };
         // It may have been sent and written again since it was queued.
-        let oldest = self.with(&object, |state| state.writes.as_ref().and_then(|writes| writes.oldest()));
+        let oldest =
+            self.with(&object, |state| state.delayed.writes.as_ref().and_then(|writes| writes.oldest()));
         let recent =
             |oldest: &Instant| !delayed.is_pressed() && *oldest + delayed.options.age > Instant::now();
         match oldest {
@@ -292,7 +294,7 @@ impl Core {
     /// Queues a file again if anything of it is delayed.
     fn requeue(&self, object: Arc<Object>) {
         let oldest = self.with(&object, |state| {
-            let writes = state.writes.as_mut()?;
+            let writes = state.delayed.writes.as_mut()?;
             let oldest = writes.oldest();
             writes.queued = oldest.is_some();
             oldest
@@ -306,13 +308,17 @@ impl Core {
     /// Drops the record of a file's delayed writes if it holds nothing.
     pub fn forget_writes(&self, object: &Arc<Object>) {
         self.with(object, |state| {
-            state.writes.take_if(|writes| writes.is_idle());
+            state.delayed.writes.take_if(|writes| writes.is_idle());
         });
     }
 
     /// All files with anything delayed.
     pub fn delayed_files(&self) -> Vec<(Handle, Arc<Object>)> {
-        let files = self.table.all().filter(|object| self.with(object, |state| state.writes.is_some()));
+        let files = self
+            .memory
+            .table()
+            .all()
+            .filter(|object| self.with(object, |state| state.delayed.writes.is_some()));
         files.map(|object| (object.handle, object)).collect()
     }
 }

@@ -88,7 +88,7 @@ impl Core {
     pub fn tell_loss(&self, object: &Arc<Object>, status: Status, bytes: u64) {
         let Some(delayed) = &self.delayed else { return };
         let (unlinked, told, kept) = self.with(object, |state: &mut ObjectState| {
-            let writes = state.writes.as_ref();
+            let writes = state.delayed.writes.as_ref();
             let told = writes.is_some_and(|writes| writes.is_strict());
             (state.unlinked, told, writes.and_then(|writes| writes.kept_on()).is_some())
         });

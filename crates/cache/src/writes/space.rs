@@ -81,6 +81,8 @@ impl Claim {
     }
 
     fn minus(self, other: Claim) -> Claim {
+        let contains = self.promised >= other.promised && self.unpromised >= other.unpromised;
+        debug_assert!(contains, "{self:?} does not contain {other:?}");
         Claim {
             promised: self.promised.saturating_sub(other.promised),
             unpromised: self.unpromised.saturating_sub(other.unpromised),
@@ -226,7 +228,9 @@ impl Space {
 
     /// The WRITE has been answered.
     pub fn answered(&mut self, bytes: u64) {
-        self.in_flight = self.in_flight.saturating_sub(Claim::of(bytes, false).total());
+        let needed = Claim::of(bytes, false).total();
+        debug_assert!(self.in_flight >= needed, "{needed} of {} bytes in flight arrive", self.in_flight);
+        self.in_flight = self.in_flight.saturating_sub(needed);
     }
 
     /// The origin has taken a WRITE or COMMIT.

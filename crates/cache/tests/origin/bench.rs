@@ -111,16 +111,8 @@ pub fn owner(client: u64) -> Owner {
 /// An OPEN for reading by name.
 pub fn open_request(directory: &Handle, text: &str, client: u64, access: Share) -> OpenRequest {
     OpenRequest {
-        handle: *directory,
-        name: Some(name(text)),
-        owner: owner(client),
-        access,
-        deny: Share::empty(),
-        create: None,
         want: vfs::Want::Any,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
+        ..OpenRequest::new(*directory, Some(name(text)), owner(client), access)
     }
 }
 

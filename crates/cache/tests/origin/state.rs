@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use vfs::{
     AccessMask, Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, Caller, CreateHow, FileType, Handle,
     Lease, LeaseId, LeaseKind, Lock, Locked, OpenId, OpenRequest, Opened, Owner, Principal, Recall, Result,
-    Share, StateidBasis, Status, Want, Wcc,
+    Share, Shares, StateidBasis, Status, Want, Wcc,
 };
 
 use super::tree::{Tree, handle, name};
@@ -78,9 +78,8 @@ impl State {
         let opens = self.opens.iter().map(|open| AdoptedOpen {
             id: open.id,
             handle: open.handle,
-            access: open.access,
-            deny: open.deny,
-            had: open.had.clone(),
+            shares: Shares { access: open.access, deny: open.deny },
+            had: open.had.iter().map(|(access, deny)| Shares { access: *access, deny: *deny }).collect(),
             principal: Principal::Machine,
             locks: self
                 .locks

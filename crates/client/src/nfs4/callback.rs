@@ -5,7 +5,7 @@
 
 pub(crate) mod slots;
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
@@ -24,6 +24,7 @@ use rpc::service::Answering;
 use rpc::{Outcome, Remember, Service};
 use tokio::sync::{Notify, Semaphore, mpsc, oneshot};
 use tokio::time::{Instant, timeout, timeout_at};
+use vfs::grants::{GrantNumber, GrantsInFlight};
 use vfs::{Callback, Callbacks, Handle, HolderId, LeaseKind, Owner, Query, Times, Timestamp};
 use xdr::{Decode, Decoder, List};
 
@@ -53,7 +54,8 @@ pub(crate) struct Back {
     upward: mpsc::Sender<Callback>,
     downward: Mutex<Option<Callbacks>>,
     taken: AtomicBool,
-    opens: Mutex<Opens>,
+    /// OPENs in flight.
+    opens: Mutex<GrantsInFlight>,
     opened: Notify,
     waiting: Mutex<HashMap<(Handle, Bytes), (HolderId, Owner)>>,
     owners: AtomicU64,
@@ -61,22 +63,15 @@ pub(crate) struct Back {
     strays: Arc<Semaphore>,
 }
 
-/// OPENs in flight, numbered in the order in which they began.
-#[derive(Debug, Default)]
-struct Opens {
-    last: u64,
-    live: BTreeSet<u64>,
-}
-
 /// An OPEN in flight.
 pub(crate) struct InFlight<'a> {
     back: &'a Back,
-    number: u64,
+    number: GrantNumber,
 }
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.back.opens.lock().live.remove(&self.number);
+        self.back.opens.lock().end(self.number);
         self.back.opened.notify_waiters();
     }
 }
@@ -150,19 +145,15 @@ impl Back {
 
     /// Notes that an OPEN begins.
     pub(crate) fn opening(&self) -> InFlight<'_> {
-        let mut opens = self.opens.lock();
-        opens.last += 1;
-        let number = opens.last;
-        opens.live.insert(number);
-        InFlight { back: self, number }
+        InFlight { back: self, number: self.opens.lock().begin() }
     }
 
     /// Waits for the OPENs in flight now, if any.
     async fn after_opens(&self) {
-        let last = self.opens.lock().last;
+        let now = self.opens.lock().mark();
         loop {
             let changed = self.opened.notified();
-            if self.opens.lock().live.first().is_none_or(|first| *first > last) {
+            if self.opens.lock().have_ended(now) {
                 return;
             }
             changed.await;

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
-use vfs::{LeaseId, OpenId, Owner};
+use vfs::{LeaseId, OpenId};
 use xdr::Opaque;
 
 use super::establish::{Client, Identity};
@@ -288,7 +288,7 @@ impl Followed {
             .map_or_else(|error| format!("and not removed ({error})"), |()| "removed".into());
         tracing::error!(
             "the record of what is held at the origin could not be written ({cause}) and was {removed}; \
-             make room and restart, or a restart will lose opens and locks"
+             free some space and restart, or a restart will lose opens and locks"
         );
     }
 }
@@ -358,14 +358,8 @@ fn opaque<const MAX: usize>(bytes: &[u8]) -> Opaque<MAX> {
 
 /// The locks of an open, for the layer above.
 pub(super) fn locks_of(open: &Open) -> Vec<vfs::Lock> {
-    let of = |owner: &Owner, range: super::state::ranges::Range| vfs::Lock {
-        owner: owner.clone(),
-        kind: range.kind,
-        offset: range.start,
-        length: range.length(),
-    };
     let all = open.locks.iter();
-    all.flat_map(|(owner, locks)| locks.ranges.iter().map(move |range| of(owner, range))).collect()
+    all.flat_map(|(owner, locks)| locks.ranges.iter().map(move |range| range.lock(owner))).collect()
 }
 
 #[cfg(test)]

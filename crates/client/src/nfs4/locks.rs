@@ -5,12 +5,12 @@ use protocol::nfs4::{
     FreeStateidArgs, LockArgs, LockDenied, LockFailure, Locker, LocktArgs, LockuArgs, NfsLockType, Op,
     Operation, Results, op,
 };
+use vfs::locks::{LockRange, LockRanges};
 use vfs::{Caller, Handle, Lock, LockKind, LockRequest, Locked, OpenId, Owner, Result, Status};
 
 use super::attributes::put;
 use super::execute::{Plan, status_of};
 use super::opens::wire_owner;
-use super::state::ranges::{Range, Ranges};
 use super::state::{Doubt, Locks, Open, State, Used, latest};
 use super::{Nfs4, Nfs4Client};
 
@@ -104,7 +104,7 @@ impl Nfs4Client {
             };
             Ok((vec![put(&open.handle)?, op::Lock::with(args)], used))
         };
-        let range = Range { start: lock.offset, end: lock.end(), kind: lock.kind };
+        let range = LockRange::of(lock);
         self.state.lock().doubt(id, &lock.owner, Doubt { range, unlocking: false });
         let mut results = self.run(caller, Plan::stateful(Operation::Lock), build).await?.results;
         let taken = match self.take::<op::Putfh>(&mut results) {
@@ -118,10 +118,10 @@ impl Nfs4Client {
             Ok(ok) => {
                 if let Some(open) = self.state.lock().open_mut(id) {
                     open.doubts.remove(&lock.owner);
-                    let fresh = || Locks { stateid: ok.lock_stateid, ranges: Ranges::default() };
+                    let fresh = || Locks { stateid: ok.lock_stateid, ranges: LockRanges::default() };
                     let locks = open.locks.entry(lock.owner.clone()).or_insert_with(fresh);
                     locks.stateid = ok.lock_stateid;
-                    locks.ranges.lock(lock.offset, lock.length, lock.kind);
+                    locks.ranges.lock(range);
                     self.back.waits_no_more(open.handle, &lock.owner);
                 }
                 Ok(Locked::Granted)
@@ -139,13 +139,14 @@ impl Nfs4Client {
 
     async fn unlock(&self, caller: &Caller, id: OpenId, owner: &Owner, range: (u64, u64)) -> Result<()> {
         let _turn = self.turn(id).await?;
+        let (start, end) = (range.0, range.0.saturating_add(range.1));
         let left = {
             let state = self.state.lock();
             let open = state.open(id).ok_or(Status::BadStateId)?;
             // The owner has no locks.
             let Some(locks) = open.locks.get(owner) else { return Ok(()) };
             let mut left = locks.ranges.clone();
-            left.unlock(range.0, range.1);
+            left.unlock(start, end);
             left
         };
         let build = |state: &State| {
@@ -165,8 +166,7 @@ impl Nfs4Client {
             }
             Ok((operations, Used::Lock(id, owner.clone())))
         };
-        let (start, end) = (range.0, range.0.saturating_add(range.1));
-        let range = Range { start, end, kind: LockKind::Exclusive };
+        let range = LockRange { start, end, kind: LockKind::Exclusive };
         self.state.lock().doubt(id, owner, Doubt { range, unlocking: true });
         let mut results = self.run(caller, Plan::stateful(Operation::Locku), build).await?.results;
         self.take::<op::Putfh>(&mut results)?;

@@ -211,10 +211,9 @@ impl Nfs4Client {
     ) -> Result<Vec<ArgOp>> {
         // Open an existing file only with the access that the request needs.
         let access = if set.size.is_some() { Share::WRITE } else { Share::READ };
-        let share = (access, Share::empty());
         let openhow = Openflag::Create(self.create_how(how, set));
         let claim = OpenClaim::Null(convert::component(name));
-        let open = open_args(owner, share, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, openhow, claim);
+        let open = open_args(owner, access.into(), OPEN4_SHARE_ACCESS_WANT_NO_DELEG, openhow, claim);
         Ok(vec![
             put(directory)?,
             getattr(convert::BEFORE_OPEN),

@@ -103,10 +103,10 @@ impl Nfs4Client {
         want: u32,
         with_piggyback: Piggyback,
     ) -> Result<Vec<ArgOp>> {
-        let share = (request.access, request.deny);
+        let shares = request.shares();
         let rights = op::Access::with(AccessArgs { access: RIGHTS.bits() });
         let Some(name) = &request.name else {
-            let open = open_args(&request.owner, share, want, Openflag::Nocreate, OpenClaim::Fh);
+            let open = open_args(&request.owner, shares, want, Openflag::Nocreate, OpenClaim::Fh);
             let mut operations = vec![put(&request.handle)?, op::Open::with(open), rights, getattr_all()];
             operations.extend(with_piggyback.part.map(Nfs4Client::piggyback_read));
             return Ok(operations);
@@ -125,7 +125,7 @@ impl Nfs4Client {
         });
         operations.extend(with_piggyback.part.is_none().then(|| op::Savefh::with(())));
         operations.extend([
-            op::Open::with(open_args(&request.owner, share, want, openhow, claim)),
+            op::Open::with(open_args(&request.owner, shares, want, openhow, claim)),
             op::Getfh::with(()),
             rights,
             getattr_all(),
@@ -206,8 +206,7 @@ impl Nfs4Client {
         let granted = Granted {
             handle,
             owner: request.owner.clone(),
-            access: request.access,
-            deny: request.deny,
+            shares: request.shares(),
             principal: caller.principal.clone(),
             stateid: ok.stateid,
         };

@@ -13,15 +13,15 @@ use protocol::nfs4::{
 use tokio::time::timeout_at;
 use vfs::replay::{self, Made};
 use vfs::{
-    Caller, CreateHow, FileType, Handle, LeaseId, Node, OpenId, OpenRequest, Opened, Owner, Read, Result,
-    SetAttributes, Share, Status, Want,
+    Caller, Combinations, CreateHow, FileType, Handle, LeaseId, Node, OpenId, OpenRequest, Opened, Owner,
+    Read, Result, SetAttributes, Share, Shares, Status, Want,
 };
 
 use super::attributes::put;
 use super::delegating::{NotCarriedOut, Piggybacking, WithLease};
 use super::execute::Plan;
 use super::opening::Piggyback;
-use super::state::{Combinations, Open, State, Used, latest};
+use super::state::{Open, State, Used, latest};
 use super::{Nfs4, Nfs4Client, convert};
 
 /// Encodes an owner for the wire. The origin reports it to other clients in the reply to a denied LOCK. Not
@@ -49,15 +49,15 @@ fn hashed(bytes: &[u8]) -> [u8; 16] {
 /// The arguments of an OPEN.
 pub(super) fn open_args(
     owner: &Owner,
-    (access, deny): (Share, Share),
+    shares: Shares,
     want: u32,
     openhow: Openflag,
     claim: OpenClaim,
 ) -> OpenArgs {
     OpenArgs {
         seqid: 0,
-        share_access: u32::from(access.bits()) | want,
-        share_deny: u32::from(deny.bits()),
+        share_access: u32::from(shares.access.bits()) | want,
+        share_deny: u32::from(shares.deny.bits()),
         owner: wire_owner(owner),
         openhow,
         claim,
@@ -240,7 +240,7 @@ impl Nfs4Client {
         };
         // Record the narrower open before the origin has it: the next incarnation must not rely on more than
         // the origin grants.
-        let before = self.narrow(id, access, deny);
+        let before = self.narrow(id, Shares { access, deny });
         let mut results = self.run(caller, Plan::stateful(Operation::OpenDowngrade), build).await?.results;
         let narrowed = match self.take::<op::Putfh>(&mut results) {
             Ok(()) => self.take::<op::OpenDowngrade>(&mut results),
@@ -249,7 +249,7 @@ impl Nfs4Client {
         if let Some(open) = self.state.lock().open_mut(id) {
             match (&narrowed, before) {
                 (Ok(ok), _) => open.stateid = Some(ok.open_stateid),
-                (Err(_), Some(before)) => (open.access, open.deny, open.had) = before,
+                (Err(_), Some(before)) => (open.shares, open.had) = before,
                 (Err(_), None) => {}
             }
         }
@@ -257,12 +257,12 @@ impl Nfs4Client {
     }
 
     /// Narrows an open to these shares. Returns its shares and combinations before.
-    fn narrow(&self, id: OpenId, access: Share, deny: Share) -> Option<(Share, Share, Combinations)> {
+    fn narrow(&self, id: OpenId, to: Shares) -> Option<(Shares, Combinations)> {
         let mut state = self.state.lock();
         let open = state.open_mut(id)?;
-        let before = (open.access, open.deny, open.had);
-        (open.access, open.deny) = (access, deny);
-        open.had.narrow(access, deny);
+        let before = (open.shares, open.had);
+        open.shares = to;
+        open.had.narrow(to);
         Some(before)
     }
 

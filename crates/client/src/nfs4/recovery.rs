@@ -301,8 +301,7 @@ impl Nfs4Client {
     ) -> Result<(), NotMade> {
         let Some(held) = self.state.lock().lease(id).cloned() else { return Ok(()) };
         let access = if held.kind == LeaseKind::Write { Share::READ | Share::WRITE } else { Share::READ };
-        let shares = (access, Share::empty());
-        let open = Open::new(handle, self.back.passing_owner(), shares, held.principal.clone());
+        let open = Open::new(handle, self.back.passing_owner(), access.into(), held.principal.clone());
         let claim = OpenClaim::Previous(delegation_type(Some(held.kind)));
         match self.open_again(session, &open, claim).await? {
             Ok((open_stateid, delegation)) => {
@@ -349,7 +348,7 @@ impl Nfs4Client {
             OpenClaim::Previous(OpenDelegationType::Write) => OPEN4_SHARE_ACCESS_WANT_WRITE_DELEG,
             _ => 0,
         };
-        let args = open_args(&open.owner, (open.access, open.deny), want, Openflag::Nocreate, claim);
+        let args = open_args(&open.owner, open.shares, want, Openflag::Nocreate, claim);
         let operations = vec![put(&open.handle).map_err(|_| NotMade::NoAnswer)?, op::Open::with(args)];
         let mut results = self.within(session, &open.principal, Operation::Open, operations).await?;
         match results.take::<op::Putfh>().and_then(|()| results.take::<op::Open>()) {

@@ -23,6 +23,7 @@ use protocol::nfs4::{
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
+use vfs::locks::{LockRange, LockRanges};
 use vfs::{
     Adopted, AdoptedLease, AdoptedOpen, Caller, Handle, LeaseId, LeaseKind, OpenId, Owner, Principal, Share,
 };
@@ -36,7 +37,6 @@ use super::locks::{lock_type, locker};
 use super::opens::open_args;
 use super::recovery::Reclaimed;
 use super::session::Session;
-use super::state::ranges::{Range, Ranges};
 use super::state::{Delegation, Doubt, Open, latest};
 use super::{Nfs4Client, convert};
 
@@ -244,18 +244,18 @@ impl Nfs4Client {
         session: &Arc<Session>,
         (id, owner): (OpenId, &Owner),
         doubt: &Doubt,
-        mut ranges: Ranges,
-    ) -> Result<Ranges, NotMade> {
+        mut ranges: LockRanges,
+    ) -> Result<LockRanges, NotMade> {
         if doubt.unlocking {
-            ranges.unlock(doubt.range.start, doubt.range.length());
+            ranges.unlock(doubt.range.start, doubt.range.end);
         }
-        let recorded = ranges.within(doubt.range);
-        for gap in doubt.range.without(&recorded) {
+        let recorded: Vec<LockRange> = ranges.within(doubt.range).collect();
+        for gap in ranges.gaps(doubt.range) {
             self.unlock_range(session, (id, owner), gap).await?;
         }
         for range in recorded {
             if !self.lock_range(session, (id, owner), range).await? {
-                ranges.unlock(range.start, range.length());
+                ranges.unlock(range.start, range.end);
             }
         }
         Ok(ranges)
@@ -265,7 +265,7 @@ impl Nfs4Client {
         &self,
         session: &Arc<Session>,
         (id, owner): (OpenId, &Owner),
-        range: Range,
+        range: LockRange,
     ) -> Result<bool, NotMade> {
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(false) };
         let Some(locker) = locker(&open, owner) else { return Ok(false) };
@@ -295,7 +295,7 @@ impl Nfs4Client {
         &self,
         session: &Arc<Session>,
         (id, owner): (OpenId, &Owner),
-        range: Range,
+        range: LockRange,
     ) -> Result<(), NotMade> {
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(()) };
         let Some(locks) = open.locks.get(owner) else { return Ok(()) };
@@ -330,7 +330,7 @@ impl Nfs4Client {
         let mut results = self.within(session, &open.principal, Operation::Lock, operations).await?;
         let taken = results.take::<op::Putfh>().and_then(|()| results.take::<op::Lock>());
         let Ok(ok) = taken else { return Ok(()) };
-        let complete = Range { start: 0, end: u64::MAX, kind: doubt.range.kind };
+        let complete = LockRange { start: 0, end: u64::MAX, kind: doubt.range.kind };
         let free = op::FreeStateid::with(FreeStateidArgs { stateid: latest(ok.lock_stateid) });
         let operations =
             vec![put_handle(&open.handle)?, op::Locku::with(unlock(ok.lock_stateid, complete)), free];
@@ -344,7 +344,7 @@ impl Nfs4Client {
             Some(name) => OpenClaim::Null(convert::component(name)),
             None => OpenClaim::Fh,
         };
-        let shares = (Share::READ, Share::empty());
+        let shares = Share::READ.into();
         let args =
             open_args(&opening.owner, shares, OPEN4_SHARE_ACCESS_WANT_NO_DELEG, Openflag::Nocreate, claim);
         let operations = vec![put_handle(&opening.handle)?, op::Open::with(args), op::Getfh::with(())];
@@ -377,7 +377,7 @@ impl Nfs4Client {
                 let mut open = open.clone();
                 for (owner, doubt) in std::mem::take(&mut open.doubts) {
                     if let (true, Some(locks)) = (doubt.unlocking, open.locks.get_mut(&owner)) {
-                        locks.ranges.unlock(doubt.range.start, doubt.range.length());
+                        locks.ranges.unlock(doubt.range.start, doubt.range.end);
                     }
                 }
                 state.adopt_open(*id, open, false);
@@ -430,9 +430,8 @@ impl Nfs4Client {
         let opens = state.opens().map(|(id, open)| AdoptedOpen {
             id,
             handle: open.handle,
-            access: open.access,
-            deny: open.deny,
-            had: open.had.iter().collect(),
+            shares: open.shares,
+            had: open.had,
             principal: open.principal.clone(),
             locks: durable::locks_of(open),
         });
@@ -510,7 +509,7 @@ fn put_handle(handle: &Handle) -> Result<protocol::nfs4::ArgOp, NotMade> {
     put(handle).map_err(|_| NotMade::NoAnswer)
 }
 
-fn unlock(stateid: Stateid, range: Range) -> LockuArgs {
+fn unlock(stateid: Stateid, range: LockRange) -> LockuArgs {
     LockuArgs {
         locktype: NfsLockType::Write,
         seqid: 0,

@@ -8,17 +8,12 @@
 //! An open is one (file, owner) pair at the origin. Its id ends when `close` begins. If an OPEN of the same
 //! owner is answered later, it is a new open under a new id, whatever the origin makes of it.
 
-mod combinations;
-pub(crate) mod ranges;
-
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use protocol::nfs4::Stateid;
-use vfs::{Handle, Lease, LeaseId, LeaseKind, OpenId, Owner, Principal, Share, Wcc};
-
-pub(crate) use combinations::Combinations;
-use ranges::{Range, Ranges};
+use vfs::locks::{LockRange, LockRanges};
+use vfs::{Combinations, Handle, Lease, LeaseId, LeaseKind, OpenId, Owner, Principal, Share, Shares, Wcc};
 
 use super::durable::record::Opening;
 
@@ -27,8 +22,7 @@ use super::durable::record::Opening;
 pub(crate) struct Open {
     pub(crate) handle: Handle,
     pub(crate) owner: Owner,
-    pub(crate) access: Share,
-    pub(crate) deny: Share,
+    pub(crate) shares: Shares,
     /// The shares that OPEN_DOWNGRADE may narrow it to.
     pub(crate) had: Combinations,
     /// The principal that made the open, and that reclaims it.
@@ -44,20 +38,12 @@ pub(crate) struct Open {
 
 impl Open {
     /// An open without a state id.
-    pub(crate) fn new(
-        handle: Handle,
-        owner: Owner,
-        (access, deny): (Share, Share),
-        principal: Principal,
-    ) -> Open {
-        let mut had = Combinations::default();
-        had.add(access, deny);
+    pub(crate) fn new(handle: Handle, owner: Owner, shares: Shares, principal: Principal) -> Open {
         Open {
             handle,
             owner,
-            access,
-            deny,
-            had,
+            shares,
+            had: [shares].into_iter().collect(),
             principal,
             stateid: None,
             locks: HashMap::new(),
@@ -71,7 +57,7 @@ impl Open {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
     /// The range, with the kind that was asked for.
-    pub(crate) range: Range,
+    pub(crate) range: LockRange,
     /// The request was a LOCKU.
     pub(crate) unlocking: bool,
 }
@@ -79,7 +65,7 @@ pub(crate) struct Doubt {
 impl Doubt {
     fn and(self, other: Doubt) -> Doubt {
         let (a, b) = (self.range, other.range);
-        let range = Range { start: a.start.min(b.start), end: a.end.max(b.end), ..b };
+        let range = LockRange { start: a.start.min(b.start), end: a.end.max(b.end), ..b };
         Doubt { range, unlocking: self.unlocking || other.unlocking }
     }
 }
@@ -88,7 +74,7 @@ impl Doubt {
 #[derive(Clone, Debug)]
 pub(crate) struct Locks {
     pub(crate) stateid: Stateid,
-    pub(crate) ranges: Ranges,
+    pub(crate) ranges: LockRanges,
 }
 
 /// A delegation.
@@ -121,8 +107,7 @@ pub(crate) enum Used {
 pub(crate) struct Granted {
     pub(crate) handle: Handle,
     pub(crate) owner: Owner,
-    pub(crate) access: Share,
-    pub(crate) deny: Share,
+    pub(crate) shares: Shares,
     pub(crate) principal: Principal,
     pub(crate) stateid: Stateid,
 }
@@ -301,9 +286,8 @@ impl State {
         if let Some(id) = self.by_owner.get(&key)
             && let Some(open) = self.opens.get_mut(id)
         {
-            open.access |= granted.access;
-            open.deny |= granted.deny;
-            open.had.add(granted.access, granted.deny);
+            open.shares = open.shares.union(granted.shares);
+            open.had.add(granted.shares);
             open.principal = granted.principal;
             let newer = |old: &Stateid| {
                 old.other != granted.stateid.other
@@ -319,8 +303,7 @@ impl State {
         let id = OpenId(self.name());
         self.by_file.entry(granted.handle).or_default().push(id);
         self.by_owner.insert(key, id);
-        let shares = (granted.access, granted.deny);
-        let open = Open::new(granted.handle, granted.owner, shares, granted.principal);
+        let open = Open::new(granted.handle, granted.owner, granted.shares, granted.principal);
         let open = Open { stateid: Some(granted.stateid), ..open };
         self.opens.insert(id, open);
         self.touch(Touched::Open(id));
@@ -351,7 +334,9 @@ impl State {
     pub(crate) fn open_for(&self, handle: &Handle, access: Share) -> Option<OpenId> {
         let ids = self.by_file.get(handle)?.iter().copied();
         ids.into_iter().find(|id| {
-            self.opens.get(id).is_some_and(|open| open.access.contains(access) && open.stateid.is_some())
+            self.opens
+                .get(id)
+                .is_some_and(|open| open.shares.access.contains(access) && open.stateid.is_some())
         })
     }
 

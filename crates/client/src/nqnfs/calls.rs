@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 use vfs::{AccessMask, Callback, Caller, Handle, Lease, LeaseKind, Principal, Recall, Result, Status};
 use xdr::{Decode, Decoder, Encode, Encoder};
 
-use super::leases::{Effect, Grant, Leases, ReturnAll};
+use super::leases::{Asked, Effect, Grant, Leases, ReturnAll};
 use super::{NqnfsClient, convert, plain};
 use crate::transport::credential;
 
@@ -238,26 +238,23 @@ impl NqnfsClient {
     {
         let mut pauses = Pauses::new();
         loop {
-            let asked = kind.and_then(|kind| Some((kind, self.with(|leases, now| leases.ask(now, handle))?)));
+            let asked = kind.and_then(|kind| Some((kind, Asking::begin(self, handle)?)));
             let answer = self.once::<C>(caller, &args(asked.is_some())).await.and_then(|results| {
                 C::Results::decode(&mut results.clone()).map_err(|error| self.nonsense.heard(C::NAME, error))
             });
-            if let (Some((kind, asked)), Ok(Plain::Ok(ok))) = (asked, &answer) {
-                let promise = promise(ok);
-                let granted = promise.and_then(|promise| grant(kind, promise));
-                let lease = self.with(|leases, now| leases.answered(now, handle, asked, granted));
-                return answer.and_then(|answer| match answer {
-                    Plain::Ok(ok) => Ok((lease, ok)),
-                    Plain::Fail(status, ()) => Err(convert::status(status).into()),
-                });
-            }
-            if asked.is_some() {
-                self.with(|leases, now| leases.unanswered(now, handle));
-            }
             match answer? {
-                Plain::Ok(ok) => return Ok((None, ok)),
-                Plain::Fail(Stat::Trylater, ()) => pauses.pause(caller).await?,
+                Plain::Ok(ok) => {
+                    let promise = promise(&ok);
+                    let granted = |kind| promise.and_then(|promise| grant(kind, promise));
+                    let lease = asked.and_then(|(kind, asking)| asking.answered(granted(kind)));
+                    return Ok((lease, ok));
+                }
+                Plain::Fail(Stat::Trylater, ()) => {
+                    drop(asked);
+                    pauses.pause(caller).await?;
+                }
                 Plain::Fail(Stat::Expired, ()) => {
+                    drop(asked);
                     self.with(|leases, _| leases.expired(handle));
                     return Err(Status::Delay.into());
                 }
@@ -419,6 +416,34 @@ impl Pauses {
                 Ok(())
             }
         }
+    }
+}
+
+/// A request in flight for a lease. If it is dropped, no answer came.
+struct Asking<'c> {
+    client: &'c Arc<NqnfsClient>,
+    handle: &'c Handle,
+    asked: Asked,
+}
+
+impl<'c> Asking<'c> {
+    /// The request is about to be sent. `None` if no lease may be asked for now.
+    fn begin(client: &'c Arc<NqnfsClient>, handle: &'c Handle) -> Option<Asking<'c>> {
+        let asked = client.with(|leases, now| leases.ask(now, handle))?;
+        Some(Asking { client, handle, asked })
+    }
+
+    /// Notes the answer: a lease, or none.
+    fn answered(self, granted: Option<Grant>) -> Option<Lease> {
+        let Asking { client, handle, asked } = self;
+        std::mem::forget(self);
+        client.with(|leases, now| leases.answered(now, handle, asked, granted))
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.client.with(|leases, now| leases.unanswered(now, self.handle));
     }
 }
 

@@ -213,6 +213,7 @@ impl Leases {
         let fresh = LeaseId(self.next + 1);
         self.next += 1;
         let file = self.files.get_mut(handle)?;
+        debug_assert!(file.in_flight > 0, "a request for a lease ends that was not sent");
         file.in_flight = file.in_flight.saturating_sub(1);
         let believable = asked.number >= file.barrier && !file.evicted && !file.vacating;
         let granted = granted.filter(|_| believable);
@@ -251,6 +252,7 @@ impl Leases {
     /// Notes that no answer came.
     pub(crate) fn unanswered(&mut self, now: Instant, handle: &Handle) {
         if let Some(file) = self.files.get_mut(handle) {
+            debug_assert!(file.in_flight > 0, "a request for a lease ends that was not sent");
             file.in_flight = file.in_flight.saturating_sub(1);
             if let Some(held) = &mut file.held {
                 held.renewing = false;
@@ -383,6 +385,7 @@ impl Leases {
     /// Notes that a WRITE was answered or given up. `pushed` is the result of [`Leases::write_begins`].
     pub(crate) fn write_ended(&mut self, now: Instant, handle: &Handle, pushed: bool) {
         let Some(file) = self.files.get_mut(handle).filter(|_| pushed) else { return };
+        debug_assert!(file.pushing > 0, "a pushed WRITE ends that did not begin");
         file.pushing = file.pushing.saturating_sub(1);
         if file.held.is_none() && !file.vacating {
             file.writer_until = Some(now);

@@ -38,16 +38,15 @@ impl Bench {
         create: Option<(CreateHow, SetAttributes)>,
     ) -> vfs::Result<Opened> {
         let request = OpenRequest {
-            handle: self.root,
-            name: Some(name(file)),
-            owner: Owner(Bytes::from_static(owner.as_bytes())),
-            access,
             deny,
             create,
             want: Want::Any,
-            reclaim: false,
-            read_first: None,
-            want_directory_lease: false,
+            ..OpenRequest::new(
+                self.root,
+                Some(name(file)),
+                Owner(Bytes::from_static(owner.as_bytes())),
+                access,
+            )
         };
         self.fs.open(&self.caller, &request).await
     }
@@ -144,18 +143,7 @@ async fn opens(bench: &Bench) {
     }
     assert_eq!(fs.read(caller, &file, by, 0, 100).await.unwrap_err().status, Status::BadStateId);
 
-    let by_handle = OpenRequest {
-        handle: file,
-        name: None,
-        owner: Owner(Bytes::from_static(b"four")),
-        access: both,
-        deny: Share::empty(),
-        create: None,
-        want: Want::None,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    };
+    let by_handle = OpenRequest::new(file, None, Owner(Bytes::from_static(b"four")), both);
     let again = fs.open(caller, &by_handle).await.unwrap();
     assert_eq!((again.handle, again.attributes.size, again.created), (file, 5, false));
     let set = SetAttributes { size: Some(2), ..*none };

@@ -82,7 +82,7 @@ async fn what_the_origin_still_has_is_had_again_without_an_open() {
     let adopted = fs.adopted();
     assert_eq!(names(&adopted), (vec![open_id], vec![lease_id]));
     let again = &adopted.opens[0];
-    assert_eq!((again.access, again.locks.clone()), (Share::READ | Share::WRITE, vec![lock(5).lock]));
+    assert_eq!((again.shares.access, again.locks.clone()), (Share::READ | Share::WRITE, vec![lock(5).lock]));
     assert_eq!(
         origin.seen()[before..],
         [

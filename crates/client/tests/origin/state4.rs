@@ -44,16 +44,13 @@ pub async fn until(what: impl Fn() -> bool) {
 
 pub fn request(want: Want) -> OpenRequest {
     OpenRequest {
-        handle: handle(b"file"),
-        name: None,
-        owner: Owner(Bytes::from_static(b"owner")),
-        access: Share::READ | Share::WRITE,
-        deny: Share::empty(),
-        create: None,
         want,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
+        ..OpenRequest::new(
+            handle(b"file"),
+            None,
+            Owner(Bytes::from_static(b"owner")),
+            Share::READ | Share::WRITE,
+        )
     }
 }
 

@@ -191,7 +191,7 @@ async fn du(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop>
             "origin": cache.origin(),
             "objects": totals.objects,
             "files": totals.files,
-            "whole": totals.complete,
+            "complete": totals.complete,
             "disk_bytes": totals.disk_bytes,
             // The limits belong to the running process; an offline cache does not know them.
             "soft_bytes": (!cache.is_offline()).then_some(totals.soft_bytes),
@@ -215,7 +215,7 @@ async fn du(cache: &Cache, paths: &[String], sink: &Sink) -> Result<Value, Stop>
             pinned += if info.pinned.is_some() { info.disk_bytes } else { 0 };
         }
         sink.entry(json!({
-            "path": path::show(&path), "files": files, "whole": complete, "cached_bytes": cached,
+            "path": path::show(&path), "files": files, "complete": complete, "cached_bytes": cached,
             "disk_bytes": disk, "pinned_bytes": pinned,
         }))
         .await?;
@@ -411,7 +411,7 @@ fn entry(cache: &Cache, path: &[u8], info: &Info) -> Value {
         _ => "special",
     });
     let complete = match info.completeness {
-        Completeness::Complete => "whole",
+        Completeness::Complete => "complete",
         Completeness::Part => "part",
         Completeness::Nothing => "nothing",
     };

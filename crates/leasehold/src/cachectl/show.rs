@@ -74,7 +74,11 @@ impl Show {
         if self.kind == Kind::Warm {
             bar.set_length(number("files"));
             bar.set_position(number("done"));
-            bar.set_message(format!("files{more}, {} fetched, {} complete", human(bytes), number("whole")));
+            bar.set_message(format!(
+                "files{more}, {} fetched, {} complete",
+                human(bytes),
+                number("complete")
+            ));
         } else {
             bar.set_position(number("files"));
             bar.set_message(format!("files, {}", human(bytes)));
@@ -138,7 +142,7 @@ impl Show {
                 crate::output::line(format_args!(
                     "files: {}, {} of them complete; pins: {}",
                     number("files"),
-                    number("whole"),
+                    number("complete"),
                     number("pins")
                 ));
                 crate::output::line(format_args!("known: {} files and directories", number("objects")));
@@ -154,7 +158,7 @@ impl Show {
                 counted(number("files"), "file", "files"),
                 number("fetched"),
                 human(number("bytes")),
-                number("whole"),
+                number("complete"),
                 number("skipped"),
                 number("failed")
             )),
@@ -189,7 +193,7 @@ impl Show {
                 "{:>8}  {}, {} complete, {} pinned  {}",
                 human(number("disk_bytes")),
                 counted(number("files"), "file", "files"),
-                number("whole"),
+                number("complete"),
                 human(number("pinned_bytes")),
                 text("path")
             ),

@@ -42,7 +42,7 @@ impl Tally {
         json!({
             "files": self.files,
             "done": self.done,
-            "whole": self.complete,
+            "complete": self.complete,
             "fetched": self.fetched,
             "bytes": self.bytes,
             "skipped": self.skipped,

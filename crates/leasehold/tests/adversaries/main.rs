@@ -5,6 +5,8 @@
 mod bounds;
 mod damage;
 mod disk;
+mod hostile;
+mod liar;
 #[path = "../program/mod.rs"]
 mod program;
 mod rights;

@@ -60,6 +60,11 @@ impl Wire {
     }
 
     async fn reply(&mut self) -> Decoder {
+        parse_reply(self.message().await).unwrap().unwrap()
+    }
+
+    /// The next reply, without its xid and direction.
+    async fn message(&mut self) -> Decoder {
         let reading = async {
             let length = self.stream.read_u32().await.unwrap() & 0x7fff_ffff;
             let mut reply = vec![0; length as usize];
@@ -67,13 +72,22 @@ impl Wire {
             reply
         };
         let reply = tokio::time::timeout(BOUND, reading).await.expect("a reply");
-        parse_reply(Decoder::new(reply[8..].to_vec().into())).unwrap().unwrap()
+        Decoder::new(reply[8..].to_vec().into())
     }
 
     async fn call(&mut self, procedure: (u32, u32, u32), arguments: Encoder) -> Decoder {
         let record = self.record(procedure, arguments);
         self.stream.write_all(&record).await.unwrap();
         self.reply().await
+    }
+
+    /// Sends a call of any program, and tells whether the server refuses it.
+    pub async fn is_refused(&mut self, header: &CallHeader, arguments: Encoder) -> bool {
+        let mut call = xdr::to_bytes(header).unwrap().to_vec();
+        call.extend_from_slice(&arguments.finish().to_bytes().unwrap());
+        self.stream.write_u32(call.len() as u32 | 1 << 31).await.unwrap();
+        self.stream.write_all(&call).await.unwrap();
+        !matches!(parse_reply(self.message().await), Ok(Ok(_)))
     }
 
     async fn nfs3(&mut self, procedure: nfs3::Procedure, arguments: Encoder) -> Decoder {

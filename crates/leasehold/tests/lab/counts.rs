@@ -1,4 +1,4 @@
-//! Counts the calls to the origin and compares them with the table in docs/architecture.md.
+//! Counts the calls to the origin and compares them with the table in docs/reference/costs.md.
 
 use lab::{Ganesha, Guest, Lab, V3, V4_1};
 

@@ -91,7 +91,7 @@ fn a_copy_survives_restarts_of_ganesha() {
 
 /// Finishes what a kill of ganesha left undone. Ganesha makes the file of an exclusive create first and
 /// stores its verifier afterwards. If it is killed between the two, it takes the file for another client's
-/// (`client`: `tests/origin/ganesha.rs`; docs/protocol-notes.md). This function removes only such a file.
+/// (`client`: `tests/origin/ganesha.rs`; docs/reference/wire.md). This function removes only such a file.
 ///
 /// Its times are those of its creation, and its mode is the one that ganesha sets. A finished create has the
 /// verifier in its times, and then the mode that the kernel's client sets.

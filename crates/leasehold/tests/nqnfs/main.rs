@@ -162,16 +162,13 @@ async fn nobody_opens_what_he_may_not() {
     for access in [Share::READ, Share::WRITE, Share::READ | Share::WRITE] {
         for by_name in [true, false] {
             let request = OpenRequest {
-                handle: if by_name { client.root } else { file },
-                name: by_name.then(|| name("private")),
-                owner: Owner(Bytes::from_static(b"another")),
-                access,
-                deny: Share::empty(),
-                create: None,
                 want: Want::Any,
-                reclaim: false,
-                read_first: None,
-                want_directory_lease: false,
+                ..OpenRequest::new(
+                    if by_name { client.root } else { file },
+                    by_name.then(|| name("private")),
+                    Owner(Bytes::from_static(b"another")),
+                    access,
+                )
             };
             let refused = client.cache.open(&other, &request).await.unwrap_err();
             assert_eq!(refused.status, Status::Access);

@@ -58,19 +58,34 @@ impl Doubt {
     pub fn is_raised(&self) -> bool {
         self.telling > 0
     }
+}
 
-    fn raise(&mut self, thread: u32) {
-        self.telling += 1;
-        if self.raisers.len() < RAISERS_MAX {
-            self.raisers.push(thread);
+/// A round of notifications in flight.
+struct Telling(Arc<Inode>);
+
+impl Telling {
+    fn begin(directory: Arc<Inode>, thread: u32) -> Telling {
+        {
+            let doubt = &mut directory.state.lock().doubt;
+            doubt.telling += 1;
+            if doubt.raisers.len() < RAISERS_MAX {
+                doubt.raisers.push(thread);
+            }
         }
+        Telling(directory)
     }
+}
 
-    fn end(&mut self) {
-        self.telling -= 1;
-        if self.telling == 0 {
-            self.raisers.clear();
+impl Drop for Telling {
+    fn drop(&mut self) {
+        {
+            let doubt = &mut self.0.state.lock().doubt;
+            doubt.telling -= 1;
+            if doubt.telling == 0 {
+                doubt.raisers.clear();
+            }
         }
+        self.0.settled.notify_waiters();
     }
 }
 
@@ -127,14 +142,12 @@ impl Front {
         if names.is_empty() {
             return;
         }
-        directory.state.lock().doubt.raise(header.pid);
+        let telling = Telling::begin(directory.clone(), header.pid);
         self.notifier.attributes(directory.number);
         let told = self.notifier.names_in(directory.number, names);
-        let directory = directory.clone();
         tokio::spawn(async move {
             told.await;
-            directory.state.lock().doubt.end();
-            directory.settled.notify_waiters();
+            drop(telling);
         });
     }
 

@@ -58,11 +58,13 @@ impl Front {
         let caller = caller(header);
         let which = self.which_try(header, &caller, flags).await;
         let _opening = self.begin_open(&inode).await;
-        let (names, gone) = {
+        let (names, last_name) = {
             let state = inode.state.lock();
-            (state.names.clone(), state.gone.clone())
+            (state.names.clone(), state.last_name.clone())
         };
-        if let Some(at) = gone.filter(|_| names.is_empty() && matches!(which, Try::First | Try::ByHandle)) {
+        if let Some(at) =
+            inode.opens.gone().filter(|_| names.is_empty() && matches!(which, Try::First | Try::ByHandle))
+        {
             self.will_be_back(header, flags, vec![at]);
             return Err(Errno::STALE);
         }
@@ -74,7 +76,8 @@ impl Front {
         };
         let open = match (opened, which) {
             (Err(Errno::STALE), Try::First) => {
-                self.will_be_back(header, flags, names);
+                let found = if names.is_empty() { last_name.into_iter().collect() } else { names };
+                self.will_be_back(header, flags, found);
                 Err(Errno::STALE)
             }
             (opened, _) => opened,
@@ -90,22 +93,19 @@ impl Front {
         names: Vec<(u64, Name)>,
     ) -> Result<OpenOut, Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
-        let ticket = self.recalls.begin_open();
+        let grant = self.begin_grant();
         let below = match self.open_below(caller, fh, access, inode, names).await {
             Ok(below) => below,
             // Execute permission suffices to read a file for execution, and the origin permits such a READ.
             // But the origin has no OPEN for it.
             Err(Errno::ACCESS) if flags & EXECUTION != 0 => {
-                self.open_failed(ticket);
+                drop(grant);
                 let below = self.open_without_opens(caller, AccessMask::EXECUTE, &inode.handle).await?;
                 return self.opened(caller, fh, access, inode, below).await;
             }
-            Err(errno) => {
-                self.open_failed(ticket);
-                return Err(errno);
-            }
+            Err(errno) => return Err(errno),
         };
-        self.open_succeeded(ticket, inode, below.lease);
+        grant.succeeded(inode, below.lease);
         self.opened(caller, fh, access, inode, below).await
     }
 
@@ -291,28 +291,25 @@ impl Front {
         set.size = (flags & libc::O_TRUNC as u32 != 0).then_some(0);
         let mut request = request(fh, access, directory.handle, Some(name.clone()));
         request.create = Some((how, set));
-        let ticket = self.recalls.begin_open();
+        let grant = self.begin_grant();
         let below = match self.fs.open(&opening(&caller), &request).await {
             Ok(opened) => Below::of(&opened),
             Err(error) if error.status == Status::NotSupp => {
                 let made = self.fs.create(&caller, &directory.handle, &name, how, &set).await;
-                let made = made.map_err(errno::of).inspect_err(|_| self.open_failed(ticket))?;
+                let made = made.map_err(errno::of)?;
                 let attributes = match made.node.attributes {
                     Some(attributes) => Ok(attributes),
                     None => self.fs.getattr(&caller, &made.node.handle).await,
                 };
-                let attributes = attributes.map_err(errno::of).inspect_err(|_| self.open_failed(ticket))?;
+                let attributes = attributes.map_err(errno::of)?;
                 Below { id: None, handle: made.node.handle, attributes, lease: None }
             }
-            Err(error) => {
-                self.open_failed(ticket);
-                return Err(errno::of(error));
-            }
+            Err(error) => return Err(errno::of(error)),
         };
         let (entry, inode) = self.node_for_any_open(&below, (directory.number, name));
-        self.open_succeeded(ticket, &inode, below.lease);
+        grant.succeeded(&inode, below.lease);
         let opened = self.opened(&caller, fh, access, &inode, below).await;
-        inode.state.lock().leave_ordinary();
+        drop(inode);
         match opened {
             Ok(open) => Ok(Answer::Create(entry, open)),
             Err(errno) => {
@@ -350,7 +347,7 @@ impl Front {
     /// Is the silly name the only name of the file? Then no program will read its data later, and a close
     /// need not flush it.
     async fn is_gone(&self, file: &File) -> bool {
-        let removed = file.inode.state.lock().silly.is_some();
+        let removed = file.inode.opens.have_silly();
         let known = async { self.fs.getattr(&opening(&file.caller), &file.inode.handle).await };
         removed && known.await.is_ok_and(|known| known.nlink <= 1)
     }
@@ -431,15 +428,13 @@ impl Front {
         if let Some(owner) = flock_owner.filter(|_| self.locks) {
             self.unlock_all(&file, &lock_owner(owner, true)).await;
         }
-        let (silly, unused) = {
+        let unused = {
             let mut state = file.inode.state.lock();
             state.pages.heard_of(fh);
-            state.opens = state.opens.saturating_sub(1);
-            state.writers -= u32::from(file.access.contains(Share::WRITE) && state.writers > 0);
-            state.ordinary -= u32::from(!file.passed && state.ordinary > 0);
-            let unused = if state.opens == state.ordinary { state.backing.take() } else { None };
-            (state.take_silly(), unused)
+            state.closed(file.access, file.passed);
+            if state.opens == state.ordinary { state.backing.take() } else { None }
         };
+        let silly = file.inode.opens.end();
         if unused.is_some() {
             self.passed.leave(&file.inode);
         }
@@ -476,18 +471,7 @@ pub fn leads_nowhere(status: Status) -> bool {
 }
 
 pub fn request(fh: u64, access: Share, handle: Handle, name: Option<Name>) -> OpenRequest {
-    OpenRequest {
-        handle,
-        name,
-        owner: open_owner(fh),
-        access,
-        deny: Share::empty(),
-        create: None,
-        want: Want::Any,
-        reclaim: false,
-        read_first: None,
-        want_directory_lease: false,
-    }
+    OpenRequest { want: Want::Any, ..OpenRequest::new(handle, name, open_owner(fh), access) }
 }
 
 pub fn needed(access: Share) -> AccessMask {

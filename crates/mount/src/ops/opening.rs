@@ -214,11 +214,7 @@ pub struct Opening {
 
 impl Drop for Opening {
     fn drop(&mut self) {
-        let silly = {
-            let mut state = self.inode.state.lock();
-            state.opening = state.opening.saturating_sub(1);
-            state.take_silly()
-        };
+        let silly = self.inode.opens.end();
         // The file was removed during the open, and the open failed.
         if let (Some(silly), Some(front)) = (silly, self.front.upgrade()) {
             tokio::spawn(async move { front.remove_silly(&silly).await });
@@ -236,10 +232,10 @@ impl Front {
             ended.as_mut().enable();
             {
                 let names = self.removals.names.lock();
-                let mut state = inode.state.lock();
+                let state = inode.state.lock();
                 let removing = &names.removing;
                 if removing.is_empty() || !state.names.iter().any(|at| removing.contains_key(at)) {
-                    state.opening += 1;
+                    inode.opens.begin();
                     return Opening { front: self.this.clone(), inode: inode.clone() };
                 }
             }
@@ -251,12 +247,7 @@ impl Front {
     pub fn begin_removal(&self, at: (u64, Name), to: Option<&Arc<Inode>>) -> Removal<'_> {
         let mut names = self.removals.names.lock();
         let gone = self.inodes.named(at.0, &at.1).filter(|gone| !to.is_some_and(|to| Arc::ptr_eq(to, gone)));
-        // If the file has left passthrough, it has another node, too.
-        let current = gone.as_ref().and_then(|gone| self.inodes.find(&gone.handle));
-        let open = gone.into_iter().chain(current).find(|gone| {
-            let state = gone.state.lock();
-            state.is_open() && state.silly.is_none()
-        });
+        let open = gone.filter(|gone| gone.opens.need_silly());
         *names.removing.entry(at.clone()).or_default() += 1;
         Removal { removals: &self.removals, at, open }
     }

@@ -178,12 +178,7 @@ impl Front {
             return Err(errno::of(error));
         }
         self.inodes.unname(open, &silly.of);
-        let closed = {
-            let mut state = open.state.lock();
-            state.silly = Some(silly);
-            state.take_silly()
-        };
-        if let Some(silly) = closed {
+        if let Some(silly) = open.opens.give_silly(silly) {
             self.remove_silly(&silly).await;
         }
         Ok(())

@@ -28,7 +28,7 @@ use super::opening::Looking;
 use super::walks::{Thread, thread_of};
 use crate::errno;
 use crate::front::{Front, opening};
-use crate::inodes::Inode;
+use crate::inodes::{Inode, OrdinaryInode};
 use crate::wire::reply::{EntryOut, OpenOut};
 use crate::wire::request::Header;
 
@@ -38,6 +38,9 @@ const KEPT_MAX: Duration = Duration::from_secs(5);
 const FINDS_MAX: u32 = 64;
 /// How many of these removals may be by another client.
 const REMOVED_MAX: u32 = 3;
+/// How many LOOKUPs are answered with a file that is open for the OPEN that follows. Linux sends two. If it
+/// sends more, it gets no further with this file, for example because another client has removed it.
+const REPEATS_MAX: u32 = 4;
 /// Limit of remembered threads. If the table is full, a second attempt counts as a first.
 const RETRIES_MAX: usize = 4096;
 
@@ -70,6 +73,8 @@ struct Opened {
     caller: Caller,
     entry: EntryOut,
     open: OpenOut,
+    /// Number of later LOOKUPs that were answered with it.
+    repeats: u32,
 }
 
 /// How to process an OPEN.
@@ -100,18 +105,20 @@ impl Retries {
     /// The flags with which the thread will open the name that it looks up, and the reply if it is open
     /// already.
     fn wanted(&self, header: &Header, at: &(u64, Name), caller: &Caller) -> Option<(u32, Option<EntryOut>)> {
-        let table = self.table.lock();
+        let mut table = self.table.lock();
         if table.is_empty() {
             return None;
         }
-        let retry = table.get(&thread_of(header))?;
+        let retry = table.get_mut(&thread_of(header))?;
         // The directory may have got another node; the name has not changed.
         let flags = retry.names.iter().any(|(_, name)| *name == at.1).then_some(retry.flags)?;
         let opened = retry
             .opened
-            .as_ref()
+            .as_mut()
             .filter(|opened| opened.at == *at && opened.caller.principal == caller.principal);
-        Some((flags, opened.map(|opened| opened.entry)))
+        let Some(opened) = opened else { return Some((flags, None)) };
+        opened.repeats += 1;
+        (opened.repeats <= REPEATS_MAX).then_some((flags, Some(opened.entry)))
     }
 
     fn has_looked(&self, header: &Header) {
@@ -193,7 +200,7 @@ impl Front {
             }
         };
         self.inodes.tell_again(entry.node);
-        let opened = Opened { at, caller: caller.clone(), entry, open };
+        let opened = Opened { at, caller: caller.clone(), entry, open, repeats: 0 };
         if let Some(other) = self.retries.keep(header, opened) {
             self.give_up(other).await;
         }
@@ -208,12 +215,12 @@ impl Front {
         flags: u32,
     ) -> Result<(EntryOut, OpenOut), Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
-        let ticket = self.recalls.begin_open();
+        let grant = self.begin_grant();
         let asked = request(fh, access, directory.handle, Some(name.clone()));
         let below = match self.fs.open(&opening(caller), &asked).await {
             Ok(opened) => Below::of(&opened),
             Err(error) => {
-                self.open_failed(ticket);
+                drop(grant);
                 let may_execute = error.status == Status::Access && flags & EXECUTION != 0;
                 let asked = match error.status {
                     Status::NotSupp => needed(access),
@@ -225,9 +232,9 @@ impl Front {
             }
         };
         let (entry, inode) = self.node_for_any_open(&below, (directory.number, name.clone()));
-        self.open_succeeded(ticket, &inode, below.lease);
+        grant.succeeded(&inode, below.lease);
         let opened = self.opened(caller, fh, access, &inode, below).await;
-        inode.state.lock().leave_ordinary();
+        drop(inode);
         let open = opened.inspect_err(|_| self.forget(entry.node, 1))?;
         Ok((entry, open))
     }
@@ -254,15 +261,16 @@ impl Front {
             let (entry, inode) = self.node_for_any_open(&found, at.clone());
             let unasked = (removed_elsewhere == REMOVED_MAX).then_some(found);
             let opened = self.open_found(caller, (fh, access, asked), &inode, unasked, &looking).await;
-            inode.state.lock().leave_ordinary();
             match opened {
                 Ok(open) => return Ok((entry, open)),
-                Err(errno) => {
+                Err(Errno::STALE) => {
                     self.take_back(entry.node, &at);
-                    if errno != Errno::STALE {
-                        return Err(errno);
-                    }
                     removed_elsewhere += u32::from(!looking.is_outdated());
+                }
+                // The name does lead to the file.
+                Err(errno) => {
+                    self.forget(entry.node, 1);
+                    return Err(errno);
                 }
             }
         }
@@ -288,9 +296,8 @@ impl Front {
         self.opened(caller, fh, access, inode, below).await
     }
 
-    /// A node for a file that was just opened, with one lookup for the reply. The node accepts every open:
-    /// it does not enter passthrough before `leave_ordinary`.
-    pub fn node_for_any_open(&self, below: &Below, at: (u64, Name)) -> (EntryOut, Arc<Inode>) {
+    /// A node for a file that was just opened, with one lookup for the reply. The node accepts every open.
+    pub fn node_for_any_open(&self, below: &Below, at: (u64, Name)) -> (EntryOut, OrdinaryInode) {
         let (inode, retired) = self.inodes.remember_ordinary(&below.handle);
         if let Some(retired) = retired {
             self.retire(&retired);

@@ -2,11 +2,11 @@
 //! kernel.
 
 use std::cell::Cell;
-use std::fs::{self, File};
+use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::os::unix::fs::MetadataExt;
 
-use crate::setting::{Setting, may_mount};
+use crate::setting::{Setting, VERSIONS, may_mount};
 
 /// Attribute timeouts longer than any test.
 const LONG: &str = "actimeo=3600";
@@ -255,4 +255,37 @@ fn what_a_file_left_passthrough_with_is_not_believed_after_the_recall() {
     }
     fs::write(setting.there("file"), b"fourth").unwrap();
     super::files::wait_until(|| size() == 6);
+}
+
+/// A file that has left passthrough has two nodes. If its name is removed, the file lasts until the last
+/// open of either node is closed.
+// Promise: removed-open-files
+#[test]
+fn a_removed_file_with_two_nodes_lasts_until_the_last_close_of_either() {
+    if !may_mount() {
+        return;
+    }
+    for (version, passed_first) in VERSIONS.iter().flat_map(|version| [(version, true), (version, false)]) {
+        let setting = Setting::new(&format!("vers={version}"));
+        if !setting.stats().passthrough {
+            eprintln!("skipped: this kernel has no passthrough");
+            return;
+        }
+        let text = vec![b'x'; 200_000];
+        fs::write(setting.there("file"), &text).unwrap();
+        let passed = opened_passed(&setting, &text);
+        let ordinary = OpenOptions::new().read(true).write(true).open(setting.at("file")).unwrap();
+        fs::remove_file(setting.at("file")).unwrap();
+        let (first, last) = if passed_first { (passed, ordinary) } else { (ordinary, passed) };
+        let nodes = setting.stats().nodes;
+        drop(first);
+        // The kernel forgets the node after its last RELEASE.
+        super::files::wait_until(|| setting.stats().nodes < nodes);
+        let known = last.metadata().unwrap_or_else(|error| panic!("version {version}: {error}"));
+        assert_eq!(known.len(), 200_000, "version {version}");
+        assert_eq!(content(&last), text, "version {version}");
+        drop(last);
+        let names = || fs::read_dir(setting.there("")).unwrap().count();
+        super::files::wait_until(|| names() == 0);
+    }
 }

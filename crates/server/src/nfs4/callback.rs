@@ -1,6 +1,6 @@
 //! Callbacks from file systems to clients (RFC 8881, sections 2.10.3.1 and 20; RFC 7530, section 15). They
-//! go over the backchannels of sessions ([`session`]) and, in minor version 0, over connections that the
-//! server opens ([`minor0`]).
+//! go over the backchannels of sessions ([`session`], [`slots`]) and, in minor version 0, over connections
+//! that the server opens ([`minor0`]).
 //!
 //! One task for each export receives the callbacks of its file system. The file system decides whether and
 //! when a lease is revoked.
@@ -9,6 +9,7 @@ mod early;
 mod minor0;
 mod serve;
 mod session;
+mod slots;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -24,6 +25,11 @@ use super::state::Tables;
 use super::state::clients::{Client, Way};
 use super::state::sessions::Bond;
 use crate::front::Front;
+
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing {
+    pub use super::slots::fuzzing::backchannel;
+}
 
 pub(crate) use early::Early;
 pub(crate) use serve::{Said, recall_soon, start};

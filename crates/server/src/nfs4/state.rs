@@ -67,6 +67,7 @@ pub struct KnownClients {
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing {
     pub use super::clients::fuzzing::clients;
+    pub use super::owners::fuzzing::owners;
     pub use super::sessions::fuzzing::sessions;
     pub use super::stateids::fuzzing::states;
 }

@@ -33,7 +33,7 @@ pub(crate) enum Way {
     /// In datagrams.
     Datagrams(Datagrams, SocketAddr),
     /// To a test.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     Told(tokio::sync::mpsc::UnboundedSender<protocol::nqnfs::Handle>),
 }
 
@@ -69,7 +69,7 @@ impl Clients {
     }
 
     /// Lets a test receive the calls to a client.
-    #[cfg(test)]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn tell(&mut self, holder: HolderId, way: Way) {
         if let Some(client) = self.of.get(&holder).and_then(|name| self.names.get_mut(name)) {
             client.way = Some(way);

@@ -103,6 +103,16 @@ impl Leases {
         Some(out)
     }
 
+    /// Checks that each promise is found by its lease and by its client and file.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(super) fn check(&self) {
+        assert_eq!(self.out.len(), self.named.len());
+        for ((export, holder, handle), lease) in &self.named {
+            let out = self.out.get(&(*export, *lease));
+            assert!(out.is_some_and(|out| (out.holder, out.handle) == (*holder, *handle)), "a lost promise");
+        }
+    }
+
     fn sweep(&mut self, now: Instant) {
         self.out.retain(|_, out| out.until > now);
         let out = &self.out;

@@ -2,8 +2,5 @@
 //! the complete server: decoded calls, the arbiter, and a file system in memory that grants leases. Tests
 //! with sockets cover the network.
 
-#[path = "../../../arbiter/tests/below/mod.rs"]
-mod below;
 mod sharing;
-mod stage;
 mod waiting;

@@ -124,16 +124,9 @@ impl Client {
         }
         let access = if how.writes() { Share::READ | Share::WRITE } else { Share::READ };
         let request = OpenRequest {
-            handle: *directory,
-            name: Some(name.clone()),
-            owner: owner.clone(),
-            access,
-            deny: Share::empty(),
             create: how.makes().then(|| (CreateHow::Unchecked, mode_and_size(how))),
             want: if self.habits.delegations { Want::Any } else { Want::None },
-            reclaim: false,
-            read_first: None,
-            want_directory_lease: false,
+            ..OpenRequest::new(*directory, Some(name.clone()), owner.clone(), access)
         };
         self.opening.fetch_add(1, Ordering::SeqCst);
         let opened = self.fs.open(&self.caller, &request).await;
@@ -184,6 +177,7 @@ impl Client {
             let unused = {
                 let mut memory = self.memory.lock();
                 let state = memory.opens.entry(id).or_default();
+                debug_assert!(state.users > 0, "an open is closed that has no user");
                 state.users = state.users.saturating_sub(1);
                 state.users == 0 && !state.kept
             };

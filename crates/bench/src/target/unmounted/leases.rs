@@ -70,7 +70,14 @@ impl Client {
     }
 
     pub(super) async fn end_open(&self, open: OpenId) {
-        self.memory.lock().opens.remove(&open);
+        {
+            let mut memory = self.memory.lock();
+            // The server may have given the same open to another user meanwhile.
+            if memory.opens.get(&open).is_some_and(|state| state.users > 0 || state.kept) {
+                return;
+            }
+            memory.opens.remove(&open);
+        }
         let _ = self.fs.close(&self.caller, open).await;
     }
 

@@ -1,6 +1,9 @@
 //! The slot table of the backchannel, without I/O (RFC 8881, section 2.10.6). It decides which callback is
 //! new, which is a resend that gets the kept reply, and which is out of order.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+
 use bytes::Bytes;
 use protocol::nfs4::callback::CbSequenceArgs;
 use protocol::nfs4::{Sessionid, Status};

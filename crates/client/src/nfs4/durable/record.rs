@@ -13,12 +13,12 @@
 
 use bytes::Bytes;
 use protocol::nfs4::Stateid;
-use vfs::{Credential, Handle, Name, Owner, Principal};
+use vfs::locks::LockRange;
+use vfs::{Combinations, Credential, Handle, Name, Owner, Principal, Shares};
 use xdr::{List, Opaque, Xdr};
 
 use super::journal::Entries;
-use crate::nfs4::state::ranges::{Range, Ranges};
-use crate::nfs4::state::{Combinations, Delegation, Doubt, Locks, Open};
+use crate::nfs4::state::{Delegation, Doubt, Locks, Open};
 
 const INCARNATION: u8 = 1;
 const RENEWED: u8 = 2;
@@ -202,8 +202,8 @@ pub(crate) fn open(id: u64, open: &Open, going: Going) -> Result<Entries, TooLar
     let record = OpenRecord {
         handle: opaque(open.handle.as_bytes())?,
         owner: opaque(&open.owner.0)?,
-        access: open.access.bits().into(),
-        deny: open.deny.bits().into(),
+        access: open.shares.access.bits().into(),
+        deny: open.shares.deny.bits().into(),
         had: open.had.bits().into(),
         who: who(&open.principal)?,
         stateid,
@@ -270,7 +270,7 @@ pub(crate) fn decode(key: &[u8], value: &[u8]) -> Option<Entry> {
 fn decode_open(id: u64, value: Bytes) -> Option<Entry> {
     let record: OpenRecord = xdr::from_bytes(value).ok()?;
     let (handle, owner) = (Handle::new(&record.handle)?, Owner(record.owner.into_bytes()));
-    let shares = (share(record.access)?, share(record.deny)?);
+    let shares = Shares { access: share(record.access)?, deny: share(record.deny)? };
     let open = Open {
         had: Combinations::from_bits(record.had.try_into().ok()?),
         stateid: Some(record.stateid),
@@ -281,11 +281,7 @@ fn decode_open(id: u64, value: Bytes) -> Option<Entry> {
 
 fn decode_locks(id: u64, owner: &[u8], value: Bytes) -> Option<Entry> {
     let record: LocksRecord = xdr::from_bytes(value).ok()?;
-    let mut ranges = Ranges::default();
-    for range in record.ranges.iter() {
-        let range = range_of(*range)?;
-        ranges.lock(range.start, range.length(), range.kind);
-    }
+    let ranges = record.ranges.iter().map(|range| range_of(*range)).collect::<Option<_>>()?;
     let locks = record.stateid.map(|stateid| Locks { stateid, ranges });
     let doubt = match record.doubt {
         Some(DoubtRecord { range, unlocking }) => Some(Doubt { range: range_of(range)?, unlocking }),
@@ -348,12 +344,12 @@ fn share(bits: u32) -> Option<vfs::Share> {
     vfs::Share::from_bits(bits.try_into().ok()?)
 }
 
-fn range_record(range: Range) -> RangeRecord {
+fn range_record(range: LockRange) -> RangeRecord {
     let exclusive = range.kind == vfs::LockKind::Exclusive;
     RangeRecord { start: range.start, end: range.end, exclusive }
 }
 
-fn range_of(record: RangeRecord) -> Option<Range> {
+fn range_of(record: RangeRecord) -> Option<LockRange> {
     let kind = if record.exclusive { vfs::LockKind::Exclusive } else { vfs::LockKind::Shared };
-    (record.start < record.end).then_some(Range { start: record.start, end: record.end, kind })
+    (record.start < record.end).then_some(LockRange { start: record.start, end: record.end, kind })
 }

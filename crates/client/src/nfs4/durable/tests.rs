@@ -4,10 +4,10 @@
 
 use proptest::prelude::*;
 use protocol::nfs4::Stateid;
+use vfs::locks::{LockRange, LockRanges};
 use vfs::{Handle, LeaseKind, LockKind, Owner, Principal, Share};
 
 use super::*;
-use crate::nfs4::state::ranges::{Range, Ranges};
 use crate::nfs4::state::{Doubt, Granted, Locks};
 
 fn url() -> Url {
@@ -44,8 +44,7 @@ fn granted(file: u8, by: u8, access: Share, number: u64) -> Granted {
     Granted {
         handle: handle(file),
         owner: owner(by),
-        access,
-        deny: Share::empty(),
+        shares: access.into(),
         principal: vfs::Caller::unix(10, 20, &[30, 40]).principal,
         stateid: stateid(number),
     }
@@ -59,8 +58,8 @@ fn essence(open: &Open, going: bool) -> String {
         open.doubts.iter().map(|(owner, doubt)| format!("{owner:?} {doubt:?}")).collect();
     doubts.sort();
     format!(
-        "{:?} {:?} {:?} {:?} {:?} {:?} {:?} {locks:?} {doubts:?} {going}",
-        open.handle, open.owner, open.access, open.deny, open.had, open.principal, open.stateid
+        "{:?} {:?} {:?} {:?} {:?} {:?} {locks:?} {doubts:?} {going}",
+        open.handle, open.owner, open.shares, open.had, open.principal, open.stateid
     )
 }
 
@@ -136,14 +135,15 @@ fn take(held: &RecordedState, step: &Step, turn: u64) {
         Step::Lose(at) => state.lose(OpenId(pick(at, last))),
         Step::Lock(at, by, from, length, exclusive) => {
             let kind = if exclusive { LockKind::Exclusive } else { LockKind::Shared };
+            let range = LockRange { start: from, end: from.saturating_add(length), kind };
             if let Some(open) = state.open_mut(OpenId(pick(at, last))) {
-                let fresh = || Locks { stateid: stateid(turn), ranges: Ranges::default() };
-                open.locks.entry(owner(by)).or_insert_with(fresh).ranges.lock(from, length, kind);
+                let fresh = || Locks { stateid: stateid(turn), ranges: LockRanges::default() };
+                open.locks.entry(owner(by)).or_insert_with(fresh).ranges.lock(range);
                 open.doubts.remove(&owner(by));
             }
         }
         Step::Doubt(at, by, from, unlocking) => {
-            let range = Range { start: from, end: from + 5, kind: LockKind::Shared };
+            let range = LockRange { start: from, end: from + 5, kind: LockKind::Shared };
             state.doubt(OpenId(pick(at, last)), &owner(by), Doubt { range, unlocking });
         }
         Step::Delegate(file, write) => {

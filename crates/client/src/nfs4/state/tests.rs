@@ -19,8 +19,7 @@ fn granted(file: u8, by: u8, access: Share, seqid: u32) -> Granted {
     Granted {
         handle: handle(file),
         owner: owner(by),
-        access,
-        deny: Share::empty(),
+        shares: access.into(),
         principal: Principal::Machine,
         stateid: Stateid { seqid, other: [file * 16 + by; 12] },
     }
@@ -83,7 +82,7 @@ proptest! {
             for (&(file, by), &(id, share, lost)) in &model {
                 prop_assert_eq!(state.open_of(&handle(file), &owner(by)), Some(id));
                 let open = state.open(id).unwrap();
-                prop_assert_eq!((open.access, open.stateid.is_none()), (share, lost));
+                prop_assert_eq!((open.shares.access, open.stateid.is_none()), (share, lost));
                 prop_assert_eq!(state.for_io(&handle(file), Some(id), Share::READ).is_none(), lost);
             }
             for file in 0..4 {

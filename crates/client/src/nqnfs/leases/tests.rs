@@ -90,6 +90,7 @@ fn a_renewal_that_is_not_answered_is_tried_again_and_then_it_is_lost() {
     stage.leases.ask(stage.now, &file()).unwrap();
     stage.leases.unanswered(stage.now, &file());
     assert_eq!(stage.wait(Duration::from_secs(1)), [Effect::Renew(file(), LeaseKind::Write)]);
+    stage.leases.ask(stage.now, &file()).unwrap();
     let effects = stage.wait(Duration::from_secs(5));
     assert!(matches!(effects[..], [Effect::Recall(..)]), "{effects:?}");
     assert!(stage.leases.write_begins(stage.now, &file()));

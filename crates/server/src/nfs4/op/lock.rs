@@ -5,6 +5,7 @@ use protocol::nfs4::{
     LockArgs, LockFailure, LockOk, Locker, NfsLockType, ResOp, StateOwner, Stateid, Status, op,
 };
 use tokio::time::Instant;
+use vfs::locks::is_range;
 use vfs::{Lock, LockKind, LockRequest, Locked, OpenId, Share};
 
 use crate::front::Object;
@@ -45,8 +46,7 @@ pub(in crate::nfs4) async fn answer(
 
 /// Checks that a range is not empty and does not overflow (RFC 8881, section 18.10.3).
 pub(super) fn check_range(offset: u64, length: u64) -> Result<(), Status> {
-    let ends = length == u64::MAX || offset.checked_add(length).is_some();
-    if length > 0 && ends { Ok(()) } else { Err(Status::Inval) }
+    if is_range(offset, length) { Ok(()) } else { Err(Status::Inval) }
 }
 
 /// The kind of lock of a lock type.

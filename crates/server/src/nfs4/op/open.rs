@@ -21,7 +21,7 @@ use crate::nfs4::state::stateids::{FileKey, Kind};
 use crate::nfs4::state::{Scarce, Tables, names};
 use crate::nfs4::{convert, kind};
 use creation::Creation;
-pub(super) use share::Shares;
+pub(super) use share::shares_of;
 
 /// How often an open is repeated if a CLOSE ended it before it could be entered.
 const ATTEMPTS_MAX: u32 = 4;
@@ -80,7 +80,7 @@ async fn open(
     confirmed: bool,
 ) -> Result<OpenOk, Status> {
     compound.file()?;
-    let shares = Shares::parse(args, compound.minor)?;
+    let shares = shares_of(args.share_access, args.share_deny, compound.minor)?;
     let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
     compound.front.state.claim(compound.holder(), claim).await?;
     let capacity = compound.front.capacity_for(Scarce::States).await;
@@ -95,16 +95,16 @@ async fn open(
     };
     let holder = object.caller.holder.ok_or(Status::ServerFault)?;
     let request = OpenRequest {
-        handle: object.handle,
-        name: name.clone(),
-        owner: names::owner(holder, OwnerKind::Open, &owner.name),
-        access: shares.access,
         deny: shares.deny,
         create: creation.as_ref().map(|creation| (creation.how, creation.set())),
         want: delegation::want(compound, args, owner, confirmed),
         reclaim: claim == Claim::Reclaim,
-        read_first: None,
-        want_directory_lease: false,
+        ..OpenRequest::new(
+            object.handle,
+            name.clone(),
+            names::owner(holder, OwnerKind::Open, &owner.name),
+            shares.access,
+        )
     };
     for _ in 0..ATTEMPTS_MAX {
         let opened = opened(compound, &object, &request).await?;

@@ -2,7 +2,7 @@
 
 use protocol::nfs4::{OpenDowngradeArgs, OpenStateidOk, ResOp, Status, op};
 
-use super::open::Shares;
+use super::open::shares_of;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 use crate::nfs4::state::owners::OwnerKind;
@@ -19,7 +19,7 @@ pub(in crate::nfs4) async fn answer(
     sequenced::<op::OpenDowngrade>(compound, request, ResOp::OpenDowngrade, async |compound| {
         let held = compound.open_by(stateid)?;
         let Kind::Open { open, confirmed: true, .. } = held.kind else { return Err(Status::BadStateid) };
-        let shares = Shares::of(args.share_access, args.share_deny, compound.minor)?;
+        let shares = shares_of(args.share_access, args.share_deny, compound.minor)?;
         let mut object = compound.object()?;
         object.caller.holder = Some(held.holder);
         let downgraded = object.export.fs.downgrade(&object.caller, open, shares.access, shares.deny).await;

@@ -139,7 +139,10 @@ impl Front {
                 tables.courtesy_with(|client| tables.takes(client, what)).or_else(|| tables.idle_with(what))
             };
             let Some(client) = courtesy else { return false };
-            tracing::info!(?what, "a client that is silent, or holds nothing, has to make room");
+            tracing::info!(
+                ?what,
+                "a client whose lease has expired, or that holds nothing, is removed to free capacity"
+            );
             self.expire(client).await;
         }
     }
@@ -158,7 +161,7 @@ impl Front {
             tables.courtesy_with(|client| tables.stateids.of_client(client.id).any(takes))
         };
         let Some(client) = courtesy else { return false };
-        tracing::info!(?what, "a silent client has to make room");
+        tracing::info!(?what, "a client whose lease has expired is removed to free capacity");
         self.expire(client).await;
         self.state.capacity.made.fetch_add(1, Ordering::Release);
         true

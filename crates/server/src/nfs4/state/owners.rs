@@ -4,6 +4,9 @@
 //! A pure table. `R` is the type of an answer; the table keeps the last answer of each owner. In the later
 //! minor versions sessions do this, and owners need no records.
 
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod fuzzing;
+
 use std::collections::HashMap;
 use std::time::Duration;
 

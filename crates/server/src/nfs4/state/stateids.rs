@@ -316,7 +316,12 @@ impl Stateids {
     pub(crate) fn remove(&mut self, key: StateKey) -> Option<HeldState> {
         let held = self.held.remove(&key)?;
         let count = self.counts.entry(key.client).or_default();
+        debug_assert!(count.states > 0, "a state of a client is removed that has none");
         count.states = count.states.saturating_sub(1);
+        debug_assert!(
+            count.revoked > 0 || !held.is_revoked(),
+            "a revoked state is removed that was not counted"
+        );
         count.revoked = count.revoked.saturating_sub(usize::from(held.is_revoked()));
         if count.states == 0 {
             self.counts.remove(&key.client);

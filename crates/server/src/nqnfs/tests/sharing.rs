@@ -6,7 +6,7 @@ use protocol::nqnfs::Cachetype;
 use protocol::{Reply, nfs3};
 use tokio::time::{Instant, advance};
 
-use super::stage::{NONE, READ, SKEW, SLACK, Stage, TERM};
+use crate::nqnfs::stage::{NONE, READ, SKEW, SLACK, Stage, TERM};
 
 /// Diagram 1: read sharing.
 #[tokio::test(start_paused = true)]

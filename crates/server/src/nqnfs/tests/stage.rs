@@ -1,4 +1,11 @@
-//! A server and its clients.
+//! A server and its clients, for tests and the fuzz target: the arbiter over a file system in memory that
+//! grants leases.
+
+#![allow(dead_code, reason = "the tests and the fuzz target each use a part of it")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+#[path = "../../../../arbiter/tests/below/mod.rs"]
+pub mod below;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -18,12 +25,12 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use xdr::{Decode, Decoder, Encode, Encoder, Opaque};
 
-use super::below::Below;
 use crate::exports::{Export, ExportId, ExportOptions, Exports, Squash};
 use crate::front::Front;
 use crate::handles::{HandleKey, Handles};
 use crate::nqnfs::clients::Way;
 use crate::nqnfs::{Nqnfs, NqnfsOptions};
+use below::Below;
 
 pub const SKEW: Duration = Duration::from_secs(3);
 pub const SLACK: Duration = Duration::from_secs(5);
@@ -32,6 +39,7 @@ pub const TERM: Duration = Duration::from_secs(30);
 /// A server with one file.
 pub struct Stage {
     pub front: Arc<Front>,
+    pub arbiter: Arc<Arbiter>,
     pub file: Handle,
     pub v3: protocol::nfs3::Handle,
 }
@@ -58,18 +66,19 @@ impl Stage {
         Stage::over(below, nqnfs, options)
     }
 
-    fn over(below: &Arc<Below>, nqnfs: Nqnfs, options: Options) -> Stage {
+    /// A server over this layer, to which it adds a file.
+    pub fn over(below: &Arc<Below>, nqnfs: Nqnfs, options: Options) -> Stage {
         let inner = below.add("file");
         let fs = Arc::new(Arbiter::with_options(below.clone(), options));
         let id = ExportId(1);
         let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
-        let export = Export { id, path: "/export".into(), fs, options };
+        let export = Export { id, path: "/export".into(), fs: fs.clone(), options };
         let state = tempfile::tempdir().unwrap();
         let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
         let (file, v3) = (handles.v2(id, &inner).unwrap(), handles.v3(id, &inner).unwrap());
         let exports = Exports::new(vec![export]).unwrap();
         let front = Front::with_leases(exports, handles, &crate::StateOptions::default(), nqnfs).unwrap();
-        Stage { front, file, v3 }
+        Stage { front, arbiter: fs, file, v3 }
     }
 
     /// A client that listens for EVICTED.

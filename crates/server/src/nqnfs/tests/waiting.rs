@@ -8,7 +8,7 @@ use protocol::nqnfs::{Cachetype, Stat, call};
 use protocol::{Reply, nfs3};
 use tokio::time::{Instant, advance};
 
-use super::stage::{NONE, READ, SKEW, SLACK, Stage, TERM};
+use crate::nqnfs::stage::{NONE, READ, SKEW, SLACK, Stage, TERM};
 
 /// Diagram 2: a write lease is renewed, and lost.
 #[tokio::test(start_paused = true)]
@@ -54,7 +54,7 @@ async fn a_writer_that_is_gone_is_waited_for_and_no_longer() {
 #[tokio::test(start_paused = true)]
 async fn after_a_restart_only_writes_are_served_until_all_is_over() {
     let home = tempfile::tempdir().unwrap();
-    let below = super::below::Below::new(true);
+    let below = crate::nqnfs::stage::below::Below::new(true);
     // An incarnation that grants no lease leaves nothing to wait for.
     let idle = Stage::after(&below, home.path());
     idle.client("idle").await.read(NONE).await.unwrap();

@@ -68,8 +68,10 @@ impl Promises {
 
     /// Removes the promise of a session that has ended.
     pub(super) fn remove(&mut self, peer: Peer, bytes: usize) {
+        debug_assert!(self.total >= bytes, "{bytes} bytes end of {} promised", self.total);
         self.total = self.total.saturating_sub(bytes);
         if let Some(own) = self.of.get_mut(&peer) {
+            debug_assert!(*own >= bytes, "{bytes} bytes end of {own} promised to the peer");
             *own = own.saturating_sub(bytes);
             if *own == 0 {
                 self.of.remove(&peer);

@@ -1,0 +1,3 @@
+//! The body of the client's fuzz target: sequences of callbacks of an origin.
+
+pub use crate::nfs4::fuzzing::callbacks;
