@@ -427,7 +427,9 @@ fn a_file_is_made_however_often_others_make_and_remove_it() {
         setting.runtime.block_on(create.wait_for(round));
         let origin = setting.origin().clone();
         origin.put(&root(), "f", b"");
-        let remove = move || drop(origin.tree().remove(&root(), &name("f"), false).unwrap());
+        let remove = move || {
+            let _wcc = origin.tree().remove(&root(), &name("f"), false).unwrap();
+        };
         *setting.origin().after_effect.lock() = Some((Some("LOOKUP"), Box::new(remove)));
         create.admit(1);
         create.reply(1);
