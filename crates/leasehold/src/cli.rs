@@ -104,6 +104,10 @@ A configuration file:
   # refer = \"/projects@b.example.com\"   # send v4 clients there; replicas: further servers
   clients = [\"10.1.0.0/16\"]";
 
+/// The options of `serve` for one export. A configuration file has a key for each of them.
+const OF_ONE_EXPORT: [&str; 6] =
+    ["export", "asynchronous", "no_crossmnt", "refer", "replicas", "ExportOptions"];
+
 /// `leasehold serve`
 #[derive(Debug, Args)]
 pub struct Serve {
@@ -111,7 +115,7 @@ pub struct Serve {
     #[arg(required_unless_present = "config", conflicts_with = "config")]
     pub directory: Option<PathBuf>,
     /// Serve the exports that this TOML file lists, instead of one directory
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_EXPORT)]
     pub config: Option<PathBuf>,
     /// The path that clients mount [default: the path of the directory]
     #[arg(long, value_name = "PATH")]

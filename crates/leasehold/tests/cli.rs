@@ -25,6 +25,28 @@ fn mistakes_on_the_command_line_are_code_2() {
 }
 
 #[test]
+fn options_of_one_export_are_refused_beside_a_configuration_file() {
+    let tree = Tree::new();
+    let (config, state) = (tree.path("exports.toml"), tree.path("state"));
+    std::fs::write(&config, "").unwrap();
+    let options: [&[&str]; 7] = [
+        &["--export", "/x"],
+        &["--async"],
+        &["--no-crossmnt"],
+        &["--refer", "/srv@other.example.com"],
+        &["--ro"],
+        &["--clients", "192.0.2.7"],
+        &["--anonuid", "65534"],
+    ];
+    for options in options {
+        let output = run(&[&["serve", "--config", &config, "--state", &state], options].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{options:?}: {error}");
+        assert!(error.contains("--config") && error.contains(options[0]), "{options:?}: {error}");
+    }
+}
+
+#[test]
 fn a_directory_or_port_that_cannot_be_had_is_one_line() {
     let tree = Tree::new();
     fails_with(&run(&["serve", "/nonexistent", "--state", &tree.path("state")]), &["/nonexistent"]);
