@@ -29,6 +29,7 @@ fn known(setting: &Setting, name: &str) -> File {
     File::open(setting.at(name)).unwrap()
 }
 
+type PathCall = (&'static str, fn(&Path) -> io::Result<()>);
 type Call = (&'static str, fn(&File, &File) -> Result<(), Errno>);
 
 /// Calls with names in a removed directory, which is the first argument; the second one exists and has a
@@ -182,7 +183,7 @@ fn a_program_whose_working_directory_somebody_else_has_removed_finds_no_names_th
 /// The kernel believes the name of the directory that was removed. A path leads to the new one.
 #[test]
 fn a_path_leads_to_the_directory_that_has_replaced_another_one() {
-    let calls: [(&str, fn(&Path) -> io::Result<()>); 9] = [
+    let calls: [PathCall; 9] = [
         ("mkdir", |at| fs::create_dir(at.join("new"))),
         ("create", |at| File::create(at.join("new")).map(drop)),
         ("open", |at| fs::read(at.join("g")).map(drop)),
