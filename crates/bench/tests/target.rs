@@ -1,6 +1,6 @@
 //! Tests of the target without a mount: programs see the same as on a mounted directory, and the client makes
 //! no more calls than a kernel's client.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! Tests that measure our own server with every workload.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

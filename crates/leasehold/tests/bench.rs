@@ -1,6 +1,6 @@
 //! `leasehold bench` as a user runs it, with small workloads: what it measures, what it writes, and what it
 //! leaves behind.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};

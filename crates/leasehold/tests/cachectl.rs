@@ -1,6 +1,6 @@
 //! `leasehold cache` with a running proxy, with a proxy that was killed, and with a proxy whose origin is
 //! away.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod program;
 

@@ -1,6 +1,6 @@
 //! The program as a user runs it, with mistakes, too. Checks exit codes, and that a failure is one line that
 //! names thing, cause and way out.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod program;
 

@@ -1,7 +1,7 @@
 //! The v4 columns of the table "What an event may cost at the origin" in docs/reference/costs.md, measured on
 //! real processes: `serve`, a `proxy` of it, and our own clients of the proxy. The clients send exactly one
 //! call for each event. The calls to the origin are those that `leasehold status` counts.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod program;
 

@@ -3,7 +3,7 @@
 //! `serve` runs with so few descriptors that it can keep only some dozens of open files.
 //!
 //! Promise: courtesy-clients
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod program;
 

@@ -1,6 +1,6 @@
 //! `leasehold mount` as a user runs it: in the background, killed, stopped, and from mount(8). Skipped on
 //! machines where nothing can be mounted.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};

@@ -1,6 +1,6 @@
 //! Approximate speed of the back end alone, with one caller at a time. To run it:
 //! `cargo run --release -p local --example speed [DIRECTORY]`.
-#![allow(clippy::unwrap_used, clippy::print_stdout)] // a tool for developers
+#![allow(clippy::unwrap_used, clippy::print_stdout, reason = "a tool for developers")]
 
 use std::future::Future;
 use std::time::{Duration, Instant};

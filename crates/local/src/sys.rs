@@ -4,7 +4,7 @@
 //! Each function wraps one system call; policy is elsewhere. Identity calls are raw, since the C library
 //! would apply them to all threads. `faccessat2` is raw too, since the C library's wrapper would check with
 //! another identity than asked for.
-#![allow(unsafe_code)] // rustix wraps neither file handles nor per-thread identity
+#![allow(unsafe_code, reason = "rustix wraps neither file handles nor per-thread identity")]
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};

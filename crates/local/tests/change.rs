@@ -1,5 +1,5 @@
 //! The change attribute grows with every change, and never goes back.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
 

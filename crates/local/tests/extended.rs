@@ -1,5 +1,5 @@
 //! Extended attributes, holes, reservations and copies.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Handles survive renames and restarts, and never name another file.
 //!
 //! Promise: stable-handles
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
 

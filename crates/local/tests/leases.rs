@@ -1,7 +1,7 @@
 //! Leases: a process of this machine that uses a leased file waits until the lease is returned.
 //!
 //! Promise: local-processes-at-the-server
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
 

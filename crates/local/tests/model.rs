@@ -3,7 +3,7 @@
 //! and is stale afterwards.
 //!
 //! Promise: stable-handles
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
 

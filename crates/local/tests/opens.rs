@@ -1,5 +1,5 @@
 //! Opens keep the rights that were checked, and keep a file without a name.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Weak cache consistency: the state before an operation is the state after another one.
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 mod common;
 

@@ -1,7 +1,7 @@
 //! Random operations of several users, on a directory of this machine and in memory. Both back ends give the
 //! same statuses and attributes, so the rules of `memory` are those of Linux. If the process is not root, one
 //! user does everything.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::sync::Arc;
 

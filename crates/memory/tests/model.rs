@@ -1,6 +1,6 @@
 //! Random operations, compared with a model: a map from paths to files. Results, contents, errors and the
 //! bytes that the file system reports agree after every step.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod common;
 

@@ -1,5 +1,5 @@
 //! Each operation and each of its errors, as root uses them. Rights are in `rights.rs`, opens in `opens.rs`.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod common;
 

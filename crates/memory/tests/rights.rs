@@ -1,5 +1,5 @@
 //! Rights: owner, group, others and root, as a local user of Linux has them; and what NFS servers add.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod common;
 

@@ -37,7 +37,7 @@ pub fn errno(status: Status) -> Errno {
 }
 
 /// The error number for a failure.
-#[allow(clippy::needless_pass_by_value)] // for `map_err`
+#[allow(clippy::needless_pass_by_value, reason = "for `map_err`")]
 pub fn of(error: vfs::Error) -> Errno {
     errno(error.status)
 }

@@ -1,5 +1,5 @@
 //! The ioctls of `/dev/fuse` that no safe wrapper offers.
-#![allow(unsafe_code)] // no crate wraps these three ioctls
+#![allow(unsafe_code, reason = "no crate wraps these three ioctls")]
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 

@@ -1,5 +1,5 @@
 //! Calls between a real server and real links, on loopback.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};

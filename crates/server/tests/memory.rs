@@ -1,6 +1,6 @@
 //! A back end in memory below the whole stack: our clients of each version, with a cache, through the front
 //! and the arbiter. The front knows nothing of the back end, and the back end knows nothing of the front.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -2,7 +2,7 @@
 //! recalled leases.
 //!
 //! Promise: leases-with-a-term
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,5 +1,5 @@
 //! NFS v2 and MOUNT v1, call by call.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod common;
 

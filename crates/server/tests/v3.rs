@@ -1,5 +1,5 @@
 //! NFS v3 from the project's client through the front to a directory and back.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod common;
 

@@ -1,6 +1,6 @@
 //! The program against hostile users and peers. Each finding of a hostile review is a test here, or in
 //! `server/tests/v4_state/adversaries` where the wire protocol is enough.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod bounds;
 mod damage;

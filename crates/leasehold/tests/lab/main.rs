@@ -1,7 +1,7 @@
 //! `leasehold` with real kernels. Linux clients mount `serve` and `proxy`, with all three origins, through
 //! kills and network cuts. Each test boots what it needs. As many tests run at the same time as the lab has
 //! lanes.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod builds;
 mod close_to_open;

@@ -1,7 +1,7 @@
 //! `leasehold mount` under kills, with other mounts, and with programs that rely on Unix semantics. All
 //! parts run as processes, with `serve` as the server, over versions 3 and 4.2. Skipped on machines where
 //! nothing can be mounted.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod close_to_open;
 mod departure;

@@ -4,7 +4,7 @@
 //! `random` generates programs: `LAB_SEED` repeats them from a seed, and `LAB_STEPS` sets the number of
 //! calls. `scripted` contains programs that once found a bug. Skipped on machines where nothing can be
 //! mounted.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 #[path = "../everyday/mod.rs"]
 mod everyday;

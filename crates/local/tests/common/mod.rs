@@ -1,6 +1,6 @@
 //! A served directory, with helpers for the tests.
-#![allow(dead_code, missing_docs)] // each test program uses a part of it
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(dead_code, missing_docs, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::path::{Path, PathBuf};
 

@@ -1,6 +1,6 @@
 //! A file system in memory, with helpers for the tests.
-#![allow(dead_code)] // each test program uses a part of it
-#![allow(clippy::unwrap_used)] // helpers of tests are tests
+#![allow(dead_code, reason = "each test program uses a part of it")]
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests")]
 
 use std::sync::Arc;
 

@@ -17,7 +17,7 @@ pub const ROOT: u64 = 1;
 
 /// Opcodes.
 pub mod op {
-    #![allow(missing_docs)] // the names are those of `enum fuse_opcode`
+    #![allow(missing_docs, reason = "the names are those of `enum fuse_opcode`")]
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;

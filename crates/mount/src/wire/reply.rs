@@ -10,7 +10,7 @@ use super::abi::{EXPIRE_ONLY, Fopen, Init, MAJOR, MINOR, OUT_HEADER_BYTES};
 
 /// `struct fuse_attr`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)] // the fields are those of `struct fuse_attr`
+#[allow(missing_docs, reason = "the fields are those of `struct fuse_attr`")]
 pub struct Attr {
     pub ino: u64,
     pub size: u64,
@@ -51,7 +51,7 @@ pub struct OpenOut {
 
 /// `struct fuse_kstatfs`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[allow(missing_docs)] // the fields are those of `struct fuse_kstatfs`
+#[allow(missing_docs, reason = "the fields are those of `struct fuse_kstatfs`")]
 pub struct Statfs {
     pub blocks: u64,
     pub bfree: u64,

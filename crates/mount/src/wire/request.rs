@@ -77,7 +77,7 @@ pub struct WriteHow {
 
 /// A request. Names and values are unchecked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // the fields are those of the structures of `linux/fuse.h`
+#[allow(missing_docs, reason = "the fields are those of the structures of `linux/fuse.h`")]
 pub enum Request {
     Init {
         major: u32,

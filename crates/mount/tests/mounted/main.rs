@@ -1,6 +1,6 @@
 //! The complete client, really mounted, as programs of this machine see it. Skipped where mounting is
 //! impossible.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod counts;
 mod direct;

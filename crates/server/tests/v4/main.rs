@@ -1,5 +1,5 @@
 //! NFSv4 on the wire: hand-made compounds over a local directory behind the arbiter.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod garbage;
 mod minor2;

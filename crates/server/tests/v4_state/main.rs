@@ -1,6 +1,6 @@
 //! The state of NFSv4 clients on the wire: sessions, opens, locks, leases and their end, over a local
 //! directory behind the arbiter.
-#![allow(clippy::unwrap_used)] // a test ends at the first surprise
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 mod adversaries;
 mod callbacks;
