@@ -57,7 +57,7 @@ Examples:
   mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,mountproto=tcp,nolock THIS-HOST:/export /mnt
 
 Options of the URL have the names of nfs(5). They follow a `?` and are joined by `&` (quote the URL in a shell):
-  vers=auto|4.2|4.1|4|3 port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
+  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
 
 const BENCH_HELP: &str = "\
 Examples:
@@ -75,7 +75,7 @@ From /etc/fstab, once `leasehold` is linked as /sbin/mount.leasehold and /sbin/u
   filer:/export  /mnt  leasehold  vers=4.2,_netdev,noatime  0 0
 
 Options, with the names of nfs(5):
-  vers=3|4.1|4.2|4|auto port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
+  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
 Options of mount(8): ro rw suid dev noexec noatime sync, and remount with these. The defaults are nosuid and nodev. Options that only fstab uses (_netdev, noauto, nofail, x-…) are accepted.
 Options of Leasehold:
   cache=DIR          cache directory, for this export alone
