@@ -8,6 +8,7 @@
 //! From v2 and v3 clients GETATTR, ACCESS and LOOKUP count as opens (law 1 of the design). These procedures
 //! therefore demand `Freshness::Open`.
 
+mod bulk;
 pub mod caller;
 pub mod exports;
 pub mod front;

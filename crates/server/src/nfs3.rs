@@ -19,7 +19,6 @@ use xdr::Encode;
 
 use crate::front::{Front, Request, arguments, reply};
 use convert::Failure;
-pub(crate) use io::bulk;
 
 /// The largest READ and WRITE over TCP, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;

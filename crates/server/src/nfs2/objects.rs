@@ -8,6 +8,7 @@ use xdr::Bulk;
 
 use super::convert::{fattr, set_attributes};
 use super::{attributes, write_all};
+use crate::bulk::bulk;
 use crate::front::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Result<Fattr> {
@@ -48,7 +49,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset.into(), count);
     let read = request.front.past_courtesy(&object, None, read).await?;
     let attributes = attributes(export, caller, handle, read.attributes).await?;
-    Ok(ReadOk { attributes: fattr(&attributes), data: crate::nfs3::bulk(read.data) })
+    Ok(ReadOk { attributes: fattr(&attributes), data: bulk(read.data) })
 }
 
 /// WRITE of v2 is synchronous and writes all the data.
