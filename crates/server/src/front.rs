@@ -24,7 +24,7 @@ pub struct Front {
     pub(crate) exports: Exports,
     pub(crate) handles: Handles,
     pub(crate) mounts: Mounts,
-    pub(crate) cookies: crate::nfs2::Cookies,
+    pub(crate) cookies: crate::narrow::Cookies,
     pub(crate) pseudo: crate::nfs4::Pseudo,
     pub(crate) known: crate::nfs4::Knowledge,
     pub(crate) state: crate::nfs4::State,
@@ -144,7 +144,7 @@ impl Front {
             exports,
             handles,
             mounts: Mounts::default(),
-            cookies: crate::nfs2::Cookies::default(),
+            cookies: crate::narrow::Cookies::default(),
             counts: Counts::default(),
         })
     }

@@ -16,6 +16,7 @@ pub mod front;
 pub mod fuzzing;
 pub mod handles;
 mod mount;
+mod narrow;
 mod nfs2;
 mod nfs3;
 mod nfs4;

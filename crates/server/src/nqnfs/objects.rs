@@ -12,7 +12,7 @@ use super::granting::{grant, granted};
 use super::{Asked, Done, wire_handle};
 use crate::bulk::bulk;
 use crate::front::Object;
-use crate::nfs2::{attributes, write_all};
+use crate::narrow::{attributes, write_all};
 
 /// A call in a datagram gets its reply in a datagram, which holds this many bytes beside the headers.
 const DATAGRAM_DATA_MAX: u32 = 32 << 10;
