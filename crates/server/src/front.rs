@@ -13,10 +13,12 @@ use vfs::{Caller, Clock, Handle, Status, SystemClock};
 use xdr::Encode;
 
 use crate::caller::{self, Denied};
+use crate::exports::pseudo::Pseudo;
 use crate::exports::{Export, Exports};
 use crate::handles::Handles;
 use crate::mount::Mounts;
 use crate::nqnfs::Nqnfs;
+use crate::state::{KnownClients, State, StateOptions};
 
 /// Answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT v1 to v3 over a table of exports.
 #[derive(Debug)]
@@ -25,9 +27,9 @@ pub struct Front {
     pub(crate) handles: Handles,
     pub(crate) mounts: Mounts,
     pub(crate) cookies: crate::narrow::Cookies,
-    pub(crate) pseudo: crate::nfs4::Pseudo,
+    pub(crate) pseudo: Pseudo,
     pub(crate) known: crate::nfs4::Knowledge,
-    pub(crate) state: crate::nfs4::State,
+    pub(crate) state: State,
     pub(crate) nqnfs: crate::nqnfs::Nqnfs,
     counts: Counts,
 }
@@ -106,7 +108,7 @@ impl Front {
     /// A front over `exports` that makes and reads handles with `handles`. The state of v4 clients is kept
     /// in memory only.
     pub fn new(exports: Exports, handles: Handles) -> Arc<Front> {
-        Front::over(exports, handles, crate::nfs4::State::default(), Nqnfs::default())
+        Front::over(exports, handles, State::default(), Nqnfs::default())
     }
 
     /// As [`Front::new`], with the state of v4 clients configured by `options`. If `options` names a
@@ -117,7 +119,7 @@ impl Front {
     pub fn with_state(
         exports: Exports,
         handles: Handles,
-        options: &crate::nfs4::StateOptions,
+        options: &StateOptions,
     ) -> std::io::Result<Arc<Front>> {
         Front::with_leases(exports, handles, options, Nqnfs::default())
     }
@@ -129,15 +131,15 @@ impl Front {
     pub fn with_leases(
         exports: Exports,
         handles: Handles,
-        options: &crate::nfs4::StateOptions,
+        options: &StateOptions,
         nqnfs: Nqnfs,
     ) -> std::io::Result<Arc<Front>> {
-        Ok(Front::over(exports, handles, crate::nfs4::State::open(options)?, nqnfs))
+        Ok(Front::over(exports, handles, State::open(options)?, nqnfs))
     }
 
-    fn over(exports: Exports, handles: Handles, state: crate::nfs4::State, nqnfs: Nqnfs) -> Arc<Front> {
+    fn over(exports: Exports, handles: Handles, state: State, nqnfs: Nqnfs) -> Arc<Front> {
         Arc::new(Front {
-            pseudo: crate::nfs4::Pseudo::new(&exports, SystemClock.wall()),
+            pseudo: Pseudo::new(&exports, SystemClock.wall()),
             known: crate::nfs4::Knowledge::default(),
             state,
             nqnfs,
@@ -163,7 +165,7 @@ impl Front {
     }
 
     /// The number of version 4 clients.
-    pub fn clients(&self) -> crate::nfs4::KnownClients {
+    pub fn clients(&self) -> KnownClients {
         self.state.clients()
     }
 

@@ -9,6 +9,7 @@
 //! therefore demand `Freshness::Open`.
 
 mod bulk;
+mod callback;
 pub mod caller;
 pub mod exports;
 pub mod front;
@@ -22,9 +23,10 @@ mod nfs3;
 mod nfs4;
 mod nqnfs;
 pub mod rpcbind;
+mod state;
 
 pub use exports::{ClientList, Export, ExportOptions, Exports, Locations, Squash};
 pub use front::{Counts, Front};
 pub use handles::{HandleKey, Handles};
-pub use nfs4::{Bounds, KnownClients, StateOptions};
 pub use nqnfs::{Nqnfs, NqnfsOptions};
+pub use state::{Bounds, KnownClients, StateOptions};

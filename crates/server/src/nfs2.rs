@@ -25,7 +25,7 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     )
 }
 
-/// Calls that state from before a restart may conflict with: see `nfs4::state::stateless`.
+/// Calls that state from before a restart may conflict with: see `state::stateless`.
 fn waits_for_grace(procedure: Procedure) -> bool {
     must_not_repeat(procedure as u32) || matches!(procedure, Procedure::Read | Procedure::Write)
 }

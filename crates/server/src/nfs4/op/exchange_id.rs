@@ -9,8 +9,8 @@ use protocol::nfs4::{
 use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::Exchanged;
-use crate::nfs4::state::{Scarce, State, Tables};
+use crate::state::clients::Exchanged;
+use crate::state::{Scarce, State, Tables};
 
 /// The flags that a client may set. `EXCHGID4_FLAG_SUPP_FENCE_OPS` belongs to copies between servers, which
 /// are not supported.

@@ -4,8 +4,8 @@ use protocol::nfs4::{SetclientidArgs, SetclientidFailure, SetclientidOk, Status}
 use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::{CallbackAddress, Setclientid};
-use crate::nfs4::state::{Scarce, State, Tables};
+use crate::state::clients::{CallbackAddress, Setclientid};
+use crate::state::{Scarce, State, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

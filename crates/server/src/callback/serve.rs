@@ -9,17 +9,17 @@ use protocol::nfs4::callback::{
 };
 use protocol::nfs4::{Attr, Bitmap, Clientid, Fattr, Nfstime, Stateid, Status};
 use tokio::time::{Instant, sleep};
-use vfs::{Callback, Callbacks, DelayedAttributes, Handle, HolderId, LeaseId, Owner, Query, Recall, Times};
+use vfs::{
+    Callback, Callbacks, DelayedAttributes, Handle, HolderId, LeaseId, Owner, Query, Recall, Times, Timestamp,
+};
 
-use super::early::Word;
 use super::{Unreachable, call};
 use crate::exports::ExportId;
 use crate::front::Front;
-use crate::nfs4::convert;
-use crate::nfs4::state::Tables;
-use crate::nfs4::state::clients::{Generation, Way};
-use crate::nfs4::state::names::lock_owner;
-use crate::nfs4::state::stateids::{Kind, Standing, StateKey};
+use crate::state::clients::{Generation, Way};
+use crate::state::names::lock_owner;
+use crate::state::stateids::{Kind, Standing, StateKey};
+use crate::state::{Tables, Word};
 
 /// How long a client may need to see the answer to its OPEN.
 const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
@@ -27,9 +27,6 @@ const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_millis(500);
 /// Deadline of CB_RECALL_ANY and CB_NOTIFY_LOCK, which are hints.
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A callback about a lease from before its OPEN returned.
-pub(crate) type Said = Word;
 
 /// Starts a task for the callbacks of each export.
 pub(crate) fn start(front: &Arc<Front>) {
@@ -185,7 +182,10 @@ async fn getattr(front: &Front, export: ExportId, query: Query) {
 
 /// The times that a client reported, if it reported all of them and all are valid.
 fn times(told: &Fattr) -> Option<Times> {
-    let time = |time: Option<Nfstime>| convert::timestamp(time?).ok();
+    let time = |time: Option<Nfstime>| {
+        let Nfstime { seconds, nseconds } = time?;
+        (nseconds <= 999_999_999).then(|| Timestamp::new(seconds, nseconds))
+    };
     Some(Times {
         atime: time(told.time_access)?,
         mtime: time(told.time_modify)?,
@@ -224,7 +224,6 @@ async fn notify_lock(front: &Front, export: ExportId, holder: HolderId, owner: O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vfs::Timestamp;
 
     #[test]
     fn times_are_told_all_together_or_not_at_all() {
