@@ -2,11 +2,11 @@
 //! go over the backchannels of sessions ([`session`], [`slots`]) and, in minor version 0, over connections
 //! that the server opens ([`minor0`]).
 //!
-//! One task for each export receives the callbacks of its file system. The file system decides whether and
-//! when a lease is revoked.
+//! [`crate::recalls`] receives the callbacks of the file systems. The file system decides whether and when a
+//! lease is revoked.
 
 mod minor0;
-mod serve;
+pub(crate) mod serve;
 mod session;
 mod slots;
 
@@ -30,7 +30,7 @@ pub(crate) mod fuzzing {
     pub use super::slots::fuzzing::backchannel;
 }
 
-pub(crate) use serve::{recall_soon, start};
+pub(crate) use serve::recall_soon;
 
 /// A connection, as sessions need to know it. It does not keep the connection open.
 #[derive(Clone, Debug)]

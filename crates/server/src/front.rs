@@ -18,6 +18,7 @@ use crate::exports::{Export, Exports};
 use crate::handles::Handles;
 use crate::mount::Mounts;
 use crate::nqnfs::Nqnfs;
+use crate::recalls;
 use crate::state::{KnownClients, State, StateOptions};
 
 /// Answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT v1 to v3 over a table of exports.
@@ -156,6 +157,14 @@ impl Front {
     pub async fn begin(&self) {
         if !self.state.in_grace() {
             self.end_reclaim().await;
+        }
+    }
+
+    /// Starts the background tasks when the first client appears that may hold state: callbacks, and the
+    /// expiry of leases and of grace.
+    pub(crate) fn start_tasks(self: &Arc<Front>) {
+        if State::start(self) {
+            recalls::start(self);
         }
     }
 

@@ -22,6 +22,7 @@ mod nfs2;
 mod nfs3;
 mod nfs4;
 mod nqnfs;
+mod recalls;
 pub mod rpcbind;
 mod state;
 

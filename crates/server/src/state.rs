@@ -272,13 +272,13 @@ impl State {
         Limited::new(text.into_bytes()).unwrap_or_default()
     }
 
-    /// Starts the background tasks when the first client appears: callbacks, and the expiry of leases and
-    /// of grace.
-    pub(crate) fn start(front: &Arc<Front>) {
-        if !front.state.started.swap(true, Ordering::Relaxed) {
-            tokio::spawn(release::keep_house(Arc::downgrade(front), front.state.lease));
-            callback::start(front);
+    /// Starts the expiry of leases and of grace. False if it runs already.
+    pub(crate) fn start(front: &Arc<Front>) -> bool {
+        if front.state.started.swap(true, Ordering::Relaxed) {
+            return false;
         }
+        tokio::spawn(release::keep_house(Arc::downgrade(front), front.state.lease));
+        true
     }
 
     /// May the client take or reclaim an open or a lock? If so, the client is in the durable record from

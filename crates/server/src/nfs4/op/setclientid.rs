@@ -5,13 +5,13 @@ use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
 use crate::state::clients::{CallbackAddress, Setclientid};
-use crate::state::{Scarce, State, Tables};
+use crate::state::{Scarce, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: SetclientidArgs,
 ) -> Result<SetclientidOk, SetclientidFailure> {
-    State::start(compound.front);
+    compound.front.start_tasks();
     let request = Setclientid {
         ownerid: args.client.ownerid.into_bytes(),
         verifier: args.client.verifier,
