@@ -1,18 +1,19 @@
-//! The service behind the port: it dispatches each call by program and version, and holds what all versions
-//! share.
+//! The service behind the port: it hands each call to its version ([`crate::dispatch`]), and holds what all
+//! versions share.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
-use rpc::message::{AUTH_TOOWEAK, CallHeader, Refusal};
+use protocol::{nfs2, nfs3, nfs4, nqnfs};
+use rpc::message::{AUTH_TOOWEAK, Refusal};
 use rpc::service::{Answering, Asked, Outcome, Remember};
 use rpc::{Call, Credential, Service};
 use vfs::{Caller, Clock, Handle, Status, SystemClock};
 use xdr::Encode;
 
 use crate::caller::{self, Denied};
+use crate::dispatch;
 use crate::exports::pseudo::Pseudo;
 use crate::exports::{Export, Exports};
 use crate::handles::Handles;
@@ -31,7 +32,7 @@ pub struct Front {
     pub(crate) pseudo: Pseudo,
     pub(crate) known: crate::nfs4::Knowledge,
     pub(crate) state: State,
-    pub(crate) nqnfs: crate::nqnfs::Nqnfs,
+    pub(crate) nqnfs: Nqnfs,
     counts: Counts,
 }
 
@@ -93,15 +94,23 @@ impl Counts {
         v4.chain(v3).chain(v2).chain(nq).filter(|(_, _, count)| *count > 0)
     }
 
-    fn add(&self, header: &CallHeader) {
-        let counts: &[AtomicU64] = match (header.program, header.version) {
-            (nqnfs::PROGRAM, _) => &self.nqnfs,
-            (_, nfs2::VERSION) => &self.nfs2,
-            _ => &self.nfs3,
-        };
-        if let Some(count) = counts.get(header.procedure as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+    pub(crate) fn add_nfs3(&self, procedure: u32) {
+        add(&self.nfs3, procedure);
+    }
+
+    pub(crate) fn add_nfs2(&self, procedure: u32) {
+        add(&self.nfs2, procedure);
+    }
+
+    pub(crate) fn add_nqnfs(&self, procedure: u32) {
+        add(&self.nqnfs, procedure);
+    }
+}
+
+/// Counts a call. A number that is no procedure counts nowhere.
+fn add(counts: &[AtomicU64], procedure: u32) {
+    if let Some(count) = counts.get(procedure as usize) {
+        count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -187,32 +196,13 @@ impl Front {
 impl Service for Front {
     fn call(self: Arc<Self>, call: Call) -> Answering {
         Nqnfs::start(&self);
-        let (low, high) = match (call.header.program, call.header.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => {
-                self.counts.add(&call.header);
-                return Box::pin(crate::nfs3::answer(self, call));
+        match dispatch::taking(&call) {
+            Ok(entry) => {
+                (entry.count)(&self.counts, call.header.procedure);
+                (entry.answer)(self, call)
             }
-            (nfs2::PROGRAM, nfs2::VERSION) => {
-                self.counts.add(&call.header);
-                return Box::pin(crate::nfs2::answer(self, call));
-            }
-            // v4 needs a transport that keeps order and detects losses (RFC 8881, section 2.9.1): no
-            // datagrams.
-            (nfs4::PROGRAM, nfs4::VERSION) if call.connection.is_some() => {
-                return Box::pin(crate::nfs4::answer(self, call));
-            }
-            (nqnfs::PROGRAM, nqnfs::VERSION) => {
-                self.counts.add(&call.header);
-                return Box::pin(crate::nqnfs::answer(self, call));
-            }
-            (mount::v3::PROGRAM, 1..=3) => return Box::pin(crate::mount::answer(self, call)),
-            (nfs3::PROGRAM, nfs4::VERSION) => (nfs2::VERSION, nfs3::VERSION),
-            (nfs3::PROGRAM, _) => (nfs2::VERSION, nfs4::VERSION),
-            (nqnfs::PROGRAM, _) => (nqnfs::VERSION, nqnfs::VERSION),
-            (mount::v3::PROGRAM, _) => (mount::v1::VERSION, mount::v3::VERSION),
-            _ => return Box::pin(std::future::ready(Refusal::ProgramUnavailable.into())),
-        };
-        Box::pin(std::future::ready(Refusal::ProgramMismatch { low, high }.into()))
+            Err(refusal) => Box::pin(std::future::ready(refusal.into())),
+        }
     }
 
     /// A peer that no export admits creates no state and learns nothing about the exports.
@@ -221,40 +211,19 @@ impl Service for Front {
     }
 
     fn turn_away(&self, call: &Call) -> Outcome {
-        let header = &call.header;
-        match (header.program, header.version, header.procedure) {
-            (nfs3::PROGRAM, nfs2::VERSION..=nfs4::VERSION, 0) | (nqnfs::PROGRAM, nqnfs::VERSION, 0) => {
-                reply(call, &())
-            }
-            (mount::v3::PROGRAM, 1..=3, _) => crate::mount::turn_away(self, call),
-            _ => Refusal::Auth(AUTH_TOOWEAK).into(),
+        match dispatch::find(call.header.program, call.header.version) {
+            Some(entry) => (entry.turn_away)(self, call),
+            None => Refusal::Auth(AUTH_TOOWEAK).into(),
         }
     }
 
     fn reply_bytes(&self, asked: &Asked) -> usize {
-        match (asked.program, asked.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::reply_bytes(asked),
-            (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::reply_bytes(asked),
-            (nfs2::PROGRAM, nfs2::VERSION) => nfs2::DATA_MAX as usize,
-            (nqnfs::PROGRAM, nqnfs::VERSION) => crate::nqnfs::reply_bytes(asked),
-            _ => 0,
-        }
+        dispatch::find(asked.program, asked.version).map_or(0, |entry| (entry.reply_bytes)(asked))
     }
 
     fn remember(&self, call: &Call) -> Remember {
-        let header = &call.header;
-        let twice_is_harm = match (header.program, header.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
-            (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
-            // NQNFS's proof of correctness assumes that the server keeps the reply, whatever the network
-            // does.
-            (nqnfs::PROGRAM, nqnfs::VERSION) if crate::nqnfs::must_not_repeat(header.procedure) => {
-                return Remember::Reply;
-            }
-            (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::must_not_repeat(call),
-            _ => false,
-        };
-        if twice_is_harm { Remember::UntilHeard } else { Remember::No }
+        let entry = dispatch::find(call.header.program, call.header.version);
+        entry.map_or(Remember::No, |entry| (entry.remember)(call))
     }
 }
 

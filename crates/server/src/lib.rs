@@ -11,6 +11,7 @@
 mod bulk;
 mod callback;
 pub mod caller;
+mod dispatch;
 pub mod exports;
 pub mod front;
 #[cfg(any(test, feature = "fuzzing"))]
