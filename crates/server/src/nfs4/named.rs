@@ -71,8 +71,8 @@ impl Compound<'_> {
     /// The open that a state id names, confirmed or not.
     ///
     /// # Errors
-    /// Those of [`crate::state::stateids::Stateids::find`]; `BadStateid` if the state is no open, or of another
-    /// file.
+    /// Those of [`crate::state::stateids::Stateids::find`]; `BadStateid` if the state is no open, or of
+    /// another file.
     pub(crate) fn open_by(&self, stateid: Stateid) -> Result<HeldState, Status> {
         self.held_by(stateid, |kind| matches!(kind, Kind::Open { .. }))
     }
