@@ -1,6 +1,7 @@
 //! The exports, the clients that may use them, and their options, in the words of exports(5).
 
 mod locations;
+pub(crate) mod pseudo;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

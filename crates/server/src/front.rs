@@ -1,22 +1,26 @@
-//! The service behind the port: it dispatches each call by program and version, and holds what all versions
-//! share.
+//! The service behind the port: it hands each call to its version ([`crate::dispatch`]), and holds what all
+//! versions share.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
-use rpc::message::{AUTH_TOOWEAK, CallHeader, Refusal};
+use protocol::{nfs2, nfs3, nfs4, nqnfs};
+use rpc::message::{AUTH_TOOWEAK, Refusal};
 use rpc::service::{Answering, Asked, Outcome, Remember};
 use rpc::{Call, Credential, Service};
 use vfs::{Caller, Clock, Handle, Status, SystemClock};
 use xdr::Encode;
 
 use crate::caller::{self, Denied};
+use crate::dispatch;
+use crate::exports::pseudo::Pseudo;
 use crate::exports::{Export, Exports};
 use crate::handles::Handles;
 use crate::mount::Mounts;
 use crate::nqnfs::Nqnfs;
+use crate::recalls;
+use crate::state::{KnownClients, State, StateOptions};
 
 /// Answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT v1 to v3 over a table of exports.
 #[derive(Debug)]
@@ -24,11 +28,11 @@ pub struct Front {
     pub(crate) exports: Exports,
     pub(crate) handles: Handles,
     pub(crate) mounts: Mounts,
-    pub(crate) cookies: crate::nfs2::Cookies,
-    pub(crate) pseudo: crate::nfs4::Pseudo,
+    pub(crate) cookies: crate::narrow::Cookies,
+    pub(crate) pseudo: Pseudo,
     pub(crate) known: crate::nfs4::Knowledge,
-    pub(crate) state: crate::nfs4::State,
-    pub(crate) nqnfs: crate::nqnfs::Nqnfs,
+    pub(crate) state: State,
+    pub(crate) nqnfs: Nqnfs,
     counts: Counts,
 }
 
@@ -90,15 +94,23 @@ impl Counts {
         v4.chain(v3).chain(v2).chain(nq).filter(|(_, _, count)| *count > 0)
     }
 
-    fn add(&self, header: &CallHeader) {
-        let counts: &[AtomicU64] = match (header.program, header.version) {
-            (nqnfs::PROGRAM, _) => &self.nqnfs,
-            (_, nfs2::VERSION) => &self.nfs2,
-            _ => &self.nfs3,
-        };
-        if let Some(count) = counts.get(header.procedure as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+    pub(crate) fn add_nfs3(&self, procedure: u32) {
+        add(&self.nfs3, procedure);
+    }
+
+    pub(crate) fn add_nfs2(&self, procedure: u32) {
+        add(&self.nfs2, procedure);
+    }
+
+    pub(crate) fn add_nqnfs(&self, procedure: u32) {
+        add(&self.nqnfs, procedure);
+    }
+}
+
+/// Counts a call. A number that is no procedure counts nowhere.
+fn add(counts: &[AtomicU64], procedure: u32) {
+    if let Some(count) = counts.get(procedure as usize) {
+        count.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -106,7 +118,7 @@ impl Front {
     /// A front over `exports` that makes and reads handles with `handles`. The state of v4 clients is kept
     /// in memory only.
     pub fn new(exports: Exports, handles: Handles) -> Arc<Front> {
-        Front::over(exports, handles, crate::nfs4::State::default(), Nqnfs::default())
+        Front::over(exports, handles, State::default(), Nqnfs::default())
     }
 
     /// As [`Front::new`], with the state of v4 clients configured by `options`. If `options` names a
@@ -117,7 +129,7 @@ impl Front {
     pub fn with_state(
         exports: Exports,
         handles: Handles,
-        options: &crate::nfs4::StateOptions,
+        options: &StateOptions,
     ) -> std::io::Result<Arc<Front>> {
         Front::with_leases(exports, handles, options, Nqnfs::default())
     }
@@ -129,22 +141,22 @@ impl Front {
     pub fn with_leases(
         exports: Exports,
         handles: Handles,
-        options: &crate::nfs4::StateOptions,
+        options: &StateOptions,
         nqnfs: Nqnfs,
     ) -> std::io::Result<Arc<Front>> {
-        Ok(Front::over(exports, handles, crate::nfs4::State::open(options)?, nqnfs))
+        Ok(Front::over(exports, handles, State::open(options)?, nqnfs))
     }
 
-    fn over(exports: Exports, handles: Handles, state: crate::nfs4::State, nqnfs: Nqnfs) -> Arc<Front> {
+    fn over(exports: Exports, handles: Handles, state: State, nqnfs: Nqnfs) -> Arc<Front> {
         Arc::new(Front {
-            pseudo: crate::nfs4::Pseudo::new(&exports, SystemClock.wall()),
+            pseudo: Pseudo::new(&exports, SystemClock.wall()),
             known: crate::nfs4::Knowledge::default(),
             state,
             nqnfs,
             exports,
             handles,
             mounts: Mounts::default(),
-            cookies: crate::nfs2::Cookies::default(),
+            cookies: crate::narrow::Cookies::default(),
             counts: Counts::default(),
         })
     }
@@ -157,13 +169,21 @@ impl Front {
         }
     }
 
+    /// Starts the background tasks when the first client appears that may hold state: callbacks, and the
+    /// expiry of leases and of grace.
+    pub(crate) fn start_tasks(self: &Arc<Front>) {
+        if State::start(self) {
+            recalls::start(self);
+        }
+    }
+
     /// Calls answered so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }
 
     /// The number of version 4 clients.
-    pub fn clients(&self) -> crate::nfs4::KnownClients {
+    pub fn clients(&self) -> KnownClients {
         self.state.clients()
     }
 
@@ -176,32 +196,13 @@ impl Front {
 impl Service for Front {
     fn call(self: Arc<Self>, call: Call) -> Answering {
         Nqnfs::start(&self);
-        let (low, high) = match (call.header.program, call.header.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => {
-                self.counts.add(&call.header);
-                return Box::pin(crate::nfs3::answer(self, call));
+        match dispatch::taking(&call) {
+            Ok(entry) => {
+                (entry.count)(&self.counts, call.header.procedure);
+                (entry.answer)(self, call)
             }
-            (nfs2::PROGRAM, nfs2::VERSION) => {
-                self.counts.add(&call.header);
-                return Box::pin(crate::nfs2::answer(self, call));
-            }
-            // v4 needs a transport that keeps order and detects losses (RFC 8881, section 2.9.1): no
-            // datagrams.
-            (nfs4::PROGRAM, nfs4::VERSION) if call.connection.is_some() => {
-                return Box::pin(crate::nfs4::answer(self, call));
-            }
-            (nqnfs::PROGRAM, nqnfs::VERSION) => {
-                self.counts.add(&call.header);
-                return Box::pin(crate::nqnfs::answer(self, call));
-            }
-            (mount::v3::PROGRAM, 1..=3) => return Box::pin(crate::mount::answer(self, call)),
-            (nfs3::PROGRAM, nfs4::VERSION) => (nfs2::VERSION, nfs3::VERSION),
-            (nfs3::PROGRAM, _) => (nfs2::VERSION, nfs4::VERSION),
-            (nqnfs::PROGRAM, _) => (nqnfs::VERSION, nqnfs::VERSION),
-            (mount::v3::PROGRAM, _) => (mount::v1::VERSION, mount::v3::VERSION),
-            _ => return Box::pin(std::future::ready(Refusal::ProgramUnavailable.into())),
-        };
-        Box::pin(std::future::ready(Refusal::ProgramMismatch { low, high }.into()))
+            Err(refusal) => Box::pin(std::future::ready(refusal.into())),
+        }
     }
 
     /// A peer that no export admits creates no state and learns nothing about the exports.
@@ -210,40 +211,19 @@ impl Service for Front {
     }
 
     fn turn_away(&self, call: &Call) -> Outcome {
-        let header = &call.header;
-        match (header.program, header.version, header.procedure) {
-            (nfs3::PROGRAM, nfs2::VERSION..=nfs4::VERSION, 0) | (nqnfs::PROGRAM, nqnfs::VERSION, 0) => {
-                reply(call, &())
-            }
-            (mount::v3::PROGRAM, 1..=3, _) => crate::mount::turn_away(self, call),
-            _ => Refusal::Auth(AUTH_TOOWEAK).into(),
+        match dispatch::find(call.header.program, call.header.version) {
+            Some(entry) => (entry.turn_away)(self, call),
+            None => Refusal::Auth(AUTH_TOOWEAK).into(),
         }
     }
 
     fn reply_bytes(&self, asked: &Asked) -> usize {
-        match (asked.program, asked.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::reply_bytes(asked),
-            (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::reply_bytes(asked),
-            (nfs2::PROGRAM, nfs2::VERSION) => nfs2::DATA_MAX as usize,
-            (nqnfs::PROGRAM, nqnfs::VERSION) => crate::nqnfs::reply_bytes(asked),
-            _ => 0,
-        }
+        dispatch::find(asked.program, asked.version).map_or(0, |entry| (entry.reply_bytes)(asked))
     }
 
     fn remember(&self, call: &Call) -> Remember {
-        let header = &call.header;
-        let twice_is_harm = match (header.program, header.version) {
-            (nfs3::PROGRAM, nfs3::VERSION) => crate::nfs3::must_not_repeat(header.procedure),
-            (nfs2::PROGRAM, nfs2::VERSION) => crate::nfs2::must_not_repeat(header.procedure),
-            // NQNFS's proof of correctness assumes that the server keeps the reply, whatever the network
-            // does.
-            (nqnfs::PROGRAM, nqnfs::VERSION) if crate::nqnfs::must_not_repeat(header.procedure) => {
-                return Remember::Reply;
-            }
-            (nfs4::PROGRAM, nfs4::VERSION) => crate::nfs4::must_not_repeat(call),
-            _ => false,
-        };
-        if twice_is_harm { Remember::UntilHeard } else { Remember::No }
+        let entry = dispatch::find(call.header.program, call.header.version);
+        entry.map_or(Remember::No, |entry| (entry.remember)(call))
     }
 }
 

@@ -5,24 +5,34 @@
 //! it is. The front itself owns access control ([`exports`]), the mapping of credentials ([`caller`]), the
 //! client's file handles ([`handles`]) and the wire.
 //!
+//! `dispatch` finds the version of a call. The versions (`nfs2`, `nfs3`, `nfs4`, `nqnfs`, `mount`) do not use
+//! each other. What they share is below them: `state` and `callback` for clients that hold state, `narrow`
+//! for NFS v2 and NQNFS. `recalls` passes the callbacks of file systems on to NQNFS or to version 4.
+//!
 //! From v2 and v3 clients GETATTR, ACCESS and LOOKUP count as opens (law 1 of the design). These procedures
 //! therefore demand `Freshness::Open`.
 
+mod bulk;
+mod callback;
 pub mod caller;
+mod dispatch;
 pub mod exports;
 pub mod front;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 pub mod handles;
 mod mount;
+mod narrow;
 mod nfs2;
 mod nfs3;
 mod nfs4;
 mod nqnfs;
+mod recalls;
 pub mod rpcbind;
+mod state;
 
 pub use exports::{ClientList, Export, ExportOptions, Exports, Locations, Squash};
 pub use front::{Counts, Front};
 pub use handles::{HandleKey, Handles};
-pub use nfs4::{Bounds, KnownClients, StateOptions};
 pub use nqnfs::{Nqnfs, NqnfsOptions};
+pub use state::{Bounds, KnownClients, StateOptions};

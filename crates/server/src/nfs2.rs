@@ -1,27 +1,19 @@
 //! NFS v2 (RFC 1094) over a `vfs::FileSystem`: 32-bit sizes and cookies, synchronous writes, and attributes
 //! in every reply.
 
-pub(crate) mod convert;
-mod cookies;
-mod directory;
+mod convert;
 mod make;
 mod objects;
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use protocol::nfs2::{Procedure, Reply, call};
 use rpc::message::Refusal;
 use rpc::service::Outcome;
-use vfs::{Attributes, Caller, Freshness, Handle, Name, Stability, StateidBasis, Status};
-
-use crate::exports::Export;
 use xdr::Encode;
 
-use crate::front::{Front, Object, Request, arguments, reply};
-
-pub(crate) use cookies::Cookies;
-pub(crate) use directory::list;
+use crate::front::{Front, Request, arguments, reply};
+use crate::narrow;
 
 /// Calls whose second execution would fail or destroy data. The server keeps their replies for
 /// retransmissions.
@@ -33,7 +25,7 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
     )
 }
 
-/// Calls that state from before a restart may conflict with: see `nfs4::state::stateless`.
+/// Calls that state from before a restart may conflict with: see `state::stateless`.
 fn waits_for_grace(procedure: Procedure) -> bool {
     must_not_repeat(procedure as u32) || matches!(procedure, Procedure::Read | Procedure::Write)
 }
@@ -65,9 +57,7 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
         Procedure::Symlink => serve::<call::Symlink, _>(&call, |args| make::symlink(request, args)).await,
         Procedure::Mkdir => serve::<call::Mkdir, _>(&call, |args| make::mkdir(request, args)).await,
         Procedure::Rmdir => serve::<call::Rmdir, _>(&call, |args| make::rmdir(request, args)).await,
-        Procedure::Readdir => {
-            serve::<call::Readdir, _>(&call, |args| directory::readdir(request, args)).await
-        }
+        Procedure::Readdir => serve::<call::Readdir, _>(&call, |args| objects::readdir(request, args)).await,
         Procedure::Statfs => serve::<call::Statfs, _>(&call, |args| objects::statfs(request, args)).await,
     }
 }
@@ -86,54 +76,8 @@ where
         Ok(ok) => Reply::Ok(ok),
         Err(error) => {
             tracing::debug!(peer = %call.peer, procedure = C::NAME, status = %error.status, "failed");
-            Reply::Fail(convert::stat(error.status), ())
+            Reply::Fail(narrow::convert::stat(error.status), ())
         }
     };
     reply(call, &results)
-}
-
-/// The attributes that an operation returned. If it returned none, this does a `stat`.
-pub(crate) async fn attributes(
-    export: &Export,
-    caller: &Caller,
-    handle: &Handle,
-    brought: Option<Attributes>,
-) -> vfs::Result<Attributes> {
-    match brought {
-        Some(attributes) => Ok(attributes),
-        None => export.fs.getattr(&caller.clone().with_freshness(Freshness::Timeout), handle).await,
-    }
-}
-
-/// WRITE for versions in which it is synchronous and complete: repeats the write until the file system has
-/// taken all data.
-pub(crate) async fn write_all(
-    front: &Front,
-    object: &Object,
-    mut offset: u64,
-    mut data: Bytes,
-) -> vfs::Result<Attributes> {
-    let Object { export, handle, caller } = object;
-    loop {
-        let (by, stability) = (StateidBasis::Anonymous, Stability::FileSync);
-        let write = || export.fs.write(caller, handle, by, offset, data.clone(), stability);
-        let written = front.past_courtesy(object, None, write).await?;
-        let count = (written.count as usize).min(data.len());
-        if count == 0 && !data.is_empty() {
-            return Err(Status::Io.into());
-        }
-        offset += count as u64;
-        data = data.slice(count..);
-        if data.is_empty() {
-            return attributes(export, caller, handle, written.wcc.after).await;
-        }
-    }
-}
-
-/// A name for an operation that creates, removes or renames. `.` and `..` are not allowed.
-pub(crate) fn new_name(name: &[u8]) -> vfs::Result<Name> {
-    match name {
-        b"." | b".." => Err(Status::Exist.into()),
-        other => Name::new(other),
-    }
 }

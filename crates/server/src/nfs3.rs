@@ -19,7 +19,6 @@ use xdr::Encode;
 
 use crate::front::{Front, Request, arguments, reply};
 use convert::Failure;
-pub(crate) use io::bulk;
 
 /// The largest READ and WRITE over TCP, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
@@ -53,7 +52,7 @@ pub(crate) fn reply_bytes(asked: &Asked) -> usize {
     count.min(TRANSFER_MAX_BYTES) as usize
 }
 
-/// Calls that state from before a restart may conflict with: see `nfs4::state::stateless`.
+/// Calls that state from before a restart may conflict with: see `state::stateless`.
 fn waits_for_grace(procedure: u32) -> bool {
     must_not_repeat(procedure)
         || matches!(Procedure::try_from(procedure), Ok(Procedure::Read | Procedure::Write))

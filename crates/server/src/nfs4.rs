@@ -1,22 +1,22 @@
 //! NFS v4.0, 4.1 and 4.2 (RFC 7530, 8881, 7862 and 8276) over `vfs::FileSystem`s.
 //!
-//! [`compound`] decodes a COMPOUND and runs its operations; each operation is a file of [`op`]. [`state`]
-//! keeps the clients, what they hold, and the callbacks to them.
+//! [`compound`] decodes a COMPOUND and runs its operations; each operation is a file of [`op`].
+//! [`crate::state`] keeps the clients and what they hold, and [`crate::callback`] calls them back.
 
 mod attributes;
-mod callback;
 mod compound;
 mod convert;
 mod directory;
+mod io_basis;
 mod kind;
 mod known;
+mod named;
 mod op;
 mod owners;
 mod place;
-mod pseudo;
 mod security;
+mod sequenced;
 mod setting;
-mod state;
 mod walk;
 
 use std::sync::Arc;
@@ -27,17 +27,7 @@ use rpc::service::{Asked, Outcome};
 use xdr::Decode;
 
 use crate::front::{Front, reply};
-pub(crate) use callback::Said;
 pub(crate) use known::Knowledge;
-pub(crate) use pseudo::Pseudo;
-pub(crate) use state::State;
-pub use state::{Bounds, KnownClients, StateOptions};
-
-#[cfg(any(test, feature = "fuzzing"))]
-pub(crate) mod fuzzing {
-    pub use super::callback::fuzzing::backchannel;
-    pub use super::state::fuzzing::{clients, owners, sessions, states};
-}
 
 /// The largest READ and WRITE, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;

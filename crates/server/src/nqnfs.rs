@@ -266,7 +266,7 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
         return Refusal::ProcedureUnavailable.into();
     };
     // From now on leases can be recalled, so the file systems grant them.
-    crate::nfs4::State::start(&front);
+    front.start_tasks();
     let holder = front.nqnfs.clients.lock().heard(&call);
     let asked = &Asked { request: Request::new(&front, &call), front: &front, holder, came: Instant::now() };
     match procedure {

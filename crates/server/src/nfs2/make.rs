@@ -3,9 +3,10 @@
 use protocol::nfs2::{CreateArgs, DirOpArgs, DirOpOk, LinkArgs, RenameArgs, SymlinkArgs};
 use vfs::{CreateHow, Created, FileType, SetAttributes, Status};
 
-use super::convert::{device, fattr, file_type, set_attributes};
-use super::{attributes, new_name};
+use super::convert::set_attributes;
 use crate::front::{Object, Request};
+use crate::narrow::convert::{device, fattr, file_type};
+use crate::narrow::{attributes, new_name};
 
 /// CREATE also creates special files: the mode holds the type, and the size holds the device number.
 pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Result<DirOpOk> {

@@ -1,14 +1,17 @@
-//! GETATTR, SETATTR, LOOKUP, READLINK, READ, WRITE, STATFS (RFC 1094, section 2.2).
+//! GETATTR, SETATTR, LOOKUP, READLINK, READ, WRITE, READDIR, STATFS (RFC 1094, section 2.2).
 
 use protocol::nfs2::{
-    DATA_MAX, DirOpArgs, DirOpOk, Fattr, Handle, Path, ReadArgs, ReadOk, SattrArgs, StatfsOk, WriteArgs,
+    DATA_MAX, DirOpArgs, DirOpOk, Fattr, Handle, Path, ReadArgs, ReadOk, ReaddirArgs, ReaddirOk, SattrArgs,
+    StatfsOk, WriteArgs,
 };
 use vfs::{Name, StateidBasis, Status};
 use xdr::Bulk;
 
-use super::convert::{fattr, set_attributes};
-use super::{attributes, write_all};
+use super::convert::set_attributes;
+use crate::bulk::bulk;
 use crate::front::{Object, Request};
+use crate::narrow::convert::fattr;
+use crate::narrow::{attributes, list, write_all};
 
 pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Result<Fattr> {
     let Object { export, handle, caller } = request.object(&handle)?;
@@ -48,7 +51,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset.into(), count);
     let read = request.front.past_courtesy(&object, None, read).await?;
     let attributes = attributes(export, caller, handle, read.attributes).await?;
-    Ok(ReadOk { attributes: fattr(&attributes), data: crate::nfs3::bulk(read.data) })
+    Ok(ReadOk { attributes: fattr(&attributes), data: bulk(read.data) })
 }
 
 /// WRITE of v2 is synchronous and writes all the data.
@@ -60,6 +63,10 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
         return Err(Status::FBig.into());
     }
     Ok(fattr(&write_all(request.front, &object, offset, data).await?))
+}
+
+pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Result<ReaddirOk> {
+    list(request, request.object(&args.dir)?, args.cookie, args.count).await
 }
 
 pub(super) async fn statfs(request: &Request<'_>, handle: Handle) -> vfs::Result<StatfsOk> {

@@ -1,11 +1,12 @@
 //! READ, WRITE, COMMIT (RFC 1813, sections 3.3.6, 3.3.7 and 3.3.21).
 
 use protocol::nfs3::{CommitArgs, CommitOk, ReadArgs, ReadOk, WriteArgs, WriteOk};
-use vfs::{Data, StateidBasis, Status};
+use vfs::{StateidBasis, Status};
 use xdr::Bulk;
 
 use super::convert::{fattr, stability, stable_how, wcc_data};
 use super::{DATAGRAM_TRANSFER_MAX_BYTES, TRANSFER_MAX_BYTES};
+use crate::bulk::bulk;
 use crate::front::{Object, Request};
 
 pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<ReadOk> {
@@ -58,17 +59,4 @@ pub(super) async fn commit(request: &Request<'_>, args: CommitArgs) -> vfs::Resu
     let Object { export, handle, caller } = request.writable(&args.file)?;
     let commit = export.fs.commit(&caller, &handle, args.offset, args.count).await?;
     Ok(CommitOk { file_wcc: wcc_data(&commit.wcc), verf: commit.verifier })
-}
-
-/// Data for a reply. A range of a file stays a range, so that it is sent with `sendfile`.
-pub(crate) fn bulk(data: Data) -> Bulk {
-    match data {
-        Data::Bytes(bytes) => Bulk::Bytes(bytes),
-        Data::File(range) => Bulk::File(xdr::FileRange {
-            file: range.file,
-            offset: range.offset,
-            length: range.length,
-            pin: range.pin,
-        }),
-    }
 }

@@ -5,6 +5,7 @@
 
 mod capacity;
 mod order;
+mod scarcity;
 
 use std::sync::Arc;
 
@@ -15,20 +16,22 @@ use protocol::nfs4::{
 use rpc::Call;
 use rpc::message::Refusal;
 use rpc::service::Outcome;
-use vfs::{Caller, Freshness, Handle, HolderId, Share, StateidBasis};
+use vfs::{Caller, Freshness, HolderId, Share, StateidBasis};
 use xdr::{Decode, Encode, Message};
 
-use super::state::clients::Principal;
-use super::state::maker::Maker;
-use super::{attributes, convert, op, pseudo, state};
+use super::{attributes, convert, op};
 use crate::exports::{Export, ExportId};
 use crate::front::{Front, Object, Request};
+use crate::state::clients::Principal;
+use crate::state::maker::Maker;
+use crate::state::{self, Slot};
 
 /// The highest minor version served.
 const MINOR_MAX: u32 = 2;
 /// Bytes of an accepted RPC reply before its results.
 const RPC_HEADER_BYTES: usize = 24;
 
+pub(crate) use crate::state::current::{Current, File};
 pub(super) use capacity::UNNEGOTIATED_BYTES as REPLY_BYTES_MAX;
 
 /// The data that the operations of a compound share.
@@ -46,7 +49,7 @@ pub(crate) struct Compound<'c> {
     /// The saved filehandle, with its state id.
     pub(crate) saved: Option<Current>,
     /// The slot that SEQUENCE found. It keeps the reply.
-    pub(crate) slot: Option<state::Slot>,
+    pub(crate) slot: Option<Slot>,
     /// If this compound is a retry: the kept results, from the compound's status on. They are the answer.
     pub(crate) replay: Option<Message>,
     /// The index of the operation by which the client set the current filehandle. `None` if an operation
@@ -59,26 +62,6 @@ pub(crate) struct Compound<'c> {
     caller: Option<(ExportId, Caller)>,
     /// Bytes that further results may take.
     capacity: usize,
-}
-
-/// A current or saved filehandle with its state id.
-#[derive(Clone, Debug)]
-pub(crate) struct Current {
-    pub(crate) file: File,
-    /// The state id of the last operation that returned one (RFC 8881, section 16.2.3.1.2).
-    pub(crate) stateid: Option<Stateid>,
-}
-
-/// The object that a client's filehandle names.
-#[derive(Clone, Debug)]
-pub(crate) enum File {
-    /// A directory above exports.
-    Pseudo(pseudo::NodeIndex),
-    /// An object of an export.
-    Object(Arc<Export>, Handle),
-    /// Anything in an export that is on another server. A client can ask for its locations and nothing
-    /// else.
-    Absent(Arc<Export>),
 }
 
 impl<'c> Compound<'c> {
@@ -257,7 +240,7 @@ impl<'c> Compound<'c> {
         stateid: Stateid,
         share: Share,
     ) -> Result<StateidBasis, Status> {
-        let io_basis = self.front.state.io_basis(self, object, stateid, share)?;
+        let io_basis = self.resolve_basis(object, stateid, share)?;
         if io_basis.holder.is_some() {
             object.caller.holder = io_basis.holder;
         }

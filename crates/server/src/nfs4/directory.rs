@@ -11,9 +11,9 @@ use xdr::LinkedList;
 
 use super::attributes::{self, Asked};
 use super::compound::{Compound, File};
-use super::pseudo::NodeIndex;
 use super::{convert, kind, walk};
 use crate::exports::Export;
+use crate::exports::pseudo::NodeIndex;
 use crate::front::Object;
 
 /// Verifier, end of list, eof.

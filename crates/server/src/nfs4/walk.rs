@@ -5,9 +5,9 @@ use protocol::nfs4::Status;
 use vfs::{Handle, Name};
 
 use super::compound::{Compound, File};
-use super::pseudo::{Node, NodeIndex, Pseudo};
 use super::{convert, kind};
 use crate::exports::Export;
+use crate::exports::pseudo::{Node, NodeIndex, Pseudo};
 use crate::front::Object;
 
 /// The target of a name in the current directory.

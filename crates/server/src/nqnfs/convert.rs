@@ -5,7 +5,7 @@ use protocol::nqnfs::{Fattr, KEEP, KEEP_SIZE, Sattr, Stat, Time};
 use vfs::{Attributes, SetAttributes, SetTime, Status, Timestamp};
 
 use super::Asked;
-use crate::nfs2::convert as v2;
+use crate::narrow::convert as v2;
 
 /// Nanoseconds that mean the server's current time: v2's convention in this unit.
 const SERVER_TIME: u32 = 1_000_000_000;

@@ -11,7 +11,7 @@ use super::convert::{fattr, is_start};
 use super::granting::{grant, granted};
 use super::{Asked, Done, wire_handle};
 use crate::front::Object;
-use crate::nfs2::{Cookies, attributes, list};
+use crate::narrow::{Cookies, attributes, list};
 
 /// End of list, eof, status and lease.
 const FRAME_BYTES: u32 = 4 + 4 + 4 + 20;

@@ -10,7 +10,7 @@ use super::Asked;
 use super::convert::fattr;
 use super::evict::evict;
 use crate::front::Object;
-use crate::nfs4::Said;
+use crate::state::Word;
 
 /// A granted lease whose `modifyrev` is not known yet.
 #[derive(Clone, Copy, Debug)]
@@ -110,11 +110,11 @@ async fn keep(asked: &Asked<'_>, object: &Object, lease: &Lease) -> vfs::Result<
     leases.granted(now, export, asked.holder, &object.handle, lease);
     match tables.early.take(export, lease.id) {
         None => Ok(true),
-        Some(Said::Revoked) => {
+        Some(Word::Revoked) => {
             leases.revoked(export, lease.id);
             Ok(false)
         }
-        Some(Said::Recall(recall)) => {
+        Some(Word::Recall(recall)) => {
             if let Some(out) = leases.get(export, lease.id) {
                 let front = front.clone();
                 tokio::spawn(async move { evict(&front, export, out, recall).await });

@@ -13,7 +13,7 @@ use super::convert::{Place, fattr, kind, set_attributes};
 use super::granting::{Grant, grant, granted};
 use super::{Asked, Done, wire_handle};
 use crate::front::Object;
-use crate::nfs2::{attributes, new_name};
+use crate::narrow::{attributes, new_name};
 
 /// Bytes of a listing that shows whether the directory has any entry.
 const FIRST_NAME_BYTES: u32 = 1024;

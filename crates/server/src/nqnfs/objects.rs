@@ -10,8 +10,9 @@ use xdr::Bulk;
 use super::convert::{fattr, set_attributes};
 use super::granting::{grant, granted};
 use super::{Asked, Done, wire_handle};
+use crate::bulk::bulk;
 use crate::front::Object;
-use crate::nfs2::{attributes, write_all};
+use crate::narrow::{attributes, write_all};
 
 /// A call in a datagram gets its reply in a datagram, which holds this many bytes beside the headers.
 const DATAGRAM_DATA_MAX: u32 = 32 << 10;
@@ -76,7 +77,7 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
     let read = asked.front.past_courtesy(&object, None, read).await?;
     let attributes = fattr(asked, &attributes(export, caller, handle, read.attributes).await?).await?;
-    Ok((grant.at(attributes.rev), ReadOk { attributes, data: crate::nfs3::bulk(read.data) }))
+    Ok((grant.at(attributes.rev), ReadOk { attributes, data: bulk(read.data) }))
 }
 
 /// WRITE is synchronous and writes all the data. A WRITE that arrives after its lease has ended is executed

@@ -11,10 +11,11 @@ use vfs::{Attributes, Caller, Features, Freshness, FsLimits, FsStat, Handle};
 use super::absent::fs_locations;
 use super::{NOT_EXCLUSIVE, SETTABLE, SPACE, supported};
 use crate::exports::Export;
+use crate::exports::pseudo::Pseudo;
 use crate::front::Front;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::known::Known;
-use crate::nfs4::{Pseudo, TRANSFER_MAX_BYTES, convert, owners};
+use crate::nfs4::{TRANSFER_MAX_BYTES, convert, owners};
 
 /// The arguments that OPEN supports, by the numbers of RFC 9754. Access: read, write and both. Deny: any.
 /// Wants: any delegation, none, or cancel an earlier want. Claims: all but those of a client's earlier

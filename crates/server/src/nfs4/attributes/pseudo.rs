@@ -9,8 +9,8 @@ use vfs::FsLimits;
 
 use super::object::OPEN_ARGUMENTS;
 use super::supported;
+use crate::exports::pseudo::NodeIndex;
 use crate::nfs4::compound::{Compound, File};
-use crate::nfs4::pseudo::NodeIndex;
 use crate::nfs4::{convert, owners};
 
 /// The `fsid` of these directories: a number that no device has.

@@ -4,7 +4,7 @@ use protocol::nfs4::{Operation, ResOp, Status};
 use xdr::{Encode, Encoder};
 
 use super::Compound;
-use crate::nfs4::state::Slot;
+use crate::state::Slot;
 
 /// Bytes of a reply without a session: the largest READ, and as much again for the rest.
 pub(in crate::nfs4) const UNNEGOTIATED_BYTES: usize = 2 << 20;

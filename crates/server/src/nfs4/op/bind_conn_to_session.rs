@@ -5,7 +5,7 @@ use protocol::nfs4::{
 };
 use tokio::time::Instant;
 
-use crate::nfs4::callback::Channel;
+use crate::callback::Channel;
 use crate::nfs4::compound::Compound;
 
 pub(in crate::nfs4) async fn answer(

@@ -7,12 +7,12 @@ use protocol::nfs4::{
 use rpc::{AuthSys, Credential};
 use tokio::time::Instant;
 
-use crate::nfs4::callback::Channel;
+use crate::callback::Channel;
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::{Gone, SessionConfirm};
-use crate::nfs4::state::maker::Maker;
-use crate::nfs4::state::sessions::{CallbackTerms, negotiated_back, negotiated_fore};
-use crate::nfs4::state::{Scarce, Tables};
+use crate::state::clients::{Gone, SessionConfirm};
+use crate::state::maker::Maker;
+use crate::state::sessions::{CallbackTerms, negotiated_back, negotiated_fore};
+use crate::state::{Scarce, Tables};
 
 const KNOWN: u32 =
     CREATE_SESSION4_FLAG_PERSIST | CREATE_SESSION4_FLAG_CONN_BACK_CHAN | CREATE_SESSION4_FLAG_CONN_RDMA;

@@ -3,7 +3,7 @@
 use protocol::nfs4::{DelegreturnArgs, Status};
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::stateids::{FileKey, Kind};
+use crate::state::stateids::{FileKey, Kind};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

@@ -9,8 +9,8 @@ use protocol::nfs4::{
 use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::Exchanged;
-use crate::nfs4::state::{Scarce, State, Tables};
+use crate::state::clients::Exchanged;
+use crate::state::{Scarce, Tables};
 
 /// The flags that a client may set. `EXCHGID4_FLAG_SUPP_FENCE_OPS` belongs to copies between servers, which
 /// are not supported.
@@ -35,7 +35,7 @@ pub(in crate::nfs4) async fn answer(
         StateProtectArgs::MachCred(_) => return Err(Status::Inval),
         StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp),
     }
-    State::start(compound.front);
+    compound.front.start_tasks();
     let state = &compound.front.state;
     let exchanged = match exchange(compound, &args) {
         Err(Status::Delay) if compound.front.capacity_for(Scarce::Clients).await => {

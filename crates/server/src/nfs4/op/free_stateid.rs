@@ -3,9 +3,9 @@
 use protocol::nfs4::{FreeStateidArgs, Status};
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::names;
-use crate::nfs4::state::owners::OwnerKind;
-use crate::nfs4::state::stateids::{Kind, Standing};
+use crate::state::names;
+use crate::state::owners::OwnerKind;
+use crate::state::stateids::{Kind, Standing};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

@@ -10,13 +10,13 @@ use protocol::nfs4::{
 };
 use vfs::{AccessMask, Attributes, Freshness, HolderId, Lease, LeaseKind, Recall};
 
+use crate::callback;
 use crate::front::Object;
-use crate::nfs4::callback::{self, Said};
 use crate::nfs4::compound::{Compound, File};
-use crate::nfs4::state::Tables;
-use crate::nfs4::state::grace::Claim;
-use crate::nfs4::state::stateids::{FileKey, Kind, Standing};
 use crate::nfs4::{convert, kind};
+use crate::state::grace::Claim;
+use crate::state::stateids::{FileKey, Kind, Standing};
+use crate::state::{Tables, Word};
 
 const NONE: GetDirDelegationOk = GetDirDelegationOk::Unavail { will_signal_deleg_avail: false };
 /// A caller with either of these rights may use the names of a directory.
@@ -72,7 +72,7 @@ pub(in crate::nfs4) async fn answer(
 /// The client, if it can be called back.
 fn reachable(compound: &Compound<'_>) -> Option<(Clientid, HolderId)> {
     let tables = compound.front.state.tables();
-    let client = tables.client_of(compound)?;
+    let client = tables.client_of(compound.holder())?;
     let up = compound.front.state.callbacks.is_up(&tables, client);
     up.then_some((client.id, client.holder))
 }
@@ -96,8 +96,8 @@ fn enter(
 ) -> Option<(Stateid, Option<Recall>)> {
     let mut tables = compound.front.state.tables();
     let (standing, recall) = match tables.early.take(object.export.id, lease.id) {
-        Some(Said::Revoked) => return None,
-        Some(Said::Recall(recall)) => (Standing::Recalled, Some(recall)),
+        Some(Word::Revoked) => return None,
+        Some(Word::Recall(recall)) => (Standing::Recalled, Some(recall)),
         None => (Standing::Good, None),
     };
     // The client may have been removed meanwhile.

@@ -11,13 +11,13 @@ use vfs::{Lock, LockKind, LockRequest, Locked, OpenId, Share};
 use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
-use crate::nfs4::state::grace::Claim;
-use crate::nfs4::state::holds;
-use crate::nfs4::state::names;
-use crate::nfs4::state::owners::{OwnerKind, OwnerName};
-use crate::nfs4::state::sequenced::{Answer, sequenced};
-use crate::nfs4::state::stateids::{HeldState, Kind, StateKey};
-use crate::nfs4::state::{Below, Scarce, Tables};
+use crate::nfs4::sequenced::{self, sequenced};
+use crate::state::grace::Claim;
+use crate::state::holds;
+use crate::state::names;
+use crate::state::owners::{OwnerKind, OwnerName};
+use crate::state::stateids::{HeldState, Kind, StateKey};
+use crate::state::{Below, Scarce, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -117,7 +117,7 @@ async fn first(
     }
     let result = lock(compound, args, &by).await;
     let status = result.as_ref().map(|_| ()).map_err(protocol::nfs4::Failure::status);
-    let answer = Answer::to(compound, ResOp::Lock(result.clone()));
+    let answer = sequenced::answer(compound, ResOp::Lock(result.clone()));
     front.state.tables().owners.finish(&name, lock_seqid, status, answer);
     result
 }

@@ -5,9 +5,9 @@ use vfs::Lock;
 
 use super::lock::{check_range, lock_kind};
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::names;
-use crate::nfs4::state::owners::OwnerKind;
 use crate::nfs4::{convert, kind};
+use crate::state::names;
+use crate::state::owners::OwnerKind;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LocktArgs) -> Result<(), LockFailure> {
     compound.file()?;

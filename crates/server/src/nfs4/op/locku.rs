@@ -5,10 +5,10 @@ use protocol::nfs4::{LockOk, LockuArgs, ResOp, Status, op};
 use super::lock::check_range;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
-use crate::nfs4::state::names;
-use crate::nfs4::state::owners::OwnerKind;
-use crate::nfs4::state::sequenced::sequenced;
-use crate::nfs4::state::stateids::Kind;
+use crate::nfs4::sequenced::sequenced;
+use crate::state::names;
+use crate::state::owners::OwnerKind;
+use crate::state::stateids::Kind;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LockuArgs) -> Result<LockOk, Status> {
     compound.file()?;

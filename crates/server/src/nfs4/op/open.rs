@@ -14,12 +14,12 @@ use vfs::{AccessMask, Handle, Name, OpenRequest, Opened, Share};
 
 use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
-use crate::nfs4::state::grace::Claim;
-use crate::nfs4::state::owners::{OwnerKind, OwnerName, Turn};
-use crate::nfs4::state::sequenced::{self, Answer};
-use crate::nfs4::state::stateids::{FileKey, Kind};
-use crate::nfs4::state::{Scarce, Tables, names};
+use crate::nfs4::sequenced;
 use crate::nfs4::{convert, kind};
+use crate::state::grace::Claim;
+use crate::state::owners::{OwnerKind, OwnerName, Turn};
+use crate::state::stateids::{FileKey, Kind};
+use crate::state::{Scarce, Tables, names};
 use creation::Creation;
 pub(super) use share::shares_of;
 
@@ -28,7 +28,7 @@ const ATTEMPTS_MAX: u32 = 4;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs) -> Result<OpenOk, Status> {
     if compound.minor > 0 {
-        let client = compound.front.state.tables().client_of(compound).map(|client| client.id);
+        let client = compound.front.state.tables().client_of(compound.holder()).map(|client| client.id);
         let name = args.owner.owner.clone().into_bytes();
         let owner = OwnerName { client: client.ok_or(Status::BadSession)?, kind: OwnerKind::Open, name };
         return open(compound, &args, &owner, true).await;
@@ -51,7 +51,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs)
     }
     let confirmed = front.state.tables().owners.is_confirmed(&owner);
     let result = open(compound, &args, &owner, confirmed).await;
-    let answer = Answer::to(compound, ResOp::Open(result.clone()));
+    let answer = sequenced::answer(compound, ResOp::Open(result.clone()));
     let status = result.as_ref().map(|_| ()).map_err(|status| *status);
     front.state.tables().owners.finish(&owner, args.seqid, status, answer);
     result

@@ -3,9 +3,9 @@
 use protocol::nfs4::{OpenConfirmArgs, OpenStateidOk, ResOp, Status, op};
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::owners::{OwnerKind, OwnerName};
-use crate::nfs4::state::sequenced::sequenced;
-use crate::nfs4::state::stateids::Kind;
+use crate::nfs4::sequenced::sequenced;
+use crate::state::owners::{OwnerKind, OwnerName};
+use crate::state::stateids::Kind;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

@@ -5,9 +5,9 @@ use protocol::nfs4::{OpenDowngradeArgs, OpenStateidOk, ResOp, Status, op};
 use super::open::shares_of;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
-use crate::nfs4::state::owners::OwnerKind;
-use crate::nfs4::state::sequenced::sequenced;
-use crate::nfs4::state::stateids::Kind;
+use crate::nfs4::sequenced::sequenced;
+use crate::state::owners::OwnerKind;
+use crate::state::stateids::Kind;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

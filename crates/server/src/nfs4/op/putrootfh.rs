@@ -2,7 +2,7 @@
 
 use protocol::nfs4::Status;
 
-use crate::nfs4::Pseudo;
+use crate::exports::pseudo::Pseudo;
 use crate::nfs4::compound::Compound;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, (): ()) -> Result<(), Status> {

@@ -3,8 +3,8 @@
 use protocol::nfs4::{ReadArgs, ReadOk, Status};
 use vfs::Share;
 
+use crate::bulk::bulk;
 use crate::front::Object;
-use crate::nfs3::bulk;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::{TRANSFER_MAX_BYTES, kind};
 

@@ -4,8 +4,8 @@ use protocol::nfs4::{ReadPlusArgs, ReadPlusContent, ReadPlusOk, Status};
 use vfs::{Extent, Share, StateidBasis};
 use xdr::List;
 
+use crate::bulk::bulk;
 use crate::front::Object;
-use crate::nfs3::bulk;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::{TRANSFER_MAX_BYTES, kind};
 

@@ -15,7 +15,7 @@ pub(in crate::nfs4) async fn answer(
     let state = &compound.front.state;
     let (id, name) = {
         let tables = state.tables();
-        let client = tables.client_of(compound).ok_or(Status::BadSession)?;
+        let client = tables.client_of(compound.holder()).ok_or(Status::BadSession)?;
         if client.reclaim_complete {
             return Err(Status::CompleteAlready);
         }

@@ -3,9 +3,9 @@
 use protocol::nfs4::{ReleaseLockownerArgs, Status};
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::names;
-use crate::nfs4::state::owners::{OwnerKind, OwnerName};
-use crate::nfs4::state::stateids::Kind;
+use crate::state::names;
+use crate::state::owners::{OwnerKind, OwnerName};
+use crate::state::stateids::Kind;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

@@ -4,7 +4,7 @@ use protocol::nfs4::{RenewArgs, Status};
 use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::stateids::Kind;
+use crate::state::stateids::Kind;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: RenewArgs) -> Result<(), Status> {
     let state = &compound.front.state;

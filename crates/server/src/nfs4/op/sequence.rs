@@ -11,10 +11,10 @@ use siphasher::sip::SipHasher24;
 use tokio::time::Instant;
 use xdr::{Decode, Encode, Encoder};
 
-use crate::nfs4::callback::Channel;
+use crate::callback::Channel;
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::sessions::{Arriving, Begun, Digest};
-use crate::nfs4::state::{Slot, Tables};
+use crate::state::sessions::{Arriving, Begun, Digest};
+use crate::state::{Slot, Tables};
 
 /// Bytes of a request that the digest covers.
 const DIGEST_BYTES: usize = 1024;

@@ -20,7 +20,7 @@ pub(in crate::nfs4) async fn answer(
         let stateid = compound.stateid(args.stateid)?;
         compound.io_basis(&mut object, stateid, Share::WRITE).await?;
     } else {
-        compound.front.state.may_change_attributes(compound, &object)?;
+        compound.front.state.may_change_attributes(compound.holder(), &object)?;
     }
     let mut attrsset = Bitmap::EMPTY;
     if !setting.is_plain() {

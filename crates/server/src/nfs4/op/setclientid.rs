@@ -4,14 +4,14 @@ use protocol::nfs4::{SetclientidArgs, SetclientidFailure, SetclientidOk, Status}
 use tokio::time::Instant;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::clients::{CallbackAddress, Setclientid};
-use crate::nfs4::state::{Scarce, State, Tables};
+use crate::state::clients::{CallbackAddress, Setclientid};
+use crate::state::{Scarce, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: SetclientidArgs,
 ) -> Result<SetclientidOk, SetclientidFailure> {
-    State::start(compound.front);
+    compound.front.start_tasks();
     let request = Setclientid {
         ownerid: args.client.ownerid.into_bytes(),
         verifier: args.client.verifier,

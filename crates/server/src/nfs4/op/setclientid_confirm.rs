@@ -3,9 +3,9 @@
 use protocol::nfs4::{SetclientidConfirmArgs, Status};
 use tokio::time::Instant;
 
-use crate::nfs4::callback;
+use crate::callback;
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::{Scarce, Tables};
+use crate::state::{Scarce, Tables};
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

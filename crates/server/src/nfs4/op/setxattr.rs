@@ -13,7 +13,7 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<XattrChangedOk, Status> {
     compound.extended()?;
     let object = compound.writable()?;
-    compound.front.state.may_change_attributes(compound, &object)?;
+    compound.front.state.may_change_attributes(compound.holder(), &object)?;
     let Object { export, handle, caller } = object;
     let name = XattrName::new(&args.key).map_err(convert::error)?;
     if args.value.len() > XATTR_SIZE_MAX {

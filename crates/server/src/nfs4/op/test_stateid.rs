@@ -4,7 +4,7 @@ use protocol::nfs4::{Outcome, Status, TestStateidArgs, TestStateidOk};
 use xdr::List;
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::{State, Tables};
+use crate::state::Tables;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -12,7 +12,7 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<TestStateidOk, Status> {
     let tables = compound.front.state.tables();
     let Tables { stateids, clients, .. } = &*tables;
-    let requester = State::requester(compound, &tables);
+    let requester = compound.requester(&tables);
     let test = |stateid| {
         let found = stateids.find(stateid, requester, |number| clients.lives(number));
         Outcome::from(found.map(|_| ()))

@@ -10,7 +10,7 @@ use protocol::nfs4::{
 use vfs::{LeaseKind, Want};
 
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::owners::OwnerName;
+use crate::state::owners::OwnerName;
 
 /// A delegation that was granted.
 #[derive(Clone, Copy, Debug)]

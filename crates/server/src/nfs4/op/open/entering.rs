@@ -4,12 +4,12 @@ use protocol::nfs4::{Stateid, Status};
 use vfs::{Lease, LeaseKind, OpenId, OpenRequest, Opened, Principal, Recall};
 
 use super::delegation::Granted;
+use crate::callback;
 use crate::front::Object;
-use crate::nfs4::callback::{self, Said};
 use crate::nfs4::compound::Compound;
-use crate::nfs4::state::Tables;
-use crate::nfs4::state::owners::OwnerName;
-use crate::nfs4::state::stateids::{FileKey, Kind, Standing};
+use crate::state::owners::OwnerName;
+use crate::state::stateids::{FileKey, Kind, Standing};
+use crate::state::{Tables, Word};
 
 /// The result of entering.
 #[derive(Debug)]
@@ -96,8 +96,8 @@ fn grant(
     entered: &mut Entered,
 ) {
     let standing = match tables.early.take(file.export, lease.id) {
-        Some(Said::Revoked) => return,
-        Some(Said::Recall(recall)) => {
+        Some(Word::Revoked) => return,
+        Some(Word::Recall(recall)) => {
             entered.recall = Some(recall);
             Standing::Recalled
         }

@@ -13,7 +13,7 @@ use xdr::{Decode, Encode, Encoder, List};
 use super::Unreachable;
 use super::slots::{BackSlots, Next, Taken};
 use crate::front::Front;
-use crate::nfs4::state::sessions::CallbackTerms;
+use crate::state::sessions::CallbackTerms;
 
 /// How long to wait on one connection before trying the next.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);

@@ -2,12 +2,11 @@
 //! go over the backchannels of sessions ([`session`], [`slots`]) and, in minor version 0, over connections
 //! that the server opens ([`minor0`]).
 //!
-//! One task for each export receives the callbacks of its file system. The file system decides whether and
-//! when a lease is revoked.
+//! [`crate::recalls`] receives the callbacks of the file systems. The file system decides whether and when a
+//! lease is revoked.
 
-mod early;
 mod minor0;
-mod serve;
+pub(crate) mod serve;
 mod session;
 mod slots;
 
@@ -21,18 +20,17 @@ use protocol::nfs4::{Clientid, Results, Sessionid};
 use rpc::Connection;
 use tokio::time::Instant;
 
-use super::state::Tables;
-use super::state::clients::{Client, Way};
-use super::state::sessions::Bond;
 use crate::front::Front;
+use crate::state::Tables;
+use crate::state::clients::{Client, Way};
+use crate::state::sessions::Bond;
 
 #[cfg(any(test, feature = "fuzzing"))]
 pub(crate) mod fuzzing {
     pub use super::slots::fuzzing::backchannel;
 }
 
-pub(crate) use early::Early;
-pub(crate) use serve::{Said, recall_soon, start};
+pub(crate) use serve::recall_soon;
 
 /// A connection, as sessions need to know it. It does not keep the connection open.
 #[derive(Clone, Debug)]

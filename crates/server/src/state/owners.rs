@@ -267,8 +267,8 @@ mod tests {
     #[test]
     fn the_last_close_may_come_again() {
         let (mut owners, name, now) = (Owners::default(), owner(OwnerKind::Open), Instant::now());
-        let ids = crate::nfs4::state::ids::IdKey::of(1, 2);
-        let mut stateids = crate::nfs4::state::stateids::Stateids::new((1, ids));
+        let ids = crate::state::ids::IdKey::of(1, 2);
+        let mut stateids = crate::state::stateids::Stateids::new((1, ids));
         let file = super::super::stateids::FileKey {
             export: crate::exports::ExportId(1),
             handle: vfs::Handle::new(b"f").unwrap(),

@@ -41,7 +41,6 @@ use tokio::sync::Notify;
 use protocol::nfs2;
 use rpc::Call;
 
-use super::State;
 use crate::front::Front;
 
 /// See the module.
@@ -90,7 +89,7 @@ impl Front {
             return true;
         }
         // If no v4 client arrives, this starts the task that ends grace.
-        State::start(self);
+        self.start_tasks();
         let cannot_be_told = call.resent || call.header.version == nfs2::VERSION;
         let Stateless { patience, longest, .. } = self.state.stateless;
         let comes_again_soon = call.connection.is_none();

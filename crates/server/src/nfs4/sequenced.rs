@@ -1,64 +1,17 @@
 //! Minor version 0: runs the requests of an owner one after the other, and each only once.
 
-use std::collections::HashMap;
-use std::sync::Arc;
-
-use parking_lot::Mutex;
 use protocol::nfs4::{Failure, Op, ResOp, Stateid, Status};
-use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 
-use super::Tables;
-use super::clients::Principal;
-use super::owners::{OwnerKind, OwnerName, Turn};
-use super::stateids::Kind;
-use crate::nfs4::compound::{Compound, Current};
+use super::compound::Compound;
+use crate::state::Tables;
+use crate::state::owners::{OwnerKind, OwnerName, Turn};
+use crate::state::stateids::Kind;
+use crate::state::turns::Answer;
 
-/// The last answer to an owner.
-#[derive(Clone, Debug)]
-pub(crate) struct Answer {
-    pub(crate) result: ResOp,
-    /// The current filehandle after it.
-    pub(crate) current: Option<Current>,
-    /// The user that received it.
-    pub(crate) to: Principal,
-}
-
-impl Answer {
-    /// An answer to the compound's user.
-    pub(crate) fn to(compound: &Compound<'_>, result: ResOp) -> Answer {
-        Answer { result, current: compound.current.clone(), to: compound.principal() }
-    }
-}
-
-/// The owners that have a request running.
-#[derive(Debug, Default)]
-pub(crate) struct Turns(Mutex<HashMap<OwnerName, Arc<tokio::sync::Mutex<()>>>>);
-
-/// An owner's turn, held until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Taken<'t> {
-    turns: &'t Turns,
-    name: OwnerName,
-    guard: Option<OwnedMutexGuard<()>>,
-}
-
-impl Turns {
-    /// Waits until no other request of the owner is running.
-    pub(crate) async fn take(&self, name: &OwnerName) -> Taken<'_> {
-        let turn = self.0.lock().entry(name.clone()).or_default().clone();
-        Taken { turns: self, name: name.clone(), guard: Some(turn.lock_owned().await) }
-    }
-}
-
-impl Drop for Taken<'_> {
-    fn drop(&mut self) {
-        self.guard = None;
-        let mut turns = self.turns.0.lock();
-        if turns.get(&self.name).is_some_and(|turn| Arc::strong_count(turn) == 1) {
-            turns.remove(&self.name);
-        }
-    }
+/// An answer to the compound's user.
+pub(super) fn answer(compound: &Compound<'_>, result: ResOp) -> Answer {
+    Answer { result, current: compound.current.clone(), to: compound.principal() }
 }
 
 /// Executes a request of an owner that has made one before, or replays the last answer. In minor versions
@@ -85,7 +38,7 @@ where
     enter(compound, &name);
     let result = run(compound).await;
     let status = result.as_ref().map(|_| ()).map_err(Failure::status);
-    let answer = Answer::to(compound, wrap(result.clone()));
+    let answer = answer(compound, wrap(result.clone()));
     front.state.tables().owners.finish(&name, seqid, status, answer);
     result
 }

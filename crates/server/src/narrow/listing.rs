@@ -1,6 +1,6 @@
-//! READDIR (RFC 1094, section 2.2.17).
+//! Listings of directories (RFC 1094, section 2.2.17).
 
-use protocol::nfs2::{Entry as WireEntry, Filename, ReaddirArgs, ReaddirOk};
+use protocol::nfs2::{Entry as WireEntry, Filename, ReaddirOk};
 use vfs::{Entry, ReadDir, Status};
 use xdr::{LinkedList, padding};
 
@@ -10,10 +10,6 @@ use crate::front::{Object, Request};
 
 /// End of list and eof.
 const FRAME_BYTES: u32 = 4 + 4 + 4;
-
-pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Result<ReaddirOk> {
-    list(request, request.object(&args.dir)?, args.cookie, args.count).await
-}
 
 /// Lists a part of a directory: the entries after `from`, in at most `count` bytes.
 pub(crate) async fn list(

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher;
 use vfs::Timestamp;
 
-use crate::exports::{Export, Exports};
+use super::{Export, Exports};
 
 /// A node of a [`Pseudo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

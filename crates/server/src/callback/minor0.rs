@@ -14,7 +14,7 @@ use xdr::{Decode, Encode, Encoder, List, Message};
 
 use super::Unreachable;
 use crate::front::Front;
-use crate::nfs4::state::clients;
+use crate::state::clients;
 
 /// How long a client may take to answer CB_NULL.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);

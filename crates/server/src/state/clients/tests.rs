@@ -3,7 +3,7 @@
 use super::exchange_id::Exchanged;
 use super::setclientid::Confirmed;
 use super::*;
-use crate::nfs4::state::records::Before;
+use crate::state::records::Before;
 use protocol::nfs4::Netaddr;
 
 const LEASE: Duration = Duration::from_secs(90);

@@ -3,10 +3,9 @@
 use protocol::nfs4::{Stateid, Status};
 use vfs::{HolderId, LeaseKind, Principal, Share, StateidBasis};
 
-use super::State;
-use super::stateids::{FileKey, HeldState, Kind, Stateids};
+use super::compound::Compound;
 use crate::front::Object;
-use crate::nfs4::compound::Compound;
+use crate::state::stateids::{FileKey, HeldState, Kind, Stateids};
 
 /// The basis of an I/O operation.
 #[derive(Clone, Copy, Debug)]
@@ -20,21 +19,20 @@ pub(crate) struct IoBasis {
     pub(crate) is_stranger: bool,
 }
 
-impl State {
+impl Compound<'_> {
     /// Resolves the state id of READ, WRITE and similar operations. The state must be of this object and
     /// allow `share`. In minor version 0 this renews the lease of the state's client.
     ///
     /// # Errors
     /// `BadStateid`, `OldStateid`, `StaleStateid`, `Expired`, `DelegRevoked`; `OpenMode`; `Grace` without a
     /// state.
-    pub(crate) fn io_basis(
+    pub(super) fn resolve_basis(
         &self,
-        compound: &Compound<'_>,
         object: &Object,
         stateid: Stateid,
         share: Share,
     ) -> Result<IoBasis, Status> {
-        let mut tables = self.tables();
+        let mut tables = self.front.state.tables();
         if stateid == Stateid::ANONYMOUS || stateid == Stateid::BYPASS {
             // State that another client may reclaim could deny the operation. A READ that bypasses locks
             // bypasses this too.
@@ -42,20 +40,16 @@ impl State {
             if tables.grace.is_on() && !bypasses {
                 return Err(Status::Grace);
             }
-            return Ok(IoBasis {
-                by: StateidBasis::Anonymous,
-                holder: compound.holder(),
-                is_stranger: false,
-            });
+            return Ok(IoBasis { by: StateidBasis::Anonymous, holder: self.holder(), is_stranger: false });
         }
-        let held = compound.state(&tables, stateid)?;
+        let held = self.state(&tables, stateid)?;
         if held.file != (FileKey { export: object.export.id, handle: object.handle }) {
             return Err(Status::BadStateid);
         }
         let (by, opener) = by(&tables.stateids, held, share)?;
         let is_stranger = *opener != object.caller.principal;
         let io_basis = IoBasis { by, holder: Some(held.holder), is_stranger };
-        if compound.minor == 0 {
+        if self.minor == 0 {
             let client = held.client;
             tables.clients.renew(client, tokio::time::Instant::now());
         }

@@ -2,16 +2,23 @@
 
 use protocol::nfs4::{Clientid, Stateid, Status};
 
-use super::clients::{Client, Generation};
-use super::stateids::{FileKey, HeldState, Kind};
-use super::{State, Tables};
-use crate::nfs4::compound::{Compound, File};
+use super::compound::{Compound, File};
+use crate::state::Tables;
+use crate::state::clients::{Client, Generation};
+use crate::state::stateids::{FileKey, HeldState, Kind, Requester};
 
 impl Compound<'_> {
+    /// The client that asks about a state id.
+    pub(crate) fn requester(&self, tables: &Tables) -> Requester {
+        let client =
+            if self.minor == 0 { None } else { tables.client_of(self.holder()).map(|client| client.id) };
+        Requester { minor: self.minor, client }
+    }
+
     /// The client of minor version 0 with this id, if the peer may name it.
     ///
     /// # Errors
-    /// Those of [`super::clients::Clients::of_minor0`].
+    /// Those of [`crate::state::clients::Clients::of_minor0`].
     pub(crate) fn minor0_client<'t>(&self, tables: &'t Tables, id: Clientid) -> Result<&'t Client, Status> {
         let client = tables.clients.of_minor0(id)?;
         if self.may_name(client) { Ok(client) } else { Err(Status::StaleClientid) }
@@ -20,24 +27,24 @@ impl Compound<'_> {
     /// The state that a state id names, revoked or not, if the peer may name it.
     ///
     /// # Errors
-    /// Those of [`super::stateids::Stateids::find_any`].
+    /// Those of [`crate::state::stateids::Stateids::find_any`].
     pub(crate) fn any_state<'t>(
         &self,
         tables: &'t Tables,
         stateid: Stateid,
     ) -> Result<&'t HeldState, Status> {
         let lives = |number| tables.clients.lives(number);
-        let held = tables.stateids.find_any(stateid, State::requester(self, tables), lives)?;
+        let held = tables.stateids.find_any(stateid, self.requester(tables), lives)?;
         self.is_ours(tables, held.client).map(|()| held)
     }
 
     /// As [`Compound::any_state`], but not revoked.
     ///
     /// # Errors
-    /// Those of [`super::stateids::Stateids::find`].
+    /// Those of [`crate::state::stateids::Stateids::find`].
     pub(crate) fn state<'t>(&self, tables: &'t Tables, stateid: Stateid) -> Result<&'t HeldState, Status> {
         let lives = |number| tables.clients.lives(number);
-        let held = tables.stateids.find(stateid, State::requester(self, tables), lives)?;
+        let held = tables.stateids.find(stateid, self.requester(tables), lives)?;
         self.is_ours(tables, held.client).map(|()| held)
     }
 
@@ -64,8 +71,8 @@ impl Compound<'_> {
     /// The open that a state id names, confirmed or not.
     ///
     /// # Errors
-    /// Those of [`super::stateids::Stateids::find`]; `BadStateid` if the state is no open, or of another
-    /// file.
+    /// Those of [`crate::state::stateids::Stateids::find`]; `BadStateid` if the state is no open, or of
+    /// another file.
     pub(crate) fn open_by(&self, stateid: Stateid) -> Result<HeldState, Status> {
         self.held_by(stateid, |kind| matches!(kind, Kind::Open { .. }))
     }

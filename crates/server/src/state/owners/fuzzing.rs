@@ -11,8 +11,8 @@ use vfs::{Handle, HolderId, LeaseId, LeaseKind, Principal};
 
 use super::*;
 use crate::exports::ExportId;
-use crate::nfs4::state::ids::IdKey;
-use crate::nfs4::state::stateids::{FileKey, Kind, Standing, Stateids};
+use crate::state::ids::IdKey;
+use crate::state::stateids::{FileKey, Kind, Standing, Stateids};
 
 const LEASE: Duration = Duration::from_secs(90);
 /// Fewer than there are names.

@@ -1,31 +1,31 @@
 //! The state of version 4 clients: their identity, the state they hold, and the routes for callbacks.
 //!
 //! [`clients`], [`sessions`], [`stateids`], [`owners`] and [`grace`] are pure tables. They share one lock
-//! that is never held across an `await`. The operations of [`super::op`] update the tables and the file
+//! that is never held across an `await`. The operations of `nfs4::op` update the tables and the file
 //! systems together.
 //!
 //! [`records`] is the part that survives a restart. [`stateless`] delays requests of v2 and v3, which have
 //! no state of their own, during grace. [`release`] gives back what removed clients held. [`capacity`]
 //! decides whose state goes when a limit is reached.
 
-mod capacity;
+pub(crate) mod capacity;
 pub(crate) mod clients;
 mod closed;
+pub(crate) mod current;
+mod early;
 pub(crate) mod grace;
 mod ids;
-mod io_basis;
 pub(crate) mod maker;
-mod named;
 pub(crate) mod names;
 pub(crate) mod owners;
 mod peers;
 mod records;
 mod release;
-pub(crate) mod sequenced;
 pub(crate) mod sessions;
 mod slot;
 pub(crate) mod stateids;
 mod stateless;
+pub(crate) mod turns;
 
 use std::io;
 use std::path::PathBuf;
@@ -38,20 +38,20 @@ use protocol::nfs4::{Clientid, Limited, Status};
 use tokio::time::Instant;
 use vfs::{HolderId, LeaseKind, Share};
 
-use super::callback::{self, Channel, Early};
-use super::compound::Compound;
+use crate::callback::{self, Channel};
 use crate::front::{Front, Object};
 use clients::{Client, ClientName, Clients};
 use closed::Closed;
+use early::Early;
 use grace::{Claim, Grace};
 use ids::IdKey;
 use owners::Owners;
 use peers::Peers;
 use records::{Before, Records, ServerId};
-use sequenced::{Answer, Turns};
 use sessions::Sessions;
-use stateids::{FileKey, Kind, Requester, Stateids};
+use stateids::{FileKey, Kind, Stateids};
 use stateless::Stateless;
+use turns::{Answer, Turns};
 
 pub(crate) use slot::{Slot, retagged};
 
@@ -74,6 +74,7 @@ pub(crate) mod fuzzing {
 
 pub use capacity::Bounds;
 pub(crate) use capacity::{Below, Capacity, Scarce};
+pub(crate) use early::Word;
 pub(crate) use release::holds;
 
 /// The parameters of the v4 client state.
@@ -139,9 +140,9 @@ impl Tables {
         self.stateids.has(client)
     }
 
-    /// The client that sent the compound, found by its session or by its state.
-    pub(crate) fn client_of(&self, compound: &Compound<'_>) -> Option<&Client> {
-        self.clients.holder(compound.holder()?)
+    /// The client for which a compound acts, by the holder that its session or its state has shown.
+    pub(crate) fn client_of(&self, holder: Option<HolderId>) -> Option<&Client> {
+        self.clients.holder(holder?)
     }
 }
 
@@ -231,14 +232,14 @@ impl State {
     /// `Grace`.
     pub(crate) fn may_change_attributes(
         &self,
-        compound: &Compound<'_>,
+        holder: Option<HolderId>,
         object: &Object,
     ) -> Result<(), Status> {
         let tables = self.tables();
         if !tables.grace.is_on() {
             return Ok(());
         }
-        let client = tables.client_of(compound).map(|client| client.id);
+        let client = tables.client_of(holder).map(|client| client.id);
         let file = FileKey { export: object.export.id, handle: object.handle };
         let is_writer = tables.stateids.of_file(&file).any(|held| {
             Some(held.client) == client
@@ -271,13 +272,13 @@ impl State {
         Limited::new(text.into_bytes()).unwrap_or_default()
     }
 
-    /// Starts the background tasks when the first client appears: callbacks, and the expiry of leases and
-    /// of grace.
-    pub(crate) fn start(front: &Arc<Front>) {
-        if !front.state.started.swap(true, Ordering::Relaxed) {
-            tokio::spawn(release::keep_house(Arc::downgrade(front), front.state.lease));
-            callback::start(front);
+    /// Starts the expiry of leases and of grace. False if it runs already.
+    pub(crate) fn start(front: &Arc<Front>) -> bool {
+        if front.state.started.swap(true, Ordering::Relaxed) {
+            return false;
         }
+        tokio::spawn(release::keep_house(Arc::downgrade(front), front.state.lease));
+        true
     }
 
     /// May the client take or reclaim an open or a lock? If so, the client is in the durable record from
@@ -348,12 +349,5 @@ impl State {
             tables.clients.end_grace();
             self.stateless.grace_is_over();
         }
-    }
-
-    /// The client that asks about a state id.
-    pub(crate) fn requester(compound: &Compound<'_>, tables: &Tables) -> Requester {
-        let client =
-            if compound.minor == 0 { None } else { tables.client_of(compound).map(|client| client.id) };
-        Requester { minor: compound.minor, client }
     }
 }

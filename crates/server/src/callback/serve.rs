@@ -1,6 +1,6 @@
-//! Handles the callbacks of file systems.
+//! Passes the callbacks of file systems on to version 4 clients.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::nfs4::callback::{
@@ -9,17 +9,15 @@ use protocol::nfs4::callback::{
 };
 use protocol::nfs4::{Attr, Bitmap, Clientid, Fattr, Nfstime, Stateid, Status};
 use tokio::time::{Instant, sleep};
-use vfs::{Callback, Callbacks, DelayedAttributes, Handle, HolderId, LeaseId, Owner, Query, Recall, Times};
+use vfs::{DelayedAttributes, Handle, HolderId, LeaseId, Owner, Query, Recall, Times, Timestamp};
 
-use super::early::Word;
 use super::{Unreachable, call};
 use crate::exports::ExportId;
 use crate::front::Front;
-use crate::nfs4::convert;
-use crate::nfs4::state::Tables;
-use crate::nfs4::state::clients::{Generation, Way};
-use crate::nfs4::state::names::lock_owner;
-use crate::nfs4::state::stateids::{Kind, Standing, StateKey};
+use crate::state::clients::{Generation, Way};
+use crate::state::names::lock_owner;
+use crate::state::stateids::{Kind, Standing, StateKey};
+use crate::state::{Tables, Word};
 
 /// How long a client may need to see the answer to its OPEN.
 const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
@@ -27,42 +25,6 @@ const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
 const AGAIN: Duration = Duration::from_millis(500);
 /// Deadline of CB_RECALL_ANY and CB_NOTIFY_LOCK, which are hints.
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A callback about a lease from before its OPEN returned.
-pub(crate) type Said = Word;
-
-/// Starts a task for the callbacks of each export.
-pub(crate) fn start(front: &Arc<Front>) {
-    for export in front.exports.iter() {
-        if let Some(callbacks) = export.fs.callbacks() {
-            tokio::spawn(serve(Arc::downgrade(front), export.id, callbacks));
-        }
-    }
-}
-
-/// Each callback has its own task, so that a client that does not answer delays no other client. Their
-/// causes bound the number of tasks: one recall for each granted lease, one CB_GETATTR for each waiting
-/// request, one notice for each awaited lock. They wait for the slots of their own client.
-async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
-    while let Some(callback) = callbacks.recv().await {
-        let Some(front) = front.upgrade() else { return };
-        if let Callback::Revoked { id, .. } = callback {
-            revoked(&front, export, id);
-            continue;
-        }
-        tokio::spawn(async move {
-            match callback {
-                Callback::Recall(of) => recall(&front, export, of).await,
-                Callback::Getattr(query) => getattr(&front, export, query).await,
-                Callback::RecallAny { holder, keep } => recall_any(&front, holder, keep).await,
-                Callback::NotifyLock { holder, owner, handle } => {
-                    notify_lock(&front, export, holder, owner, handle).await;
-                }
-                Callback::Revoked { .. } => {}
-            }
-        });
-    }
-}
 
 /// A delegation, as its callbacks name it.
 struct Delegated {
@@ -80,14 +42,8 @@ fn delegated(tables: &Tables, export: ExportId, lease: LeaseId) -> Option<Delega
 
 /// A delegation was revoked, and its client must learn it. In minor version 0 its state id is invalid from
 /// now on.
-fn revoked(front: &Arc<Front>, export: ExportId, lease: LeaseId) {
-    let mut tables = front.state.tables();
-    let nqnfs = front.nqnfs.leases.lock().revoked(export, lease);
-    if let Some(out) = nqnfs {
-        // The lease is lost in any case, but the client should learn it as soon as possible.
-        return crate::nqnfs::evict::lost(front, export, out);
-    }
-    let Some(of) = delegated(&tables, export, lease) else {
+pub(crate) fn revoked(tables: &mut Tables, export: ExportId, lease: LeaseId) {
+    let Some(of) = delegated(tables, export, lease) else {
         return tables.early.keep(export, lease, Word::Revoked);
     };
     tracing::warn!(client = format_args!("{:016x}", of.client), "delegation revoked");
@@ -108,14 +64,8 @@ pub(crate) fn recall_soon(front: &Arc<Front>, export: ExportId, of: Recall) {
     });
 }
 
-async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
-    let nqnfs = {
-        let _tables = front.state.tables();
-        front.nqnfs.leases.lock().get(export, of.id)
-    };
-    if let Some(out) = nqnfs {
-        return crate::nqnfs::evict::evict(front, export, out, of).await;
-    }
+/// CB_RECALL, repeated until the client has accepted it, the delegation is back or the deadline has passed.
+pub(crate) async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
     let (delegation, fh) = {
         let mut tables = front.state.tables();
         let Some(delegation) = delegated(&tables, export, of.id) else {
@@ -159,7 +109,7 @@ fn is_held(front: &Front, key: StateKey) -> bool {
 /// CB_GETATTR. A client need only report the size and the change attribute. The query may also request the
 /// times, because a client may have changed them without telling the server. The delegated times of RFC
 /// 9754 cannot be set back.
-async fn getattr(front: &Front, export: ExportId, query: Query) {
+pub(crate) async fn getattr(front: &Front, export: ExportId, query: Query) {
     let delegation = delegated(&front.state.tables(), export, query.id);
     let (Some(delegation), Ok(fh)) = (delegation, front.handles.v4(export, &query.handle)) else { return };
     let mut attr_request = Bitmap::of(&[Attr::Change, Attr::Size]);
@@ -185,7 +135,10 @@ async fn getattr(front: &Front, export: ExportId, query: Query) {
 
 /// The times that a client reported, if it reported all of them and all are valid.
 fn times(told: &Fattr) -> Option<Times> {
-    let time = |time: Option<Nfstime>| convert::timestamp(time?).ok();
+    let time = |time: Option<Nfstime>| {
+        let Nfstime { seconds, nseconds } = time?;
+        (nseconds <= 999_999_999).then(|| Timestamp::new(seconds, nseconds))
+    };
     Some(Times {
         atime: time(told.time_access)?,
         mtime: time(told.time_modify)?,
@@ -193,7 +146,8 @@ fn times(told: &Fattr) -> Option<Times> {
     })
 }
 
-async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u32) {
+/// CB_RECALL_ANY, to one client with sessions or to all of them.
+pub(crate) async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u32) {
     let clients: Vec<Clientid> = {
         let tables = front.state.tables();
         let with_sessions = tables.clients.iter().filter(|client| matches!(client.way, Way::Sessions { .. }));
@@ -209,7 +163,14 @@ async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u32) {
     }
 }
 
-async fn notify_lock(front: &Front, export: ExportId, holder: HolderId, owner: Owner, handle: Handle) {
+/// CB_NOTIFY_LOCK.
+pub(crate) async fn notify_lock(
+    front: &Front,
+    export: ExportId,
+    holder: HolderId,
+    owner: Owner,
+    handle: Handle,
+) {
     let client = {
         let tables = front.state.tables();
         let client = tables.clients.holder(holder);
@@ -224,7 +185,6 @@ async fn notify_lock(front: &Front, export: ExportId, holder: HolderId, owner: O
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vfs::Timestamp;
 
     #[test]
     fn times_are_told_all_together_or_not_at_all() {

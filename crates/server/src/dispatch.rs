@@ -1,0 +1,158 @@
+//! The programs and versions that the port serves, and what each of them does with a call.
+
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
+use rpc::Call;
+use rpc::message::{AUTH_TOOWEAK, Refusal};
+use rpc::service::{Answering, Asked, Outcome, Remember};
+
+use crate::front::{Counts, Front, reply};
+
+/// One version of a program, or several that share their procedures.
+pub(crate) struct Entry {
+    program: u32,
+    versions: RangeInclusive<u32>,
+    /// The version is not served in datagrams.
+    needs_connection: bool,
+    /// Counts a call of this procedure.
+    pub(crate) count: fn(&Counts, u32),
+    /// Answers a call.
+    pub(crate) answer: fn(Arc<Front>, Call) -> Answering,
+    /// Answers a peer that no export admits.
+    pub(crate) turn_away: fn(&Front, &Call) -> Outcome,
+    /// An estimate of the memory that the reply takes up, in bytes.
+    pub(crate) reply_bytes: fn(&Asked) -> usize,
+    /// Whether the reply is kept for retransmissions.
+    pub(crate) remember: fn(&Call) -> Remember,
+}
+
+/// All that is served. No two entries have a version of a program in common.
+static ENTRIES: [Entry; 5] = [
+    Entry {
+        program: nfs3::PROGRAM,
+        versions: nfs3::VERSION..=nfs3::VERSION,
+        needs_connection: false,
+        count: Counts::add_nfs3,
+        answer: |front, call| Box::pin(crate::nfs3::answer(front, call)),
+        turn_away: null_alone,
+        reply_bytes: crate::nfs3::reply_bytes,
+        remember: |call| until_heard(crate::nfs3::must_not_repeat(call.header.procedure)),
+    },
+    Entry {
+        program: nfs4::PROGRAM,
+        versions: nfs4::VERSION..=nfs4::VERSION,
+        // v4 needs a transport that keeps order and detects losses (RFC 8881, section 2.9.1).
+        needs_connection: true,
+        // COMPOUND counts its operations.
+        count: |_, _| {},
+        answer: |front, call| Box::pin(crate::nfs4::answer(front, call)),
+        turn_away: null_alone,
+        reply_bytes: crate::nfs4::reply_bytes,
+        remember: |call| until_heard(crate::nfs4::must_not_repeat(call)),
+    },
+    Entry {
+        program: nfs2::PROGRAM,
+        versions: nfs2::VERSION..=nfs2::VERSION,
+        needs_connection: false,
+        count: Counts::add_nfs2,
+        answer: |front, call| Box::pin(crate::nfs2::answer(front, call)),
+        turn_away: null_alone,
+        reply_bytes: |_| nfs2::DATA_MAX as usize,
+        remember: |call| until_heard(crate::nfs2::must_not_repeat(call.header.procedure)),
+    },
+    Entry {
+        program: nqnfs::PROGRAM,
+        versions: nqnfs::VERSION..=nqnfs::VERSION,
+        needs_connection: false,
+        count: Counts::add_nqnfs,
+        answer: |front, call| Box::pin(crate::nqnfs::answer(front, call)),
+        turn_away: null_alone,
+        reply_bytes: crate::nqnfs::reply_bytes,
+        // NQNFS's proof of correctness assumes that the server keeps the reply, whatever the network does.
+        remember: |call| {
+            let twice_is_harm = crate::nqnfs::must_not_repeat(call.header.procedure);
+            if twice_is_harm { Remember::Reply } else { Remember::No }
+        },
+    },
+    Entry {
+        program: mount::v3::PROGRAM,
+        versions: mount::v1::VERSION..=mount::v3::VERSION,
+        needs_connection: false,
+        count: |_, _| {},
+        answer: |front, call| Box::pin(crate::mount::answer(front, call)),
+        turn_away: crate::mount::turn_away,
+        reply_bytes: |_| 0,
+        remember: |_| Remember::No,
+    },
+];
+
+/// The entry of a version of a program, if it is served at all.
+pub(crate) fn find(program: u32, version: u32) -> Option<&'static Entry> {
+    ENTRIES.iter().find(|entry| entry.program == program && entry.versions.contains(&version))
+}
+
+/// The entry that answers this call.
+///
+/// # Errors
+/// With the versions that the client may try instead. A version that is not served over this transport is
+/// not among them.
+pub(crate) fn taking(call: &Call) -> Result<&'static Entry, Refusal> {
+    let (program, version) = (call.header.program, call.header.version);
+    let found = find(program, version).filter(|entry| !entry.needs_connection || call.connection.is_some());
+    found.ok_or_else(|| refusal(program, version))
+}
+
+/// The refusal of a version, with the range of the others.
+fn refusal(program: u32, version: u32) -> Refusal {
+    let of_program = ENTRIES.iter().filter(|entry| entry.program == program);
+    let others = of_program.map(|entry| &entry.versions).filter(|versions| !versions.contains(&version));
+    let range = others.fold(None, |range, versions| {
+        let (low, high) = range.unwrap_or((*versions.start(), *versions.end()));
+        Some((low.min(*versions.start()), high.max(*versions.end())))
+    });
+    match range {
+        Some((low, high)) => Refusal::ProgramMismatch { low, high },
+        None => Refusal::ProgramUnavailable,
+    }
+}
+
+/// A peer that no export admits gets the answer to the null procedure and no other.
+fn null_alone(_front: &Front, call: &Call) -> Outcome {
+    if call.header.procedure == 0 { reply(call, &()) } else { Refusal::Auth(AUTH_TOOWEAK).into() }
+}
+
+fn until_heard(twice_is_harm: bool) -> Remember {
+    if twice_is_harm { Remember::UntilHeard } else { Remember::No }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_version_has_one_entry() {
+        for entry in &ENTRIES {
+            for version in entry.versions.clone() {
+                assert!(std::ptr::eq(find(entry.program, version).unwrap(), entry));
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_names_the_other_versions() {
+        let mismatch = |low, high| Refusal::ProgramMismatch { low, high };
+        for (program, version, refused) in [
+            // Version 4 in a datagram.
+            (nfs4::PROGRAM, nfs4::VERSION, mismatch(2, 3)),
+            (nfs4::PROGRAM, 1, mismatch(2, 4)),
+            (nfs4::PROGRAM, 5, mismatch(2, 4)),
+            (nqnfs::PROGRAM, 2, mismatch(1, 1)),
+            (mount::v3::PROGRAM, 4, mismatch(1, 3)),
+            (100_000, 2, Refusal::ProgramUnavailable),
+        ] {
+            assert_eq!(refusal(program, version), refused);
+        }
+    }
+}

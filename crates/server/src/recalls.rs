@@ -1,0 +1,66 @@
+//! Receives the callbacks of the exports' file systems, and passes each to the protocol of the client that
+//! holds the lease: EVICTED of NQNFS, or a callback of version 4.
+
+use std::sync::{Arc, Weak};
+
+use vfs::{Callback, Callbacks, LeaseId, Recall};
+
+use crate::callback::serve as v4;
+use crate::exports::ExportId;
+use crate::front::Front;
+use crate::nqnfs::evict;
+
+/// Starts a task for the callbacks of each export.
+pub(crate) fn start(front: &Arc<Front>) {
+    for export in front.exports.iter() {
+        if let Some(callbacks) = export.fs.callbacks() {
+            tokio::spawn(serve(Arc::downgrade(front), export.id, callbacks));
+        }
+    }
+}
+
+/// Each callback has its own task, so that a client that does not answer delays no other client. Their
+/// causes bound the number of tasks: one recall for each granted lease, one CB_GETATTR for each waiting
+/// request, one notice for each awaited lock. They wait for the slots of their own client.
+async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
+    while let Some(callback) = callbacks.recv().await {
+        let Some(front) = front.upgrade() else { return };
+        if let Callback::Revoked { id, .. } = callback {
+            revoked(&front, export, id);
+            continue;
+        }
+        tokio::spawn(async move {
+            match callback {
+                Callback::Recall(of) => recall(&front, export, of).await,
+                Callback::Getattr(query) => v4::getattr(&front, export, query).await,
+                Callback::RecallAny { holder, keep } => v4::recall_any(&front, holder, keep).await,
+                Callback::NotifyLock { holder, owner, handle } => {
+                    v4::notify_lock(&front, export, holder, owner, handle).await;
+                }
+                Callback::Revoked { .. } => {}
+            }
+        });
+    }
+}
+
+/// A lease was revoked. The client should learn it as soon as possible.
+fn revoked(front: &Arc<Front>, export: ExportId, lease: LeaseId) {
+    let mut tables = front.state.tables();
+    let out = front.nqnfs.leases.lock().revoked(export, lease);
+    match out {
+        Some(out) => evict::lost(front, export, out),
+        None => v4::revoked(&mut tables, export, lease),
+    }
+}
+
+/// Asks the client to return a lease.
+async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
+    let out = {
+        let _tables = front.state.tables();
+        front.nqnfs.leases.lock().get(export, of.id)
+    };
+    match out {
+        Some(out) => evict::evict(front, export, out, of).await,
+        None => v4::recall(front, export, of).await,
+    }
+}
