@@ -105,8 +105,20 @@ A configuration file:
   clients = [\"10.1.0.0/16\"]";
 
 /// The options of `serve` for one export. A configuration file has a key for each of them.
-const OF_ONE_EXPORT: [&str; 6] =
-    ["export", "asynchronous", "no_crossmnt", "refer", "replicas", "ExportOptions"];
+const OF_ONE_EXPORT: [&str; 12] = [
+    "export",
+    "asynchronous",
+    "no_crossmnt",
+    "refer",
+    "replicas",
+    "ro",
+    "no_root_squash",
+    "all_squash",
+    "anonuid",
+    "anongid",
+    "insecure",
+    "clients",
+];
 
 /// `leasehold serve`
 #[derive(Debug, Args)]

@@ -138,7 +138,8 @@ async fn names_need_the_rights_of_their_directory() {
     }
     let device = Device { major: 1, minor: 3 };
     let set = SetAttributes::default();
-    let null = bench.fs.mknod(&other, &bench.root, &name("null"), FileType::Character, device, &set).await;
+    let open = bench.mkdir(&machine(), &bench.root, "open", 0o777).await;
+    let null = bench.fs.mknod(&other, &open, &name("null"), FileType::Character, device, &set).await;
     assert_eq!(null.unwrap_err().status, Status::Perm, "devices are root's");
 }
 
