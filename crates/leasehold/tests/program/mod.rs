@@ -50,8 +50,12 @@ impl Running {
     }
 
     fn of(mut command: Command, address: &str) -> Running {
+        // A configuration file has keys for the options of exports.
+        let is_configured = command.get_args().any(|argument| argument == "--config");
+        let admitting: &[&str] = if is_configured { &[] } else { &["--insecure", "--no-root-squash"] };
         let mut child = command
-            .args(["--listen", address, "--insecure", "--no-root-squash"])
+            .args(["--listen", address])
+            .args(admitting)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()

@@ -143,7 +143,10 @@ impl PathCall {
             return walk;
         }
         if *outcome == Err(Errno::STALE) {
-            return Some(Walk::begin(walk, self.directories().into_iter().chain(self.file)));
+            // link(2) goes on after a check of rights that failed, so these do not tell of a second walk.
+            let is_check = matches!(self.kind, Kind::Getattr | Kind::Access(_));
+            let told = self.directories().into_iter().chain(self.file).filter(|_| !is_check);
+            return Some(Walk::begin(walk, told));
         }
         let mut walk = walk?;
         match (&self.kind, &self.places[..]) {

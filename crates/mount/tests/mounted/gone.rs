@@ -429,3 +429,23 @@ fn each(options: &[&str], test: impl Fn(&Setting, &str)) {
         }
     }
 }
+
+/// Before link(2) sends its request, it checks the rights on the file, and goes on whatever that says. Over
+/// version 4, `serve` notices no rename by a process of its own machine.
+#[test]
+fn a_link_of_a_file_that_others_have_replaced_is_one_of_the_new_file() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::new("vers=3&actimeo=1");
+    for round in 0..5 {
+        let [made, file, twin] = ["made", "file", "twin"].map(|name| format!("{name}{round}"));
+        fs::write(setting.at(&made), b"old").unwrap();
+        fs::rename(setting.at(&made), setting.at(&file)).unwrap();
+        let other = setting.there("other");
+        fs::write(&other, b"new").unwrap();
+        fs::rename(&other, setting.there(&file)).unwrap();
+        fs::hard_link(setting.at(&file), setting.at(&twin)).unwrap();
+        assert_eq!(fs::read(setting.there(&twin)).unwrap(), b"new", "round {round}");
+    }
+}
