@@ -9,6 +9,7 @@ use crate::callback::serve as v4;
 use crate::exports::ExportId;
 use crate::front::Front;
 use crate::nqnfs::evict;
+use crate::nqnfs::leases::Out;
 
 /// Starts a task for the callbacks of each export.
 pub(crate) fn start(front: &Arc<Front>) {
@@ -53,14 +54,28 @@ fn revoked(front: &Arc<Front>, export: ExportId, lease: LeaseId) {
     }
 }
 
+/// The lease that a recall names, by the protocol of its client.
+enum Recalled {
+    Nqnfs(Out),
+    Delegation(v4::Delegated),
+}
+
 /// Asks the client to return a lease.
 async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
-    let out = {
-        let _tables = front.state.tables();
-        front.nqnfs.leases.lock().get(export, of.id)
-    };
+    match find(front, export, of) {
+        Some(Recalled::Nqnfs(out)) => evict::evict(front, export, out, of).await,
+        Some(Recalled::Delegation(delegation)) => v4::recall(front, export, delegation, of).await,
+        None => {}
+    }
+}
+
+/// Finds the lease. If there is none yet, the recall is kept for the moment when it is entered. This takes
+/// one critical section, so that no lease is entered between the two lookups and misses its recall.
+fn find(front: &Front, export: ExportId, of: Recall) -> Option<Recalled> {
+    let mut tables = front.state.tables();
+    let out = front.nqnfs.leases.lock().get(export, of.id);
     match out {
-        Some(out) => evict::evict(front, export, out, of).await,
-        None => v4::recall(front, export, of).await,
+        Some(out) => Some(Recalled::Nqnfs(out)),
+        None => v4::begin_recall(&mut tables, export, of).map(Recalled::Delegation),
     }
 }

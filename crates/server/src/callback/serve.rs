@@ -27,7 +27,8 @@ const AGAIN: Duration = Duration::from_millis(500);
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A delegation, as its callbacks name it.
-struct Delegated {
+/// A delegation that a callback is about.
+pub(crate) struct Delegated {
     client: Clientid,
     holder: HolderId,
     key: StateKey,
@@ -60,24 +61,30 @@ pub(crate) fn recall_soon(front: &Arc<Front>, export: ExportId, of: Recall) {
     let front = front.clone();
     tokio::spawn(async move {
         sleep(OPEN_ON_ITS_WAY).await;
-        recall(&front, export, of).await;
+        let delegation = begin_recall(&mut front.state.tables(), export, of);
+        if let Some(delegation) = delegation {
+            recall(&front, export, delegation, of).await;
+        }
     });
 }
 
-/// CB_RECALL, repeated until the client has accepted it, the delegation is back or the deadline has passed.
-pub(crate) async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
-    let (delegation, fh) = {
-        let mut tables = front.state.tables();
-        let Some(delegation) = delegated(&tables, export, of.id) else {
-            return tables.early.keep(export, of.id, Word::Recall(of));
-        };
-        tables.stateids.set_standing(delegation.key, Standing::Recalled);
-        (delegation, front.handles.v4(export, &of.handle))
+/// Finds the delegation that is recalled. If there is none yet, the recall is kept for the moment when it is
+/// entered.
+pub(crate) fn begin_recall(tables: &mut Tables, export: ExportId, of: Recall) -> Option<Delegated> {
+    let Some(delegation) = delegated(tables, export, of.id) else {
+        tables.early.keep(export, of.id, Word::Recall(of));
+        return None;
     };
+    tables.stateids.set_standing(delegation.key, Standing::Recalled);
+    Some(delegation)
+}
+
+/// CB_RECALL, repeated until the client has accepted it, the delegation is back or the deadline has passed.
+pub(crate) async fn recall(front: &Arc<Front>, export: ExportId, delegation: Delegated, of: Recall) {
     if front.expire_if_courtesy(delegation.holder).await {
         return;
     }
-    let Ok(fh) = fh else { return };
+    let Ok(fh) = front.handles.v4(export, &of.handle) else { return };
     let args = CbRecallArgs { stateid: delegation.stateid, truncate: false, fh };
     let mut denials = 0;
     while is_held(front, delegation.key) && Instant::now() < of.deadline {
