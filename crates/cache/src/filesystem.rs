@@ -3,6 +3,7 @@
 mod atime;
 mod attributes;
 mod behind;
+pub mod change;
 mod complete;
 mod data;
 mod delegated;

@@ -291,7 +291,7 @@ mod tests {
 
     use super::*;
     use crate::core::Start;
-    use crate::filesystem::modify::Change;
+    use crate::filesystem::change::Change;
     use crate::lease::HeldLease;
     use crate::object::Opening;
     use crate::options::Options;

@@ -18,7 +18,7 @@ use vfs::{
 };
 
 use crate::core::Core;
-use crate::filesystem::modify::{Change, NameChange, nameless};
+use crate::filesystem::change::{Change, NameChange, nameless};
 use crate::filesystem::names::Before;
 use crate::filler::OwnWrite;
 use crate::lease::{Early, HeldLease};

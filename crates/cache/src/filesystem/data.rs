@@ -9,7 +9,7 @@ use vfs::{
     Stability, StateidBasis, Status, Wcc, Written,
 };
 
-use super::modify::Change;
+use super::change::Change;
 use super::names::Before;
 use crate::core::Core;
 use crate::data::{Plan, all_covered};

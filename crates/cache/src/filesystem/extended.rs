@@ -12,7 +12,7 @@ use vfs::{
     XattrHow, XattrName,
 };
 
-use super::modify::Change;
+use super::change::Change;
 use crate::core::Core;
 use crate::filler::OwnWrite;
 use crate::table::Object;

@@ -16,7 +16,7 @@ use vfs::{Caller, Commit, Error, Freshness, Result, SetAttributes, Status, Wcc, 
 use super::file::{Progress, WriteAnswer, WriteInFlight, Writes};
 use super::pending::Pending;
 use crate::core::Core;
-use crate::filesystem::modify::Change;
+use crate::filesystem::change::Change;
 use crate::filler::OwnWrite;
 use crate::object::{ObjectState, Opening};
 use crate::table::Object;
