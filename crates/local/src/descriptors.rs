@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use vfs::{FileType, Handle};
+use vfs::{FileType, Handle, Timestamp};
 
 use crate::attributes::Stat;
 use crate::change_attribute::{ChangeCounter, Forgotten};
@@ -75,6 +75,8 @@ pub(crate) struct OpenFiles {
     pub(crate) guard: Option<Guard>,
     /// A guard was lost.
     pub(crate) guard_lost: bool,
+    /// A guard was released to take another one: the state of the file before, if it could be read.
+    pub(crate) replaced: Option<Option<(Timestamp, u64)>>,
 }
 
 impl Node {

@@ -12,6 +12,10 @@
 //! writes. For a write, the descriptor of a read guard is replaced by one of a write guard. (A range that a
 //! reply has not sent yet keeps a descriptor open; until then there may be no guard.)
 //!
+//! While a guard is replaced, there is none for a moment. If the file has another ctime or size afterwards,
+//! a process has changed it in that moment, and the guard counts as lost. On kernels without fine-grained
+//! timestamps (before Linux 6.13), this misses a second change of the same size within one clock tick.
+//!
 //! Guards need the owner's uid or `CAP_LEASE`, and a file system that supports them.
 
 use std::fs::File;
@@ -20,8 +24,9 @@ use std::sync::Arc;
 
 use rustix::fs::OFlags;
 use rustix::io::Errno;
-use vfs::LeaseKind;
+use vfs::{LeaseKind, Timestamp};
 
+use crate::attributes::Stat;
 use crate::descriptors::{Node, OpenFiles};
 use crate::identity;
 use crate::sys::{self, KernelLease};
@@ -63,15 +68,19 @@ impl Tree {
         if data.guard.as_ref().is_some_and(|guard| guard.kind >= kind) {
             return Guarding::Held;
         }
-        data.unguard();
+        data.begin_replacement(node);
         let Ok(opened) = identity::as_self(|| self.open_to_guard(node, kind)) else {
             return Guarding::Unavailable;
         };
-        match opened {
+        let taken = match opened {
             Ok((file, writable)) => data.take_guard(file, writable, kind),
             Err(Errno::AGAIN | Errno::TXTBSY) => Guarding::InUse,
             Err(_) => Guarding::Unavailable,
+        };
+        if taken == Guarding::Held && data.end_replacement(node) {
+            self.leases.look_again();
         }
+        taken
     }
 
     /// Opens a guarded file for writing. If a process prevents a write guard, the file has no guard
@@ -81,7 +90,7 @@ impl Tree {
         node: &Node,
         data: &mut OpenFiles,
     ) -> Result<Arc<File>, Errno> {
-        data.unguard();
+        data.begin_replacement(node);
         let opened = identity::as_self(|| self.proc.open(&node.path, OFlags::RDWR));
         let opened = opened.unwrap_or(Err(Errno::ACCESS)).map(|file| Arc::new(File::from(file)));
         let held = match &opened {
@@ -91,6 +100,8 @@ impl Tree {
         if !held {
             data.guard_lost = true;
             data.writing = opened.as_ref().ok().cloned();
+        }
+        if !held || data.end_replacement(node) {
             self.leases.look_again();
         }
         opened
@@ -112,9 +123,10 @@ impl Node {
     /// The access that the kernel wants this guard to permit.
     pub(crate) fn wanted(&self) -> Wanted {
         let data = self.data.lock();
-        let Some(guard) = &data.guard else {
-            return if data.guard_lost { Wanted::Write } else { Wanted::Nothing };
-        };
+        if data.guard_lost {
+            return Wanted::Write;
+        }
+        let Some(guard) = &data.guard else { return Wanted::Nothing };
         match sys::lease(guard.file.as_fd()) {
             Ok(kind) if kind == guard.kind => Wanted::Nothing,
             Ok(KernelLease::Read) => Wanted::Read,
@@ -126,16 +138,37 @@ impl Node {
     pub(crate) fn unguard(&self) {
         let mut data = self.data.lock();
         data.unguard();
-        data.guard_lost = false;
+        (data.guard_lost, data.replaced) = (false, None);
     }
 }
 
+/// The state of a file that any change by another process moves.
+fn state_of(node: &Node) -> Option<(Timestamp, u64)> {
+    Stat::of(&node.path).ok().map(|stat| (stat.ctime(), stat.size()))
+}
+
 impl OpenFiles {
+    /// Releases the guard, if there is one, to take another one. Remembers the state that it vouches for,
+    /// until a guard is held again.
+    fn begin_replacement(&mut self, node: &Node) {
+        if self.guard.is_some() {
+            self.replaced = Some(state_of(node));
+        }
+        self.unguard();
+    }
+
+    /// The next guard is held. True if the file has changed in between; then the guard counts as lost.
+    fn end_replacement(&mut self, node: &Node) -> bool {
+        let Some(before) = self.replaced.take() else { return false };
+        let missed = before.is_none() || before != state_of(node);
+        self.guard_lost |= missed;
+        missed
+    }
+
     fn take_guard(&mut self, file: Arc<File>, writable: bool, kind: KernelLease) -> Guarding {
         let taken = identity::as_self(|| sys::set_lease(file.as_fd(), kind)).unwrap_or(Err(Errno::ACCESS));
         match taken {
             Ok(()) => {
-                self.guard_lost = false;
                 self.reading = Some(file.clone());
                 self.writing = writable.then(|| file.clone());
                 self.guard = Some(Guard { file, kind });

@@ -147,6 +147,36 @@ async fn what_a_process_has_open_gets_no_lease_against_it() {
     assert_eq!(output(reader).await, "There\n\n");
 }
 
+/// A reader of this machine prevents a write guard. Each open asks for one nevertheless, and for a moment
+/// the file has no guard.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_local_writer_slips_through_while_a_guard_is_replaced() {
+    let _alone = ALONE.lock().await;
+    let served = serve();
+    let mut callbacks = served.fs.callbacks().unwrap();
+    let file = file(&served).await;
+    let _reader = std::fs::File::open(served.path("file")).unwrap();
+    for round in 0..200 {
+        let lease = open(&served, &file, Share::READ, Want::Any).await.unwrap();
+        assert_eq!(lease.kind, LeaseKind::Read, "beside a reader");
+        let path = served.path("file");
+        let writer = tokio::task::spawn_blocking(move || std::fs::write(path, format!("round {round}")));
+        let mut recall = None;
+        while recall.is_none() && !writer.is_finished() {
+            open(&served, &file, Share::READ, Want::Any).await;
+            recall = callbacks.try_recv().ok();
+        }
+        let recall = match recall {
+            Some(Callback::Recall(recall)) => recall,
+            None => recalled(&mut callbacks).await,
+            Some(other) => panic!("{other:?}"),
+        };
+        assert_eq!(recall.id, lease.id, "round {round}");
+        served.fs.returned(&machine(), recall.id).await.unwrap();
+        writer.await.unwrap().unwrap();
+    }
+}
+
 #[tokio::test]
 async fn our_own_operations_recall_nothing() {
     let _alone = ALONE.lock().await;
