@@ -16,11 +16,11 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use parking_lot::Mutex;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
-use vfs::{FileType, Handle, Timestamp};
+use vfs::{FileType, Handle};
 
 use crate::attributes::Stat;
 use crate::change_attribute::{ChangeCounter, Forgotten};
-use crate::guard::Guard;
+use crate::guard::{FileState, Guard};
 use crate::identity;
 use crate::mounts::Mount;
 use crate::permission::Grants;
@@ -75,8 +75,8 @@ pub(crate) struct OpenFiles {
     pub(crate) guard: Option<Guard>,
     /// A guard was lost.
     pub(crate) guard_lost: bool,
-    /// A guard was released to take another one: the state of the file before, if it could be read.
-    pub(crate) replaced: Option<Option<(Timestamp, u64)>>,
+    /// A guard was released to take another one: the state of the file before.
+    pub(crate) replaced: Option<FileState>,
 }
 
 impl Node {

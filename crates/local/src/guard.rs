@@ -142,9 +142,15 @@ impl Node {
     }
 }
 
-/// The state of a file that any change by another process moves.
-fn state_of(node: &Node) -> Option<(Timestamp, u64)> {
-    Stat::of(&node.path).ok().map(|stat| (stat.ctime(), stat.size()))
+/// The ctime and size of a file, one of which any change by another process moves. `None` if they cannot be
+/// read.
+#[derive(PartialEq)]
+pub(crate) struct FileState(Option<(Timestamp, u64)>);
+
+impl FileState {
+    fn of(node: &Node) -> FileState {
+        FileState(Stat::of(&node.path).ok().map(|stat| (stat.ctime(), stat.size())))
+    }
 }
 
 impl OpenFiles {
@@ -152,7 +158,7 @@ impl OpenFiles {
     /// until a guard is held again.
     fn begin_replacement(&mut self, node: &Node) {
         if self.guard.is_some() {
-            self.replaced = Some(state_of(node));
+            self.replaced = Some(FileState::of(node));
         }
         self.unguard();
     }
@@ -160,7 +166,7 @@ impl OpenFiles {
     /// The next guard is held. True if the file has changed in between; then the guard counts as lost.
     fn end_replacement(&mut self, node: &Node) -> bool {
         let Some(before) = self.replaced.take() else { return false };
-        let missed = before.is_none() || before != state_of(node);
+        let missed = before.0.is_none() || before != FileState::of(node);
         self.guard_lost |= missed;
         missed
     }

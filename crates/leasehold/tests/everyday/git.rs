@@ -63,12 +63,18 @@ pub fn play(pair: &Pair, commits: usize) {
     git(&clone(first), &["push", "-q", "origin", "main"]).unwrap();
     let (second, at) = &pair.clients[1];
     make_clone(second, at);
+    // One after the other: git reads the files of all worktrees, and gives up if one of them is still empty
+    // because another git is writing it.
+    for (name, at) in &pair.clients {
+        let (branch, tree) = (format!("tree-{name}"), at.join(format!("tree-{name}")));
+        let words = ["worktree", "add", "-q", "-b", &branch, tree.to_str().unwrap(), "main"];
+        git(&at.join("shared.git"), &words)
+            .unwrap_or_else(|said| panic!("{setting}: {name}: worktree add: {said}"));
+    }
     pair.each(|name, at| {
         let by = format!("{setting}: {name}");
         let shared = at.join("shared.git");
-        let (branch, tree) = (format!("tree-{name}"), at.join(format!("tree-{name}")));
-        git(&shared, &["worktree", "add", "-q", "-b", &branch, tree.to_str().unwrap(), "main"])
-            .unwrap_or_else(|said| panic!("{by}: worktree add: {said}"));
+        let tree = at.join(format!("tree-{name}"));
         for number in 0..commits {
             push(&by, &clone(name), &format!("{name} {number}"));
             update(&by, &shared, &format!("{name} {number}"));

@@ -1,3 +1,5 @@
+//! The table of nodes against a model that counts lookups, and its rules for names and retired nodes.
+
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap as Model;
