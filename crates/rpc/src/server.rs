@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::net::{TcpListener, TcpStream, UdpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
@@ -49,6 +49,11 @@ impl ServerOptions {
         }
     }
 }
+
+/// Most connections that wait to be accepted (listen(2); the system's bound is `net.core.somaxconn`). Beyond
+/// that the system drops a SYN, and the client sends the next one after a second. All clients of a site may
+/// come back at once after a restart.
+const BACKLOG: u32 = 4096;
 
 /// Interval of checking the connections.
 const TICK: Duration = Duration::from_secs(1);
@@ -141,7 +146,7 @@ async fn bind(options: ServerOptions) -> io::Result<(TcpListener, Option<UdpSock
     // A free TCP port need not be free for UDP: with port 0, try a few.
     let mut attempts = if options.listen.port() == 0 { 16 } else { 1 };
     loop {
-        let listener = TcpListener::bind(options.listen).await?;
+        let listener = listen(options.listen)?;
         if !options.udp {
             return Ok((listener, None));
         }
@@ -152,6 +157,14 @@ async fn bind(options: ServerOptions) -> io::Result<(TcpListener, Option<UdpSock
             Err(_) => {}
         }
     }
+}
+
+fn listen(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    // Without it, connections of a predecessor in TIME_WAIT would keep the port.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(BACKLOG)
 }
 
 /// The context for every new connection.

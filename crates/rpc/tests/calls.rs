@@ -145,6 +145,18 @@ async fn a_server_that_takes_connections_and_closes_them_is_not_asked_more_and_m
 }
 
 #[tokio::test]
+async fn a_thousand_clients_that_come_at_once_all_get_a_connection() {
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let clients = allowed.trim().parse::<usize>().unwrap().min(1_000);
+    let server = server(Echo::new()).await;
+    // The server runs on this thread, so it accepts none of them before all have come.
+    let connect =
+        |_| std::net::TcpStream::connect_timeout(&server.local_addr(), Duration::from_millis(900)).unwrap();
+    let connections: Vec<_> = (0..clients).map(connect).collect();
+    assert_eq!(connections.len(), clients);
+}
+
+#[tokio::test]
 async fn others_do_not_wait_for_all_calls_that_one_read_has_brought() {
     use tokio::io::AsyncWriteExt;
     const CALLS: u32 = 300;

@@ -10,4 +10,5 @@ mod liar;
 #[path = "../program/mod.rs"]
 mod program;
 mod rights;
+mod watch;
 mod wire;

@@ -185,21 +185,101 @@ impl Wire {
     /// Encodes a compound of minor version 0 that walks a path and then READs from offset 0 repeatedly; does
     /// not send it.
     pub fn gulp(&mut self, path: &[&str], reads: u32, bytes: u32) -> Vec<u8> {
-        let mut arguments = Encoder::new();
-        (0..2).for_each(|_| arguments.u32(0)); // no tag, minor version 0
-        arguments.u32(1 + path.len() as u32 + reads);
-        arguments.u32(nfs4::Operation::Putrootfh as u32);
+        let mut operations = Encoder::new();
+        operations.u32(nfs4::Operation::Putrootfh as u32);
         for name in path {
-            arguments.u32(nfs4::Operation::Lookup as u32);
-            put(&mut arguments, name.as_bytes());
+            operations.u32(nfs4::Operation::Lookup as u32);
+            put(&mut operations, name.as_bytes());
         }
         for _ in 0..reads {
-            arguments.u32(nfs4::Operation::Read as u32);
-            (0..4).for_each(|_| arguments.u32(0)); // the anonymous state id
-            arguments.u64(0);
-            arguments.u32(bytes);
+            operations.u32(nfs4::Operation::Read as u32);
+            (0..4).for_each(|_| operations.u32(0)); // the anonymous state id
+            operations.u64(0);
+            operations.u32(bytes);
         }
+        self.compound(0, b"", 1 + path.len() as u32 + reads, &operations.finish().to_bytes().unwrap())
+    }
+
+    /// A record that contains a compound of this many encoded operations.
+    fn compound(&mut self, minor: u32, tag: &[u8], count: u32, operations: &[u8]) -> Vec<u8> {
+        let mut arguments = opaque(tag);
+        arguments.u32(minor);
+        arguments.u32(count);
+        arguments.raw(operations);
         self.record((nfs4::PROGRAM, nfs4::VERSION, 1), arguments)
+    }
+
+    /// Sends a compound of version 4.1 with one operation. Returns the operation's results, or its error.
+    async fn single(&mut self, operation: Encoder) -> Result<Decoder, u32> {
+        let record = self.compound(1, b"", 1, &operation.finish().to_bytes().unwrap());
+        self.stream.write_all(&record).await.unwrap();
+        let mut reply = self.reply().await;
+        let (_status, _tag, _count) = (reply.u32(), reply.slice(64).map(drop), reply.u32());
+        let (_operation, status) = (reply.u32(), reply.u32().unwrap());
+        if status == 0 { Ok(reply) } else { Err(status) }
+    }
+
+    /// EXCHANGE_ID under this name. Returns the client id and the sequence id for its first session.
+    pub async fn exchange_id(&mut self, owner: &[u8]) -> Result<(u64, u32), u32> {
+        let mut operation = Encoder::new();
+        operation.u32(nfs4::Operation::ExchangeId as u32);
+        operation.raw(b"verifier");
+        put(&mut operation, owner);
+        (0..3).for_each(|_| operation.u32(0)); // no flags, SP4_NONE, no implementation
+        let mut known = self.single(operation).await?;
+        Ok((known.u64().unwrap(), known.u32().unwrap()))
+    }
+
+    /// CREATE_SESSION that asks for this many slots. Returns the session id and the number of slots it got.
+    pub async fn create_session(
+        &mut self,
+        client: u64,
+        sequence: u32,
+        slots: u32,
+    ) -> Result<([u8; 16], u32), u32> {
+        let mut operation = Encoder::new();
+        operation.u32(nfs4::Operation::CreateSession as u32);
+        operation.u64(client);
+        operation.u32(sequence);
+        operation.u32(0);
+        for (largest, operations, requests) in [(1 << 20, 50, slots), (4096, 8, 2)] {
+            for word in [0, largest, largest, 4096, operations, requests, 0] {
+                operation.u32(word);
+            }
+        }
+        for word in [0x4000_0000, 1, 0] {
+            operation.u32(word); // callbacks with AUTH_NONE
+        }
+        let mut made = self.single(operation).await?;
+        let session = made.array::<16>().unwrap();
+        for _ in 0..7 {
+            made.u32().unwrap(); // sequence, flags, sizes, operations
+        }
+        Ok((session, made.u32().unwrap()))
+    }
+
+    /// Has the server cache a reply of about 4 KiB in each of a session's slots.
+    pub async fn fill(&mut self, session: &[u8; 16], slots: u32) {
+        const GETATTRS: u32 = 48;
+        for slot in 0..slots {
+            let mut operations = Encoder::new();
+            operations.u32(nfs4::Operation::Sequence as u32);
+            operations.raw(session);
+            for word in [1, slot, slots - 1, 1, nfs4::Operation::Putrootfh as u32] {
+                operations.u32(word);
+            }
+            for _ in 0..GETATTRS {
+                for word in [nfs4::Operation::Getattr as u32, 2, 0x0010_010a, 0x0080_0030] {
+                    operations.u32(word); // type, change, fsid, fileid; owner, group, times
+                }
+            }
+            let operations = operations.finish().to_bytes().unwrap();
+            let record = self.compound(1, &[b't'; 900], 2 + GETATTRS, &operations);
+            self.stream.write_all(&record).await.unwrap();
+        }
+        for _ in 0..slots {
+            self.message().await;
+        }
     }
 }
 
