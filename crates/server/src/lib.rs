@@ -15,6 +15,7 @@
 mod bulk;
 mod callback;
 pub mod caller;
+mod counts;
 mod dispatch;
 pub mod exports;
 pub mod front;
@@ -29,10 +30,12 @@ mod nfs4;
 mod nqnfs;
 mod recalls;
 pub mod rpcbind;
+mod shared;
 mod state;
 
+pub use counts::Counts;
 pub use exports::{ClientList, Export, ExportOptions, Exports, Locations, Squash};
-pub use front::{Counts, Front};
+pub use front::Front;
 pub use handles::{HandleKey, Handles};
 pub use nqnfs::{Nqnfs, NqnfsOptions};
 pub use state::{Bounds, KnownClients, StateOptions};
