@@ -1,5 +1,5 @@
-//! The server as other crates see it: it owns what all versions share, and what each version keeps for itself.
-//! `dispatch` answers the calls.
+//! The server as other crates see it. It owns what all versions share, and what each version keeps for
+//! itself. `dispatch` answers the calls. No module below imports this one.
 
 use std::sync::{Arc, Weak};
 

@@ -13,10 +13,10 @@ use crate::nqnfs::leases::Out;
 use crate::nqnfs::{NqnfsFront, evict};
 
 /// Starts a task for the callbacks of each export.
-pub(crate) fn start(nqnfs: &Arc<NqnfsFront>) {
-    for export in nqnfs.shared.exports.iter() {
+pub(crate) fn start(front: &Arc<NqnfsFront>) {
+    for export in front.shared.exports.iter() {
         if let Some(callbacks) = export.fs.callbacks() {
-            tokio::spawn(serve(Arc::downgrade(nqnfs), export.id, callbacks));
+            tokio::spawn(serve(Arc::downgrade(front), export.id, callbacks));
         }
     }
 }
@@ -24,20 +24,20 @@ pub(crate) fn start(nqnfs: &Arc<NqnfsFront>) {
 /// Each callback has its own task, so that a client that does not answer delays no other client. Their
 /// causes bound the number of tasks: one recall for each granted lease, one CB_GETATTR for each waiting
 /// request, one notice for each awaited lock. They wait for the slots of their own client.
-async fn serve(nqnfs: Weak<NqnfsFront>, export: ExportId, mut callbacks: Callbacks) {
+async fn serve(front: Weak<NqnfsFront>, export: ExportId, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
-        let Some(nqnfs) = nqnfs.upgrade() else { return };
+        let Some(front) = front.upgrade() else { return };
         if let Callback::Revoked { id, .. } = callback {
-            revoked(&nqnfs, export, id);
+            revoked(&front, export, id);
             continue;
         }
         tokio::spawn(async move {
             match callback {
-                Callback::Recall(of) => recall(&nqnfs, export, of).await,
-                Callback::Getattr(query) => v4::getattr(&nqnfs.shared, export, query).await,
-                Callback::RecallAny { holder, keep } => v4::recall_any(&nqnfs.shared, holder, keep).await,
+                Callback::Recall(of) => recall(&front, export, of).await,
+                Callback::Getattr(query) => v4::getattr(&front.shared, export, query).await,
+                Callback::RecallAny { holder, keep } => v4::recall_any(&front.shared, holder, keep).await,
                 Callback::NotifyLock { holder, owner, handle } => {
-                    v4::notify_lock(&nqnfs.shared, export, holder, owner, handle).await;
+                    v4::notify_lock(&front.shared, export, holder, owner, handle).await;
                 }
                 Callback::Revoked { .. } => {}
             }
@@ -46,11 +46,11 @@ async fn serve(nqnfs: Weak<NqnfsFront>, export: ExportId, mut callbacks: Callbac
 }
 
 /// A lease was revoked. The client should learn it as soon as possible.
-fn revoked(nqnfs: &Arc<NqnfsFront>, export: ExportId, lease: LeaseId) {
-    let mut tables = nqnfs.shared.state.tables();
-    let out = nqnfs.nqnfs.leases.lock().revoked(export, lease);
+fn revoked(front: &Arc<NqnfsFront>, export: ExportId, lease: LeaseId) {
+    let mut tables = front.shared.state.tables();
+    let out = front.nqnfs.leases.lock().revoked(export, lease);
     match out {
-        Some(out) => evict::lost(nqnfs, export, out),
+        Some(out) => evict::lost(front, export, out),
         None => v4::revoked(&mut tables, export, lease),
     }
 }
@@ -62,19 +62,19 @@ enum Recalled {
 }
 
 /// Asks the client to return a lease.
-async fn recall(nqnfs: &Arc<NqnfsFront>, export: ExportId, of: Recall) {
-    match find(nqnfs, export, of) {
-        Some(Recalled::Nqnfs(out)) => evict::evict(nqnfs, export, out, of).await,
-        Some(Recalled::Delegation(delegation)) => v4::recall(&nqnfs.shared, export, delegation, of).await,
+async fn recall(front: &Arc<NqnfsFront>, export: ExportId, of: Recall) {
+    match find(front, export, of) {
+        Some(Recalled::Nqnfs(out)) => evict::evict(front, export, out, of).await,
+        Some(Recalled::Delegation(delegation)) => v4::recall(&front.shared, export, delegation, of).await,
         None => {}
     }
 }
 
 /// Finds the lease. If there is none yet, the recall is kept for the moment when it is entered. This takes
 /// one critical section, so that no lease is entered between the two lookups and misses its recall.
-fn find(nqnfs: &NqnfsFront, export: ExportId, of: Recall) -> Option<Recalled> {
-    let mut tables = nqnfs.shared.state.tables();
-    let out = nqnfs.nqnfs.leases.lock().get(export, of.id);
+fn find(front: &NqnfsFront, export: ExportId, of: Recall) -> Option<Recalled> {
+    let mut tables = front.shared.state.tables();
+    let out = front.nqnfs.leases.lock().get(export, of.id);
     match out {
         Some(out) => Some(Recalled::Nqnfs(out)),
         None => v4::begin_recall(&mut tables, export, of).map(Recalled::Delegation),

@@ -12,6 +12,7 @@ use xdr::{Decode, Encode, Encoder, List};
 
 use super::slots::{BackSlots, Next, Taken};
 use super::{Unreachable, Ways};
+use crate::state::Channel;
 use crate::state::sessions::CallbackTerms;
 
 /// How long to wait on one connection before trying the next.
@@ -50,7 +51,7 @@ fn routes(ways: &Ways, client: Clientid) -> Vec<Route> {
                 })
                 .slots
                 .clone(),
-            connections: session.ways_back().filter_map(|channel| channel.connection()).collect(),
+            connections: session.ways_back().filter_map(Channel::connection).collect(),
         })
         .collect()
 }
