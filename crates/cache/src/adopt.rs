@@ -26,7 +26,6 @@ use vfs::{
 };
 
 use crate::core::Core;
-use crate::filesystem::lock::keeps_locks;
 use crate::lease::{Early, HeldLease};
 use crate::store::{Batch, Table};
 use crate::table::Object;
@@ -188,7 +187,7 @@ impl Core {
         }
         let (held, alone) = self.with(object, |state| {
             let held = state.held.locks.reclaim(open, lock);
-            (held, keeps_locks(state) && state.held.lease.as_ref().is_some_and(|lease| lease.adopted))
+            (held, state.keeps_locks() && state.held.lease.as_ref().is_some_and(|lease| lease.adopted))
         });
         if held {
             return Ok(Locked::Granted);

@@ -6,14 +6,13 @@ use std::time::Duration;
 
 use vfs::{Attributes, Caller, Error, Features, FileSystem, FsLimits, Fsid, Handle, Principal, Status};
 
+use crate::above::Above;
 use crate::adopt::Adopting;
-use crate::callbacks::Above;
-use crate::completer::SharedCandidates;
+use crate::candidates::SharedCandidates;
 use crate::data::Data;
 use crate::disk::LocalDisk;
 use crate::filesystem::directory::LoadedListings;
 use crate::filesystem::open::OpenTable;
-use crate::filesystem::singleflight::Singleflight;
 use crate::flushing::FlushQueue;
 use crate::gate::StoreGate;
 use crate::lease::Leases;
@@ -23,11 +22,12 @@ use crate::object::{ObjectState, Opening, Seen};
 use crate::options::Options;
 use crate::outage::Outage;
 use crate::policy::Policy;
+use crate::settling::Settling;
+use crate::singleflight::Singleflight;
 use crate::stats::Counters;
 use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Pins, Record, Table, UseNote};
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
-use crate::upstream::settle::Settling;
 use crate::writes::Delayed;
 
 /// The largest READ or delayed WRITE that is sent, in bytes, even if the origin accepts more.

@@ -14,8 +14,8 @@ use vfs::{AccessMask, Attributes, Caller, Extent, Features, Result, Share, State
 use crate::core::{CHUNK_MAX_BYTES, Core};
 use crate::data::{Data, Ticket};
 use crate::fetch::{Fetch, Fetched};
-use crate::filesystem::names::Before;
 use crate::holes::Holes;
+use crate::object::Before;
 use crate::object::Opening;
 use crate::store::objects::{INLINE_BYTES, blocking};
 use crate::table::Object;

@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep, timeout};
 use vfs::{Caller, Handle, UnansweredSince};
 
 use crate::core::Core;
-use crate::inspect::since;
 use crate::options::{Offline, Options};
+use crate::trust::since;
 
 /// The largest number of files that are logged as read offline in one outage.
 const TOLD_MAX: usize = 10_000;

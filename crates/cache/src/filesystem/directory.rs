@@ -6,10 +6,11 @@ use std::sync::{Arc, Weak};
 use parking_lot::Mutex;
 use vfs::{AccessMask, BringsDirectoryLease, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
 
-use super::names::{Before, put_name};
 use crate::core::Core;
 use crate::listing::{CompleteListing, Gathering, KnownListing, Listed};
 use crate::names::directory_prefix;
+use crate::names::put_name;
+use crate::object::Before;
 use crate::object::{ObjectState, Opening, Seen};
 use crate::store::codec::{Reader, Writer};
 use crate::store::{Batch, Table};

@@ -12,7 +12,7 @@ use vfs::{
     XattrHow, XattrName,
 };
 
-use super::change::Change;
+use crate::changes::Change;
 use crate::core::Core;
 use crate::filler::OwnWrite;
 use crate::table::Object;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use vfs::{Attributes, Caller, Created, Handle, Name, Renamed, Result, SetAttributes, Timestamp, Want, Wcc};
 
-use super::change::{Change, NameChange, nameless, will_change};
+use crate::changes::{Change, NameChange, nameless, will_change};
 use crate::core::Core;
 use crate::filler::OwnWrite;
 use crate::names::{Leads, NameEntry};

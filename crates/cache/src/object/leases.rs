@@ -42,6 +42,11 @@ impl ObjectState {
         }
     }
 
+    /// Does the cache keep the file's locks alone?
+    pub fn keeps_locks(&self) -> bool {
+        self.held.locks.under_way == 0 && self.held.lease.as_ref().is_some_and(HeldLease::keeps_locks)
+    }
+
     /// A lease was granted by the call `sent`, together with attributes that turned out to be `seen`.
     pub fn grant(
         &mut self,
