@@ -23,7 +23,8 @@ use vfs::{
 
 use crate::core::Core;
 use crate::filesystem::overlay::overlay;
-use crate::lease::{Early, HeldLease};
+use crate::held_lease::HeldLease;
+use crate::lease::Early;
 use crate::object::ObjectState;
 use crate::table::Object;
 use crate::upstream::settle::is_useless;

@@ -1,13 +1,16 @@
-//! Changes of ours in flight: to an object ([`Change`]), and to a name in a directory ([`NameChange`]).
+//! Changes of ours in flight: to an object ([`Change`]), to a name in a directory ([`NameChange`]), and to
+//! the bytes of a file ([`OwnWrite`]).
 //!
-//! Both begin before the call is sent and end with its outcome. Meanwhile the cache does not vouch for what
+//! They begin before the call is sent and end with its outcome. Meanwhile the cache does not vouch for what
 //! they change. If a change is given up half-way, its copies are dropped.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use vfs::{Attributes, Error, Name, Status, Wcc};
+use vfs::{Attributes, Error, Name, Result, Status, Wcc};
 
 use crate::core::Core;
+use crate::data::Ticket;
 use crate::names::{Leads, NameEntry, put_name};
 use crate::object::ObjectState;
 use crate::store::Batch;
@@ -254,5 +257,45 @@ impl Drop for NameChange<'_> {
             self.moved();
             self.set(None, true);
         }
+    }
+}
+
+/// A write of ours, from before it is sent until its bytes are stored or will not be.
+pub struct OwnWrite {
+    core: Arc<Core>,
+    object: Arc<Object>,
+    ticket: Ticket,
+}
+
+impl OwnWrite {
+    /// The write is about to be sent. Fails while the cache is being torn down.
+    pub fn begin(core: &Core, object: &Arc<Object>, range: Range<u64>) -> Result<OwnWrite> {
+        let core = core.share().ok_or(Status::ServerFault)?;
+        let ticket = core.with(object, |state| {
+            state.index.changed |= state.data.valid().intersects(&range);
+            state.data.begin_write(range)
+        });
+        Ok(OwnWrite { core, object: object.clone(), ticket })
+    }
+
+    /// The cache.
+    pub fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// The file.
+    pub fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+
+    /// The write's number in the data of the file.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+}
+
+impl Drop for OwnWrite {
+    fn drop(&mut self) {
+        self.core.with(&self.object, |state| state.data.end_write(self.ticket));
     }
 }

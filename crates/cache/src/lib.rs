@@ -10,15 +10,15 @@
 //! | `trust` | when unchanged attributes prove unchanged data (the timestamp granularity rule) |
 //! | `news` | when a negative entry must be confirmed again |
 //! | `rights` | which credentials may have a hit |
-//! | `lease` | leases from the origin: the changes that the origin has promised to announce |
-//! | `opens`, `locks` | opens and locks of the layer above, and those at the origin |
+//! | `held_lease`, `lease` | leases from the origin: the changes that the origin has promised to announce |
+//! | `open_table`, `opens`, `locks` | opens and locks of the layer above, and those at the origin |
 //! | `upstream`, `settling` | opens at the origin, and when they are narrowed |
 //! | `callbacks`, `above` | callbacks from the origin, and those to the layer above |
-//! | `adopt` | opens, locks and leases that the origin holds for an earlier process |
+//! | `adopt`, `adopting` | opens, locks and leases that the origin holds for an earlier process |
 //! | `data`, `ranges` | which bytes are cached, being fetched, or being written |
 //! | `changes` | our own changes in flight |
 //! | `revalidate`, `singleflight` | one GETATTR or LOOKUP for several callers |
-//! | `names`, `listing` | the objects that names lead to |
+//! | `names`, `listing`, `loaded` | the objects that names lead to |
 //! | `filler`, `fetch`, `readahead` | fetching bytes from the origin |
 //! | `holes` | bytes that are known to be zero without a fetch |
 //! | `completer`, `candidates` | fetching the missing bytes of a partly cached file |
@@ -26,7 +26,7 @@
 //! | `writes` | delayed writes, and how they reach the origin |
 //! | `limits` | how much is cached, and which files |
 //! | `upkeep`, `cleaner` | background work |
-//! | `link`, `outage` | what the link to the origin has shown: limits, pace, an origin that does not answer |
+//! | `link`, `outage`, `watcher` | what the link to the origin has shown: limits, pace, an origin that does not answer |
 //! | `disk`, `flushing`, `gate` | the files on this disk, what the index lacks, whether data may be stored |
 //! | `inspect`, `verify` | views of the cached data for people and tools |
 //! | `filesystem` | the operations |
@@ -42,6 +42,7 @@
 
 mod above;
 mod adopt;
+mod adopting;
 mod cache;
 mod callbacks;
 mod candidates;
@@ -57,6 +58,7 @@ mod filler;
 mod flushing;
 mod gate;
 mod held;
+mod held_lease;
 mod history;
 mod holes;
 mod inspect;
@@ -64,11 +66,13 @@ mod lease;
 mod limits;
 mod link;
 mod listing;
+mod loaded;
 mod locks;
 mod names;
 mod news;
 mod null;
 mod object;
+mod open_table;
 mod opens;
 mod options;
 mod outage;
@@ -89,6 +93,7 @@ mod trust;
 mod upkeep;
 mod upstream;
 mod verify;
+mod watcher;
 mod writes;
 
 use std::path::Path;
@@ -147,7 +152,7 @@ impl Cache {
             tasks.push(tokio::spawn(completer::completer(core.weak(), fill)).abort_handle());
         }
         if core.link.outage().is_possible() {
-            tasks.push(tokio::spawn(outage::watcher(core.weak())).abort_handle());
+            tasks.push(tokio::spawn(watcher::watcher(core.weak())).abort_handle());
         }
         Ok(Arc::new(Cache { core, tasks, offline: false }))
     }

@@ -39,8 +39,8 @@ use tokio::time::Instant;
 use vfs::{Attributes, Name, Timestamp};
 
 use crate::data::Data;
+use crate::held_lease::HeldLease;
 use crate::history::ChangeHistory;
-use crate::lease::HeldLease;
 use crate::locks::Locks;
 use crate::opens::Opens;
 use crate::policy::Policy;

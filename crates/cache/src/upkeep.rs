@@ -292,7 +292,7 @@ mod tests {
     use super::*;
     use crate::changes::Change;
     use crate::core::Start;
-    use crate::lease::HeldLease;
+    use crate::held_lease::HeldLease;
     use crate::object::Opening;
     use crate::options::Options;
     use crate::store::index::{MetaStore, Pairs, StoreError};

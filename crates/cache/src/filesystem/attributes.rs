@@ -5,8 +5,7 @@ use std::sync::Arc;
 use vfs::{AccessMask, Accessed, Attributes, Caller, Freshness, Handle, Result};
 
 use crate::core::Core;
-use crate::object::Before;
-use crate::object::{Opening, Seen};
+use crate::object::{Before, Opening, Seen};
 use crate::table::Object;
 use crate::trust::Sent;
 

@@ -21,8 +21,7 @@ use vfs::{
 use crate::core::Core;
 use crate::lease::Early;
 use crate::names::{Leads, NameEntry};
-use crate::object::Before;
-use crate::object::{ObjectState, Opening, Seen};
+use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::trust::Sent;

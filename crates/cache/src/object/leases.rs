@@ -6,7 +6,7 @@
 use vfs::{LeaseId, LeaseKind};
 
 use super::{ObjectState, Seen};
-use crate::lease::HeldLease;
+use crate::held_lease::HeldLease;
 use crate::policy::Policy;
 use crate::trust::Sent;
 
