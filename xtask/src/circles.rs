@@ -2,8 +2,8 @@
 //! direction only. `lib.rs` is a component too.
 //!
 //! The check reads paths that begin with `crate::`, or with as many `super::` as lead to the root of the
-//! crate. It leaves out tests: files below `tests`, and items and modules under `#[cfg(test)]`. It assumes
-//! that no component of another name is imported by a macro or by a glob of the root.
+//! crate. It leaves out tests: files below `tests`, and items and modules under `#[cfg(test)]`. It does not
+//! see paths that a macro makes, nor names that come through `use crate::*`.
 
 mod paths;
 
