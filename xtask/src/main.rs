@@ -4,6 +4,7 @@
 //! failed step does not keep later steps from running, so one run reports everything that is wrong.
 
 mod bench;
+mod circles;
 mod dependencies;
 mod fuzz;
 mod guest;

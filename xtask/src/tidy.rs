@@ -1,8 +1,10 @@
 //! House rules that neither the compiler nor clippy knows.
 //!
 //! Over every Rust file of the workspace: at most 700 lines; a header comment that says what the module is;
-//! `unsafe` in `sys.rs` alone; no `unwrap()` outside tests; no notes to self.
+//! `unsafe` in `sys.rs` alone; no `unwrap()` outside tests; no notes to self. [`circles`] checks how the
+//! modules of a crate import each other.
 
+use crate::circles;
 use crate::promises;
 use crate::prose::{self, Kind};
 use crate::steps::root;
@@ -41,6 +43,7 @@ pub fn run() -> bool {
             Err(error) => faults.push(format!("{}: {error}", name.display())),
         }
     }
+    faults.extend(circles::faults());
     let documents = documents(&root, &mut faults);
     for fault in &faults {
         eprintln!("{fault}");

@@ -14,11 +14,9 @@
 //! locked, so that neither overtakes the other.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use vfs::{
     AdoptedLease, AdoptedOpen, Caller, Handle, Lease, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened,
@@ -26,8 +24,8 @@ use vfs::{
 };
 
 use crate::core::Core;
-use crate::filesystem::lock::keeps_locks;
-use crate::lease::{Early, HeldLease};
+use crate::held_lease::HeldLease;
+use crate::lease::Early;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 
@@ -37,31 +35,6 @@ const PAGE: usize = 1000;
 const AT_ONCE: usize = 32;
 /// The longest time that returning leases may delay the end of the process.
 const RETURN_ALL_WAIT: Duration = Duration::from_secs(5);
-
-/// State held since an earlier process.
-#[derive(Debug, Default)]
-pub struct Adopting {
-    /// Anything at all was adopted.
-    any: AtomicBool,
-    /// The reclaim phase is over.
-    over: AtomicBool,
-    /// Notified when it is over.
-    ended: Notify,
-    objects: Mutex<Vec<Arc<Object>>>,
-}
-
-impl Adopting {
-    /// Waits until the reclaim phase is over.
-    pub async fn ended(&self) {
-        loop {
-            let notified = self.ended.notified();
-            if self.over.load(Ordering::Acquire) {
-                return;
-            }
-            notified.await;
-        }
-    }
-}
 
 impl Core {
     /// Takes over everything that the layer below still holds. May block.
@@ -76,15 +49,13 @@ impl Core {
                 self.unvouch(&lease.handle);
             }
             self.adopt_lease(&object, lease);
-            self.origin.adopting().objects.lock().push(object);
+            self.origin.adopting().add(object);
         }
         for open in adopted.opens {
             let object = self.glance(&open.handle);
             self.adopt_open(&object, open);
-            self.origin.adopting().objects.lock().push(object);
+            self.origin.adopting().add(object);
         }
-        let any = !self.origin.adopting().objects.lock().is_empty();
-        self.origin.adopting().any.store(any, Ordering::Release);
         if self.origin.leases().len() > self.options.leases_max {
             self.trim_leases(self.options.leases_max);
         }
@@ -149,8 +120,7 @@ impl Core {
     /// Reclaims an open that a client held before. Succeeds if the origin has held an open that covers it
     /// since then.
     pub async fn reclaim_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        let over = self.origin.adopting().over.load(Ordering::Acquire);
-        if over || !self.origin.adopting().any.load(Ordering::Acquire) {
+        if self.origin.adopting().is_over() || !self.origin.adopting().has_any() {
             return Err(Status::NoGrace.into());
         }
         let object = self.object(&request.handle);
@@ -183,12 +153,12 @@ impl Core {
         open: OpenId,
         lock: &Lock,
     ) -> Result<Locked> {
-        if self.origin.adopting().over.load(Ordering::Acquire) {
+        if self.origin.adopting().is_over() {
             return Err(Status::NoGrace.into());
         }
         let (held, alone) = self.with(object, |state| {
             let held = state.held.locks.reclaim(open, lock);
-            (held, keeps_locks(state) && state.held.lease.as_ref().is_some_and(|lease| lease.adopted))
+            (held, state.keeps_locks() && state.held.lease.as_ref().is_some_and(|lease| lease.adopted))
         });
         if held {
             return Ok(Locked::Granted);
@@ -205,9 +175,7 @@ impl Core {
 
     /// Ends the reclaim phase: gives up everything that no client has reclaimed.
     pub async fn end_reclaim(&self) {
-        self.origin.adopting().over.store(true, Ordering::Release);
-        self.origin.adopting().ended.notify_waiters();
-        let objects = std::mem::take(&mut *self.origin.adopting().objects.lock());
+        let objects = self.origin.adopting().end();
         let mut unlocks = JoinSet::new();
         for object in objects {
             if unlocks.len() >= AT_ONCE {

@@ -13,8 +13,6 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use vfs::grants::GrantNumber;
@@ -25,7 +23,8 @@ use vfs::{
 
 use crate::core::Core;
 use crate::filesystem::overlay::overlay;
-use crate::lease::{Early, HeldLease};
+use crate::held_lease::HeldLease;
+use crate::lease::Early;
 use crate::object::ObjectState;
 use crate::table::Object;
 use crate::upstream::settle::is_useless;
@@ -38,8 +37,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const MARGIN: Duration = Duration::from_secs(1);
 /// Leases that are being returned at a time.
 const RETURNS_MAX: usize = 32;
-/// The largest number of callbacks queued for the layer above.
-const CALLBACKS_MAX: usize = 1024;
 
 /// A call in flight that may bring a lease. The caller drops it when the result is recorded.
 #[must_use]
@@ -64,42 +61,6 @@ pub async fn listener(core: Weak<Core>, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
         let Some(core) = core.upgrade() else { return };
         core.on_callback(callback).await;
-    }
-}
-
-/// The way to the layer above: callbacks, if that layer listens.
-#[derive(Debug)]
-pub struct Above {
-    sender: mpsc::Sender<Callback>,
-    stream: Mutex<Option<Callbacks>>,
-}
-
-impl Default for Above {
-    fn default() -> Above {
-        let (sender, stream) = mpsc::channel(CALLBACKS_MAX);
-        Above { sender, stream: Mutex::new(Some(stream)) }
-    }
-}
-
-impl Above {
-    /// The stream of callbacks. Only the first caller gets it.
-    pub fn take_callbacks(&self) -> Option<Callbacks> {
-        self.stream.lock().take()
-    }
-
-    /// Whether the layer above listens.
-    pub fn is_heard(&self) -> bool {
-        self.stream.lock().is_none() && !self.sender.is_closed()
-    }
-
-    /// Sends a callback, and waits while the queue is full. It is lost if the layer above has gone.
-    async fn send(&self, callback: Callback) {
-        let _ = self.sender.send(callback).await;
-    }
-
-    /// Sends a callback, unless the queue is full.
-    fn try_send(&self, callback: Callback) {
-        let _ = self.sender.try_send(callback);
     }
 }
 

@@ -17,7 +17,7 @@ use vfs::{Attributes, Fsid, Handle};
 use crate::core::Core;
 use crate::filesystem::directory::listing_id;
 use crate::limits::{Pressure, Usage, after_cleaning};
-use crate::names::{Leads, NameEntry, directory_of, directory_prefix};
+use crate::names::{DEPTH_MAX, Leads, NameEntry, directory_of, directory_prefix};
 use crate::store::index::FULL_BYTES;
 use crate::store::objects::blocking;
 use crate::store::{Batch, FileId, Record, Table, UseNote};
@@ -27,8 +27,6 @@ use crate::table::Object;
 const PAGE: usize = 128;
 /// How much data is dropped at a time so that a full disk can take an index.
 const CLEANED_BYTES: u64 = 4 * FULL_BYTES;
-/// The largest depth of nested directories that is followed.
-pub const DEPTH_MAX: usize = 256;
 
 /// The outcome of a cleaning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

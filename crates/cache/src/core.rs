@@ -6,28 +6,28 @@ use std::time::Duration;
 
 use vfs::{Attributes, Caller, Error, Features, FileSystem, FsLimits, Fsid, Handle, Principal, Status};
 
-use crate::adopt::Adopting;
-use crate::callbacks::Above;
-use crate::completer::SharedCandidates;
+use crate::above::Above;
+use crate::adopting::Adopting;
+use crate::candidates::SharedCandidates;
 use crate::data::Data;
 use crate::disk::LocalDisk;
-use crate::filesystem::directory::LoadedListings;
-use crate::filesystem::open::OpenTable;
-use crate::filesystem::singleflight::Singleflight;
 use crate::flushing::FlushQueue;
 use crate::gate::StoreGate;
 use crate::lease::Leases;
 use crate::link::OriginLink;
 use crate::listing::KnownListing;
+use crate::loaded::LoadedListings;
 use crate::object::{ObjectState, Opening, Seen};
+use crate::open_table::OpenTable;
 use crate::options::Options;
 use crate::outage::Outage;
 use crate::policy::Policy;
+use crate::settling::Settling;
+use crate::singleflight::Singleflight;
 use crate::stats::Counters;
 use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Pins, Record, Table, UseNote};
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
-use crate::upstream::settle::Settling;
 use crate::writes::Delayed;
 
 /// The largest READ or delayed WRITE that is sent, in bytes, even if the origin accepts more.

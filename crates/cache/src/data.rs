@@ -17,12 +17,10 @@ use tokio::time::Instant;
 
 use crate::fetch::Fetch;
 use crate::holes::Holes;
+pub use crate::ranges::BLOCK_BYTES;
 use crate::ranges::{RangeSet, covers, overlap};
 use crate::store::ObjectFile;
 use crate::sums::Sums;
-
-/// Cached data starts and ends at multiples of this, except at the end of the file.
-pub const BLOCK_BYTES: u64 = 4096;
 
 /// The largest number of fetches of one file in flight. Beyond it, a reader reads for itself alone.
 const FETCHES_MAX: usize = 64;

@@ -3,7 +3,6 @@
 mod atime;
 mod attributes;
 mod behind;
-pub mod change;
 mod complete;
 mod data;
 mod delegated;
@@ -15,7 +14,6 @@ pub mod names;
 mod offline;
 pub mod open;
 pub mod overlay;
-pub mod singleflight;
 
 use std::future::Future;
 

@@ -11,12 +11,12 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::task::JoinHandle;
 use vfs::{AccessMask, Attributes, Caller, Extent, Features, Result, Share, StateidBasis, Status};
 
+use crate::changes::OwnWrite;
 use crate::core::{CHUNK_MAX_BYTES, Core};
-use crate::data::{Data, Ticket};
+use crate::data::Data;
 use crate::fetch::{Fetch, Fetched};
-use crate::filesystem::names::Before;
 use crate::holes::Holes;
-use crate::object::Opening;
+use crate::object::{Before, Opening};
 use crate::store::objects::{INLINE_BYTES, blocking};
 use crate::table::Object;
 use crate::upstream::read::{Answered, Reader};
@@ -126,16 +126,16 @@ impl Core {
         if bytes.is_empty() || !self.may_store() {
             return;
         }
-        let ticket = own.ticket;
+        let ticket = own.ticket();
         let wanted = move |data: &Data| data.wants_write(ticket);
         if bytes.len() <= INLINE_BYTES {
-            self.store(&own.object, range, &bytes, false, wanted).await;
+            self.store(own.object(), range, &bytes, false, wanted).await;
             return;
         }
         // The client does not wait for our disk, unless there are too many such writes.
         let Some(permit) = self.disk.permit_storing().await else { return };
         tokio::spawn(async move {
-            own.core.store(&own.object, range, &bytes, false, wanted).await;
+            own.core().store(own.object(), range, &bytes, false, wanted).await;
             drop(permit);
         });
     }
@@ -143,9 +143,9 @@ impl Core {
     /// The same, but returns only when the bytes are stored or will not be.
     pub async fn store_written(&self, own: &OwnWrite, offset: u64, bytes: &Bytes) {
         let range = offset..offset.saturating_add(bytes.len() as u64);
-        let ticket = own.ticket;
+        let ticket = own.ticket();
         if !bytes.is_empty() && self.may_store() {
-            self.store(&own.object, range, bytes, false, |data| data.wants_write(ticket)).await;
+            self.store(own.object(), range, bytes, false, |data| data.wants_write(ticket)).await;
         }
     }
 
@@ -371,30 +371,5 @@ pub async fn to_bytes(data: &vfs::Data) -> Result<Bytes> {
             let data = data.clone();
             blocking(move || data.to_bytes()).await.map_err(|_| Status::Io.into())
         }
-    }
-}
-
-/// A write of ours, from before it is sent until its bytes are stored or will not be.
-pub struct OwnWrite {
-    core: Arc<Core>,
-    object: Arc<Object>,
-    ticket: Ticket,
-}
-
-impl OwnWrite {
-    /// The write is about to be sent. Fails while the cache is being torn down.
-    pub fn begin(core: &Core, object: &Arc<Object>, range: Range<u64>) -> Result<OwnWrite> {
-        let core = core.share().ok_or(Status::ServerFault)?;
-        let ticket = core.with(object, |state| {
-            state.index.changed |= state.data.valid().intersects(&range);
-            state.data.begin_write(range)
-        });
-        Ok(OwnWrite { core, object: object.clone(), ticket })
-    }
-}
-
-impl Drop for OwnWrite {
-    fn drop(&mut self) {
-        self.core.with(&self.object, |state| state.data.end_write(self.ticket));
     }
 }

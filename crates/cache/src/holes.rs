@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use vfs::Attributes;
 
-use crate::data::BLOCK_BYTES;
+use crate::ranges::BLOCK_BYTES;
 
 /// If the space in use falls short of the size by less than this, no hole is worth a call.
 const WORTH_BYTES: u64 = 64 << 10;

@@ -18,6 +18,7 @@ use crate::object::ObjectState;
 use crate::store::objects::blocking;
 use crate::store::{Pinned, Table, UseNote};
 use crate::table::Object;
+use crate::trust::since;
 use crate::upkeep;
 use crate::writes::{Losses, Lost};
 
@@ -388,12 +389,6 @@ impl Core {
 /// The same caller, with a deadline.
 pub fn patient(caller: &Caller) -> Caller {
     Caller { deadline: Some(tokio::time::Instant::now() + LOOKUP_WAIT), ..caller.clone() }
-}
-
-/// The time between two timestamps, or zero if the clocks disagree.
-pub fn since(then: Timestamp, now: Timestamp) -> Duration {
-    let nanos = (now.as_nanos() - then.as_nanos()).clamp(0, i128::from(u64::MAX));
-    Duration::from_nanos(nanos as u64)
 }
 
 fn completeness(state: &ObjectState) -> Completeness {

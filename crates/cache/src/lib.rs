@@ -10,21 +10,23 @@
 //! | `trust` | when unchanged attributes prove unchanged data (the timestamp granularity rule) |
 //! | `news` | when a negative entry must be confirmed again |
 //! | `rights` | which credentials may have a hit |
-//! | `lease` | leases from the origin: the changes that the origin has promised to announce |
-//! | `opens`, `locks` | opens and locks of the layer above, and those at the origin |
-//! | `upstream`, `callbacks` | opens at the origin, and callbacks from the origin |
-//! | `adopt` | opens, locks and leases that the origin holds for an earlier process |
+//! | `held_lease`, `lease` | leases from the origin: the changes that the origin has promised to announce |
+//! | `open_table`, `opens`, `locks` | opens and locks of the layer above, and those at the origin |
+//! | `upstream`, `settling` | opens at the origin, and when they are narrowed |
+//! | `callbacks`, `above` | callbacks from the origin, and those to the layer above |
+//! | `adopt`, `adopting` | opens, locks and leases that the origin holds for an earlier process |
 //! | `data`, `ranges` | which bytes are cached, being fetched, or being written |
-//! | `revalidate` | one GETATTR for several callers |
-//! | `names`, `listing` | the objects that names lead to |
+//! | `changes` | our own changes in flight |
+//! | `revalidate`, `singleflight` | one GETATTR or LOOKUP for several callers |
+//! | `names`, `listing`, `loaded` | the objects that names lead to |
 //! | `filler`, `fetch`, `readahead` | fetching bytes from the origin |
 //! | `holes` | bytes that are known to be zero without a fetch |
-//! | `completer` | fetching the missing bytes of a partly cached file |
+//! | `completer`, `candidates` | fetching the missing bytes of a partly cached file |
 //! | `store`, `sums` | the index and the data files on the local disk |
 //! | `writes` | delayed writes, and how they reach the origin |
 //! | `limits` | how much is cached, and which files |
 //! | `upkeep`, `cleaner` | background work |
-//! | `link`, `outage` | what the link to the origin has shown: limits, pace, an origin that does not answer |
+//! | `link`, `outage`, `watcher` | what the link to the origin has shown: limits, pace, an origin that does not answer |
 //! | `disk`, `flushing`, `gate` | the files on this disk, what the index lacks, whether data may be stored |
 //! | `inspect`, `verify` | views of the cached data for people and tools |
 //! | `filesystem` | the operations |
@@ -38,8 +40,13 @@
 //! ACCESS costs a call. Under a lease on a directory, the names in it cost no call, whether they exist or
 //! not.
 
+mod above;
 mod adopt;
+mod adopting;
+mod cache;
 mod callbacks;
+mod candidates;
+mod changes;
 mod cleaner;
 mod completer;
 mod core;
@@ -51,6 +58,7 @@ mod filler;
 mod flushing;
 mod gate;
 mod held;
+mod held_lease;
 mod history;
 mod holes;
 mod inspect;
@@ -58,11 +66,13 @@ mod lease;
 mod limits;
 mod link;
 mod listing;
+mod loaded;
 mod locks;
 mod names;
 mod news;
 mod null;
 mod object;
+mod open_table;
 mod opens;
 mod options;
 mod outage;
@@ -71,6 +81,8 @@ mod ranges;
 mod readahead;
 mod revalidate;
 mod rights;
+mod settling;
+mod singleflight;
 mod stats;
 mod store;
 mod sums;
@@ -81,15 +93,16 @@ mod trust;
 mod upkeep;
 mod upstream;
 mod verify;
+mod watcher;
 mod writes;
 
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::AbortHandle;
 use vfs::{FileSystem, Fsid};
 
+pub use cache::Cache;
 pub use completer::Completed;
 pub use held::Holdings;
 pub use inspect::{Completeness, FindError, Info, Keeper, Totals, Validity};
@@ -108,14 +121,6 @@ use crate::store::{Directory, Index, Pins, Table};
 const USES_LOST_MAX: u64 = 1 << 24;
 /// The largest number of the origin's file systems whose bytes in use are loaded from the index.
 const FILE_SYSTEMS_MAX: usize = 4096;
-
-/// A cache over another file system.
-pub struct Cache {
-    core: Arc<Core>,
-    tasks: Vec<AbortHandle>,
-    /// The layer below is the null file system: see [`Cache::open_offline`].
-    offline: bool,
-}
 
 impl Cache {
     /// Opens a cache directory and starts the background work. Makes no call to the origin.
@@ -147,7 +152,7 @@ impl Cache {
             tasks.push(tokio::spawn(completer::completer(core.weak(), fill)).abort_handle());
         }
         if core.link.outage().is_possible() {
-            tasks.push(tokio::spawn(outage::watcher(core.weak())).abort_handle());
+            tasks.push(tokio::spawn(watcher::watcher(core.weak())).abort_handle());
         }
         Ok(Arc::new(Cache { core, tasks, offline: false }))
     }
@@ -208,12 +213,6 @@ impl Cache {
 
     pub(crate) async fn finish(&self) {
         self.core.finish().await;
-    }
-}
-
-impl Drop for Cache {
-    fn drop(&mut self) {
-        self.tasks.iter().for_each(AbortHandle::abort);
     }
 }
 

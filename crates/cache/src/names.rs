@@ -11,7 +11,10 @@
 use vfs::{Handle, Name};
 
 use crate::store::codec::{Reader, Writer};
+use crate::store::{Batch, Table};
 
+/// The largest depth of nested directories that is followed.
+pub const DEPTH_MAX: usize = 256;
 const VERSION: u8 = 2;
 
 /// The target of a name.
@@ -91,6 +94,15 @@ pub fn name_key(directory: &Handle, name: &Name) -> Vec<u8> {
     let mut key = directory_prefix(directory);
     key.extend_from_slice(name.as_bytes());
     key
+}
+
+/// Sets or removes the entry of a name.
+pub fn put_name(batch: &mut Batch, directory: &Handle, name: &Name, entry: Option<NameEntry>) {
+    let key = name_key(directory, name);
+    match entry {
+        Some(entry) => batch.put(Table::Names, key, entry.encode()),
+        None => batch.remove(Table::Names, key),
+    }
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@
 //! This module is pure bookkeeping. Its callers report what was sent and received; it touches neither disk
 //! nor network.
 
+mod before;
 mod changes;
 mod leases;
 mod names;
@@ -38,16 +39,18 @@ use tokio::time::Instant;
 use vfs::{Attributes, Name, Timestamp};
 
 use crate::data::Data;
+use crate::held_lease::HeldLease;
 use crate::history::ChangeHistory;
-use crate::lease::HeldLease;
 use crate::locks::Locks;
 use crate::opens::Opens;
 use crate::policy::Policy;
 use crate::readahead::Streams;
 use crate::rights::Rights;
+use crate::store::records::Kept;
 use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
 use crate::writes::Writes;
+pub use before::Before;
 pub use names::DirectoryNames;
 use presumed::Presumed;
 
@@ -178,19 +181,6 @@ pub struct DelayedData {
     /// For each delayed write that reached the origin: the event, and where the file ended then. Attributes
     /// that were requested before the event may not show that end.
     pub landings: VecDeque<(u64, u64)>,
-}
-
-/// The part of an object's state that the index keeps, without the data.
-#[derive(Clone, Debug)]
-pub struct Kept {
-    /// The known state.
-    pub attributes: Attributes,
-    /// Its epoch.
-    pub epoch: u64,
-    /// Every later change of the object is visible in its attributes.
-    pub nonracy: bool,
-    /// When the call that last showed the state was sent, by the local clock.
-    pub confirmed: Timestamp,
 }
 
 impl ObjectState {

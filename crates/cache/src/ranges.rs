@@ -7,6 +7,8 @@ use std::ops::Range;
 
 /// The largest number of ranges in a set. At sixteen bytes each, a record stays below half a megabyte.
 const RANGES_MAX: usize = 16_384;
+/// Cached data starts and ends at multiples of this, except at the end of the file.
+pub const BLOCK_BYTES: u64 = 4096;
 
 /// A set of bytes of a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

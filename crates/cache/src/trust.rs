@@ -91,6 +91,12 @@ impl OriginClock {
     }
 }
 
+/// The time between two timestamps, or zero if the clocks disagree.
+pub fn since(then: Timestamp, now: Timestamp) -> Duration {
+    let nanos = (now.as_nanos() - then.as_nanos()).clamp(0, i128::from(u64::MAX));
+    Duration::from_nanos(nanos as u64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -290,9 +290,9 @@ mod tests {
     use vfs::{Attributes, Handle, Lease, LeaseId, LeaseKind, Wcc};
 
     use super::*;
+    use crate::changes::Change;
     use crate::core::Start;
-    use crate::filesystem::change::Change;
-    use crate::lease::HeldLease;
+    use crate::held_lease::HeldLease;
     use crate::object::Opening;
     use crate::options::Options;
     use crate::store::index::{MetaStore, Pairs, StoreError};

@@ -17,13 +17,12 @@ use vfs::{
     Written,
 };
 
+use crate::changes::{Change, NameChange, OwnWrite, nameless};
 use crate::core::Core;
-use crate::filesystem::change::{Change, NameChange, nameless};
-use crate::filesystem::names::Before;
-use crate::filler::OwnWrite;
-use crate::lease::{Early, HeldLease};
+use crate::held_lease::HeldLease;
+use crate::lease::Early;
 use crate::names::{Leads, NameEntry};
-use crate::object::{ObjectState, Opening, Seen};
+use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::table::Object;
 use crate::trust::Sent;
 use crate::writes::Cut;

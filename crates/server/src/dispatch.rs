@@ -1,31 +1,35 @@
-//! The programs and versions that the port serves, and what each of them does with a call.
+//! The service behind the port: the programs and versions that it serves, and what each of them does with a
+//! call.
 
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
-use rpc::Call;
 use rpc::message::{AUTH_TOOWEAK, Refusal};
 use rpc::service::{Answering, Asked, Outcome, Remember};
+use rpc::{Call, Service};
 
-use crate::front::{Counts, Front, reply};
+use crate::counts::Counts;
+use crate::front::Front;
+use crate::shared::reply;
 
 /// One version of a program, or several that share their procedures.
-pub(crate) struct Entry {
+struct Entry {
     program: u32,
     versions: RangeInclusive<u32>,
     /// The version is not served in datagrams.
     needs_connection: bool,
     /// Counts a call of this procedure.
-    pub(crate) count: fn(&Counts, u32),
+    count: fn(&Counts, u32),
     /// Answers a call.
-    pub(crate) answer: fn(Arc<Front>, Call) -> Answering,
+    answer: fn(Arc<Front>, Call) -> Answering,
     /// Answers a peer that no export admits.
-    pub(crate) turn_away: fn(&Front, &Call) -> Outcome,
+    turn_away: fn(&Front, &Call) -> Outcome,
     /// An estimate of the memory that the reply takes up, in bytes.
-    pub(crate) reply_bytes: fn(&Asked) -> usize,
+    reply_bytes: fn(&Asked) -> usize,
     /// Whether the reply is kept for retransmissions.
-    pub(crate) remember: fn(&Call) -> Remember,
+    remember: fn(&Call) -> Remember,
 }
 
 /// All that is served. No two entries have a version of a program in common.
@@ -35,7 +39,7 @@ static ENTRIES: [Entry; 5] = [
         versions: nfs3::VERSION..=nfs3::VERSION,
         needs_connection: false,
         count: Counts::add_nfs3,
-        answer: |front, call| Box::pin(crate::nfs3::answer(front, call)),
+        answer: |front, call| Box::pin(async move { crate::nfs3::answer(&front.shared, call).await }),
         turn_away: null_alone,
         reply_bytes: crate::nfs3::reply_bytes,
         remember: |call| until_heard(crate::nfs3::must_not_repeat(call.header.procedure)),
@@ -47,7 +51,7 @@ static ENTRIES: [Entry; 5] = [
         needs_connection: true,
         // COMPOUND counts its operations.
         count: |_, _| {},
-        answer: |front, call| Box::pin(crate::nfs4::answer(front, call)),
+        answer: |front, call| Box::pin(async move { crate::nfs4::answer(&front.nfs4, call).await }),
         turn_away: null_alone,
         reply_bytes: crate::nfs4::reply_bytes,
         remember: |call| until_heard(crate::nfs4::must_not_repeat(call)),
@@ -57,7 +61,9 @@ static ENTRIES: [Entry; 5] = [
         versions: nfs2::VERSION..=nfs2::VERSION,
         needs_connection: false,
         count: Counts::add_nfs2,
-        answer: |front, call| Box::pin(crate::nfs2::answer(front, call)),
+        answer: |front, call| {
+            Box::pin(async move { crate::nfs2::answer(&front.shared, &front.cookies, call).await })
+        },
         turn_away: null_alone,
         reply_bytes: |_| nfs2::DATA_MAX as usize,
         remember: |call| until_heard(crate::nfs2::must_not_repeat(call.header.procedure)),
@@ -67,7 +73,7 @@ static ENTRIES: [Entry; 5] = [
         versions: nqnfs::VERSION..=nqnfs::VERSION,
         needs_connection: false,
         count: Counts::add_nqnfs,
-        answer: |front, call| Box::pin(crate::nqnfs::answer(front, call)),
+        answer: |front, call| Box::pin(async move { crate::nqnfs::answer(&front.nqnfs, call).await }),
         turn_away: null_alone,
         reply_bytes: crate::nqnfs::reply_bytes,
         // NQNFS's proof of correctness assumes that the server keeps the reply, whatever the network does.
@@ -81,15 +87,51 @@ static ENTRIES: [Entry; 5] = [
         versions: mount::v1::VERSION..=mount::v3::VERSION,
         needs_connection: false,
         count: |_, _| {},
-        answer: |front, call| Box::pin(crate::mount::answer(front, call)),
-        turn_away: crate::mount::turn_away,
+        answer: |front, call| {
+            Box::pin(async move { crate::mount::answer(&front.shared, &front.mounts, call).await })
+        },
+        turn_away: |front, call| crate::mount::turn_away(&front.shared, &front.mounts, call),
         reply_bytes: |_| 0,
         remember: |_| Remember::No,
     },
 ];
 
+impl Service for Front {
+    fn call(self: Arc<Self>, call: Call) -> Answering {
+        self.nqnfs.nqnfs.start();
+        match taking(&call) {
+            Ok(entry) => {
+                (entry.count)(&self.shared.counts, call.header.procedure);
+                (entry.answer)(self, call)
+            }
+            Err(refusal) => Box::pin(std::future::ready(refusal.into())),
+        }
+    }
+
+    /// A peer that no export admits creates no state and learns nothing about the exports.
+    fn admits(&self, peer: SocketAddr) -> bool {
+        self.shared.exports.iter().any(|export| export.options.admits(peer))
+    }
+
+    fn turn_away(&self, call: &Call) -> Outcome {
+        match find(call.header.program, call.header.version) {
+            Some(entry) => (entry.turn_away)(self, call),
+            None => Refusal::Auth(AUTH_TOOWEAK).into(),
+        }
+    }
+
+    fn reply_bytes(&self, asked: &Asked) -> usize {
+        find(asked.program, asked.version).map_or(0, |entry| (entry.reply_bytes)(asked))
+    }
+
+    fn remember(&self, call: &Call) -> Remember {
+        let entry = find(call.header.program, call.header.version);
+        entry.map_or(Remember::No, |entry| (entry.remember)(call))
+    }
+}
+
 /// The entry of a version of a program, if it is served at all.
-pub(crate) fn find(program: u32, version: u32) -> Option<&'static Entry> {
+fn find(program: u32, version: u32) -> Option<&'static Entry> {
     ENTRIES.iter().find(|entry| entry.program == program && entry.versions.contains(&version))
 }
 
@@ -98,7 +140,7 @@ pub(crate) fn find(program: u32, version: u32) -> Option<&'static Entry> {
 /// # Errors
 /// With the versions that the client may try instead. A version that is not served over this transport is
 /// not among them.
-pub(crate) fn taking(call: &Call) -> Result<&'static Entry, Refusal> {
+fn taking(call: &Call) -> Result<&'static Entry, Refusal> {
     let (program, version) = (call.header.program, call.header.version);
     let found = find(program, version).filter(|entry| !entry.needs_connection || call.connection.is_some());
     found.ok_or_else(|| refusal(program, version))

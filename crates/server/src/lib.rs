@@ -5,9 +5,20 @@
 //! it is. The front itself owns access control ([`exports`]), the mapping of credentials ([`caller`]), the
 //! client's file handles ([`handles`]) and the wire.
 //!
-//! `dispatch` finds the version of a call. The versions (`nfs2`, `nfs3`, `nfs4`, `nqnfs`, `mount`) do not use
-//! each other. What they share is below them: `state` and `callback` for clients that hold state, `narrow`
-//! for NFS v2 and NQNFS. `recalls` passes the callbacks of file systems on to NQNFS or to version 4.
+//! The modules import each other in one direction, top to bottom; `cargo xtask tidy` checks it:
+//!
+//! | modules | responsibility |
+//! |---|---|
+//! | `dispatch` | finds the version of a call |
+//! | `front` | owns everything below |
+//! | `recalls` | passes the callbacks of file systems on to NQNFS or to version 4 |
+//! | `nfs2`, `nfs3`, `nfs4`, `nqnfs`, `mount` | the versions; none uses another |
+//! | `narrow`, `bulk` | what NFS v2 and NQNFS share; the data of a READ |
+//! | `shared` | what all versions share, and one call as they see it |
+//! | `callback` | the routes for callbacks to clients of version 4 |
+//! | `state` | the clients that hold state, with their sessions and state ids, and grace |
+//! | `caller`, `handles`, `counts` | credentials, file handles, counters |
+//! | `exports` | the table of exports |
 //!
 //! From v2 and v3 clients GETATTR, ACCESS and LOOKUP count as opens (law 1 of the design). These procedures
 //! therefore demand `Freshness::Open`.
@@ -15,6 +26,7 @@
 mod bulk;
 mod callback;
 pub mod caller;
+mod counts;
 mod dispatch;
 pub mod exports;
 pub mod front;
@@ -29,10 +41,12 @@ mod nfs4;
 mod nqnfs;
 mod recalls;
 pub mod rpcbind;
+mod shared;
 mod state;
 
+pub use counts::Counts;
 pub use exports::{ClientList, Export, ExportOptions, Exports, Locations, Squash};
-pub use front::{Counts, Front};
+pub use front::Front;
 pub use handles::{HandleKey, Handles};
 pub use nqnfs::{Nqnfs, NqnfsOptions};
 pub use state::{Bounds, KnownClients, StateOptions};

@@ -12,8 +12,9 @@ use vfs::{Handle, Name, Status};
 use xdr::{LinkedList, List};
 
 use crate::caller::Denied;
-use crate::exports::Export;
-use crate::front::{Front, Request, arguments, reply};
+use crate::exports::{Export, Exports};
+use crate::handles::Handles;
+use crate::shared::{Request, Shared, arguments, reply};
 
 /// The mounts that clients have reported. Only DUMP uses them.
 #[derive(Debug, Default)]
@@ -40,11 +41,11 @@ impl Mounts {
 }
 
 /// Answers one call of version 1, 2 or 3. Version 2 is version 1 with one unused procedure.
-pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+pub(crate) async fn answer(shared: &Shared, mounts: &Mounts, call: rpc::Call) -> Outcome {
     let Ok(procedure) = mount::v3::Procedure::try_from(call.header.procedure) else {
         return Refusal::ProcedureUnavailable.into();
     };
-    let request = Request::new(&front, &call);
+    let request = Request::new(shared, &call);
     let client = request.peer.ip().to_canonical();
     match procedure {
         mount::v3::Procedure::Null => reply(&call, &()),
@@ -55,53 +56,53 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
             };
             let root = walk(&request, &path).await;
             if root.is_ok() {
-                front.mounts.add(client, &path);
+                mounts.add(client, &path);
             }
             if call.header.version == mount::v3::VERSION {
-                reply(&call, &mnt3(&front, root))
+                reply(&call, &mnt3(&shared.handles, root))
             } else {
-                reply(&call, &mnt1(&front, root))
+                reply(&call, &mnt1(&shared.handles, root))
             }
         }
-        mount::v3::Procedure::Dump => reply(&call, &dump(&front)),
+        mount::v3::Procedure::Dump => reply(&call, &dump(mounts)),
         mount::v3::Procedure::Umnt => match arguments::<Dirpath>(&call) {
             Ok(path) => {
-                front.mounts.0.lock().remove(&(client, path.to_vec()));
+                mounts.0.lock().remove(&(client, path.to_vec()));
                 reply(&call, &())
             }
             Err(refusal) => refusal.into(),
         },
         mount::v3::Procedure::Umntall => {
-            front.mounts.0.lock().retain(|(who, _)| *who != client);
+            mounts.0.lock().retain(|(who, _)| *who != client);
             reply(&call, &())
         }
-        mount::v3::Procedure::Export => reply(&call, &exports(&front)),
+        mount::v3::Procedure::Export => reply(&call, &exports(&shared.exports)),
     }
 }
 
 /// Answers a peer that no export admits. `showmount` runs from any port, so EXPORT and DUMP check the
 /// address alone, as on other servers.
-pub(crate) fn turn_away(front: &Front, call: &rpc::Call) -> Outcome {
+pub(crate) fn turn_away(shared: &Shared, mounts: &Mounts, call: &rpc::Call) -> Outcome {
     use mount::v3::Procedure as P;
-    let is_listed = || front.exports.iter().any(|export| export.options.clients.admits(call.peer.ip()));
+    let is_listed = || shared.exports.iter().any(|export| export.options.clients.admits(call.peer.ip()));
     match P::try_from(call.header.procedure) {
         Ok(P::Null) => reply(call, &()),
         // Every path gets the same answer, without being looked up.
         Ok(P::Mnt) if call.header.version == mount::v3::VERSION => {
-            reply(call, &mnt3(front, Err(Stat::Acces)))
+            reply(call, &mnt3(&shared.handles, Err(Stat::Acces)))
         }
-        Ok(P::Mnt) => reply(call, &mnt1(front, Err(Stat::Acces))),
-        Ok(P::Export) if is_listed() => reply(call, &exports(front)),
-        Ok(P::Dump) if is_listed() => reply(call, &dump(front)),
+        Ok(P::Mnt) => reply(call, &mnt1(&shared.handles, Err(Stat::Acces))),
+        Ok(P::Export) if is_listed() => reply(call, &exports(&shared.exports)),
+        Ok(P::Dump) if is_listed() => reply(call, &dump(mounts)),
         _ => Refusal::Auth(AUTH_TOOWEAK).into(),
     }
 }
 
 type Root = (Arc<Export>, Handle);
 
-fn mnt3(front: &Front, root: Result<Root, Stat>) -> mount::v3::MntRes {
+fn mnt3(handles: &Handles, root: Result<Root, Stat>) -> mount::v3::MntRes {
     let ok = root.and_then(|(export, handle)| {
-        let fhandle = front.handles.v3(export.id, &handle).map_err(stat)?;
+        let fhandle = handles.v3(export.id, &handle).map_err(stat)?;
         let auth_flavors =
             List::new(vec![rpc::auth::AUTH_SYS, rpc::auth::AUTH_NONE]).ok_or(Stat::ServerFault)?;
         Ok(MountOk { fhandle, auth_flavors })
@@ -112,8 +113,8 @@ fn mnt3(front: &Front, root: Result<Root, Stat>) -> mount::v3::MntRes {
     }
 }
 
-fn mnt1(front: &Front, root: Result<Root, Stat>) -> mount::v1::MntRes {
-    match root.and_then(|(export, handle)| front.handles.v2(export.id, &handle).map_err(stat)) {
+fn mnt1(handles: &Handles, root: Result<Root, Stat>) -> mount::v1::MntRes {
+    match root.and_then(|(export, handle)| handles.v2(export.id, &handle).map_err(stat)) {
         Ok(handle) => protocol::Reply::Ok(handle),
         Err(stat) => protocol::Reply::Fail(stat, ()),
     }
@@ -121,7 +122,7 @@ fn mnt1(front: &Front, root: Result<Root, Stat>) -> mount::v1::MntRes {
 
 /// Resolves the path of a mount request: an export, or a directory below one.
 async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
-    let (export, below) = request.front.exports.by_path(path).ok_or(Stat::NoEnt)?;
+    let (export, below) = request.shared.exports.by_path(path).ok_or(Stat::NoEnt)?;
     let caller = request.caller(export).map_err(|denied| match denied {
         Denied::Client | Denied::Flavor => Stat::Acces,
     })?;
@@ -143,16 +144,16 @@ async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
     Ok((export.clone(), node.handle))
 }
 
-fn dump(front: &Front) -> LinkedList<Mountbody, { mount::LIST_MAX }> {
-    LinkedList::new(front.mounts.list()).unwrap_or_default()
+fn dump(mounts: &Mounts) -> LinkedList<Mountbody, { mount::LIST_MAX }> {
+    LinkedList::new(mounts.list()).unwrap_or_default()
 }
 
-fn exports(front: &Front) -> mount::Exports {
+fn exports(exports: &Exports) -> mount::Exports {
     let node = |export: &Arc<Export>| {
         let groups = export.options.clients.names().filter_map(mount::Name::new).collect();
         Some(Exportnode { dir: Dirpath::new(export.path.clone())?, groups: LinkedList::new(groups)? })
     };
-    LinkedList::new(front.exports.iter().filter(|export| !export.is_absent()).filter_map(node).collect())
+    LinkedList::new(exports.iter().filter(|export| !export.is_absent()).filter_map(node).collect())
         .unwrap_or_default()
 }
 

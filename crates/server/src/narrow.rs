@@ -9,7 +9,7 @@ use bytes::Bytes;
 use vfs::{Attributes, Caller, Freshness, Handle, Name, Stability, StateidBasis, Status};
 
 use crate::exports::Export;
-use crate::front::{Front, Object};
+use crate::shared::{Object, Shared};
 
 pub(crate) use cookies::Cookies;
 pub(crate) use listing::list;
@@ -30,7 +30,7 @@ pub(crate) async fn attributes(
 /// WRITE for versions in which it is synchronous and complete: repeats the write until the file system has
 /// taken all data.
 pub(crate) async fn write_all(
-    front: &Front,
+    shared: &Shared,
     object: &Object,
     mut offset: u64,
     mut data: Bytes,
@@ -39,7 +39,7 @@ pub(crate) async fn write_all(
     loop {
         let (by, stability) = (StateidBasis::Anonymous, Stability::FileSync);
         let write = || export.fs.write(caller, handle, by, offset, data.clone(), stability);
-        let written = front.past_courtesy(object, None, write).await?;
+        let written = shared.past_courtesy(object, None, write).await?;
         let count = (written.count as usize).min(data.len());
         if count == 0 && !data.is_empty() {
             return Err(Status::Io.into());

@@ -12,8 +12,8 @@ use rpc::message::Refusal;
 use rpc::service::Outcome;
 use xdr::Encode;
 
-use crate::front::{Front, Request, arguments, reply};
-use crate::narrow;
+use crate::narrow::{self, Cookies};
+use crate::shared::{Request, Shared, arguments, reply};
 
 /// Calls whose second execution would fail or destroy data. The server keeps their replies for
 /// retransmissions.
@@ -31,15 +31,15 @@ fn waits_for_grace(procedure: Procedure) -> bool {
 }
 
 /// Answers one call.
-pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+pub(crate) async fn answer(shared: &Arc<Shared>, cookies: &Cookies, call: rpc::Call) -> Outcome {
     let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
         return Refusal::ProcedureUnavailable.into();
     };
-    if waits_for_grace(procedure) && !front.after_grace(&call).await {
+    if waits_for_grace(procedure) && !shared.after_grace(&call).await {
         // v2 has no status for this case: the client sends the call again.
         return Outcome::Drop;
     }
-    let request = &Request::new(&front, &call);
+    let request = &Request::new(shared, &call);
     match procedure {
         Procedure::Null | Procedure::Root | Procedure::Writecache => reply(&call, &()),
         Procedure::Getattr => serve::<call::Getattr, _>(&call, |args| objects::getattr(request, args)).await,
@@ -57,7 +57,9 @@ pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
         Procedure::Symlink => serve::<call::Symlink, _>(&call, |args| make::symlink(request, args)).await,
         Procedure::Mkdir => serve::<call::Mkdir, _>(&call, |args| make::mkdir(request, args)).await,
         Procedure::Rmdir => serve::<call::Rmdir, _>(&call, |args| make::rmdir(request, args)).await,
-        Procedure::Readdir => serve::<call::Readdir, _>(&call, |args| objects::readdir(request, args)).await,
+        Procedure::Readdir => {
+            serve::<call::Readdir, _>(&call, |args| objects::readdir(request, cookies, args)).await
+        }
         Procedure::Statfs => serve::<call::Statfs, _>(&call, |args| objects::statfs(request, args)).await,
     }
 }

@@ -17,7 +17,7 @@ use vfs::Name;
 
 use xdr::Encode;
 
-use crate::front::{Front, Request, arguments, reply};
+use crate::shared::{Request, Shared, arguments, reply};
 use convert::Failure;
 
 /// The largest READ and WRITE over TCP, in bytes.
@@ -59,77 +59,77 @@ fn waits_for_grace(procedure: u32) -> bool {
 }
 
 /// Answers one call.
-pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+pub(crate) async fn answer(shared: &Arc<Shared>, call: rpc::Call) -> Outcome {
     let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
         return Refusal::ProcedureUnavailable.into();
     };
-    let request = &Request::new(&front, &call);
+    let request = &Request::new(shared, &call);
     match procedure {
         Procedure::Null => reply(&call, &()),
         Procedure::Getattr => {
-            serve::<call::Getattr, _, _>(&front, &call, |args| objects::getattr(request, args)).await
+            serve::<call::Getattr, _, _>(shared, &call, |args| objects::getattr(request, args)).await
         }
         Procedure::Setattr => {
-            serve::<call::Setattr, _, _>(&front, &call, |args| objects::setattr(request, args)).await
+            serve::<call::Setattr, _, _>(shared, &call, |args| objects::setattr(request, args)).await
         }
         Procedure::Lookup => {
-            serve::<call::Lookup, _, _>(&front, &call, |args| objects::lookup(request, args)).await
+            serve::<call::Lookup, _, _>(shared, &call, |args| objects::lookup(request, args)).await
         }
         Procedure::Access => {
-            serve::<call::Access, _, _>(&front, &call, |args| objects::access(request, args)).await
+            serve::<call::Access, _, _>(shared, &call, |args| objects::access(request, args)).await
         }
         Procedure::Readlink => {
-            serve::<call::Readlink, _, _>(&front, &call, |args| objects::readlink(request, args)).await
+            serve::<call::Readlink, _, _>(shared, &call, |args| objects::readlink(request, args)).await
         }
-        Procedure::Read => serve::<call::Read, _, _>(&front, &call, |args| io::read(request, args)).await,
-        Procedure::Write => serve::<call::Write, _, _>(&front, &call, |args| io::write(request, args)).await,
+        Procedure::Read => serve::<call::Read, _, _>(shared, &call, |args| io::read(request, args)).await,
+        Procedure::Write => serve::<call::Write, _, _>(shared, &call, |args| io::write(request, args)).await,
         Procedure::Commit => {
-            serve::<call::Commit, _, _>(&front, &call, |args| io::commit(request, args)).await
+            serve::<call::Commit, _, _>(shared, &call, |args| io::commit(request, args)).await
         }
         Procedure::Create => {
-            serve::<call::Create, _, _>(&front, &call, |args| make::create(request, args)).await
+            serve::<call::Create, _, _>(shared, &call, |args| make::create(request, args)).await
         }
         Procedure::Mkdir => {
-            serve::<call::Mkdir, _, _>(&front, &call, |args| make::mkdir(request, args)).await
+            serve::<call::Mkdir, _, _>(shared, &call, |args| make::mkdir(request, args)).await
         }
         Procedure::Symlink => {
-            serve::<call::Symlink, _, _>(&front, &call, |args| make::symlink(request, args)).await
+            serve::<call::Symlink, _, _>(shared, &call, |args| make::symlink(request, args)).await
         }
         Procedure::Mknod => {
-            serve::<call::Mknod, _, _>(&front, &call, |args| make::mknod(request, args)).await
+            serve::<call::Mknod, _, _>(shared, &call, |args| make::mknod(request, args)).await
         }
-        Procedure::Link => serve::<call::Link, _, _>(&front, &call, |args| make::link(request, args)).await,
+        Procedure::Link => serve::<call::Link, _, _>(shared, &call, |args| make::link(request, args)).await,
         Procedure::Remove => {
-            serve::<call::Remove, _, _>(&front, &call, |args| make::remove(request, args)).await
+            serve::<call::Remove, _, _>(shared, &call, |args| make::remove(request, args)).await
         }
         Procedure::Rmdir => {
-            serve::<call::Rmdir, _, _>(&front, &call, |args| make::rmdir(request, args)).await
+            serve::<call::Rmdir, _, _>(shared, &call, |args| make::rmdir(request, args)).await
         }
         Procedure::Rename => {
-            serve::<call::Rename, _, _>(&front, &call, |args| make::rename(request, args)).await
+            serve::<call::Rename, _, _>(shared, &call, |args| make::rename(request, args)).await
         }
         Procedure::Readdir => {
-            serve::<call::Readdir, _, _>(&front, &call, |args| directory::readdir(request, args)).await
+            serve::<call::Readdir, _, _>(shared, &call, |args| directory::readdir(request, args)).await
         }
         Procedure::Readdirplus => {
-            serve::<call::Readdirplus, _, _>(&front, &call, |args| directory::readdirplus(request, args))
+            serve::<call::Readdirplus, _, _>(shared, &call, |args| directory::readdirplus(request, args))
                 .await
         }
         Procedure::Fsstat => {
-            serve::<call::Fsstat, _, _>(&front, &call, |args| filesystem::fsstat(request, args)).await
+            serve::<call::Fsstat, _, _>(shared, &call, |args| filesystem::fsstat(request, args)).await
         }
         Procedure::Fsinfo => {
-            serve::<call::Fsinfo, _, _>(&front, &call, |args| filesystem::fsinfo(request, args)).await
+            serve::<call::Fsinfo, _, _>(shared, &call, |args| filesystem::fsinfo(request, args)).await
         }
         Procedure::Pathconf => {
-            serve::<call::Pathconf, _, _>(&front, &call, |args| filesystem::pathconf(request, args)).await
+            serve::<call::Pathconf, _, _>(shared, &call, |args| filesystem::pathconf(request, args)).await
         }
     }
 }
 
 /// Decodes the arguments, runs the procedure unless grace forbids it, and encodes its results.
 async fn serve<C, T, F>(
-    front: &Arc<Front>,
+    shared: &Arc<Shared>,
     call: &rpc::Call,
     procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>,
 ) -> Outcome
@@ -142,7 +142,7 @@ where
         Ok(args) => args,
         Err(refusal) => return refusal.into(),
     };
-    let may_run = !waits_for_grace(C::NUMBER) || front.after_grace(call).await;
+    let may_run = !waits_for_grace(C::NUMBER) || shared.after_grace(call).await;
     let done = if may_run { procedure(args).await } else { Err(vfs::Status::Grace.into()) };
     let results: C::Results = match done {
         Ok(ok) => Reply::Ok(ok),

@@ -1,9 +1,11 @@
 //! NFS v4.0, 4.1 and 4.2 (RFC 7530, 8881, 7862 and 8276) over `vfs::FileSystem`s.
 //!
 //! [`compound`] decodes a COMPOUND and runs its operations; each operation is a file of [`op`].
-//! [`crate::state`] keeps the clients and what they hold, and [`crate::callback`] calls them back.
+//! [`crate::state`] keeps the clients and what they hold. [`callbacks`] passes the callbacks of file systems on
+//! to them, over the routes of [`crate::callback`].
 
 mod attributes;
+pub(crate) mod callbacks;
 mod compound;
 mod convert;
 mod directory;
@@ -24,10 +26,28 @@ use std::sync::Arc;
 use protocol::nfs4::{ArgOp, CompoundHeader, Procedure};
 use rpc::message::Refusal;
 use rpc::service::{Asked, Outcome};
+use vfs::Timestamp;
 use xdr::Decode;
 
-use crate::front::{Front, reply};
-pub(crate) use known::Knowledge;
+use crate::exports::pseudo::Pseudo;
+use crate::shared::{Shared, reply};
+use known::Knowledge;
+
+/// What version 4 keeps for itself, over what all versions share.
+#[derive(Debug)]
+pub(crate) struct Nfs4Front {
+    shared: Arc<Shared>,
+    /// The directories above exports.
+    pseudo: Pseudo,
+    known: Knowledge,
+}
+
+impl Nfs4Front {
+    /// `made`: the time of the start, as the times of the directories above exports.
+    pub(crate) fn new(shared: Arc<Shared>, made: Timestamp) -> Nfs4Front {
+        Nfs4Front { pseudo: Pseudo::new(&shared.exports, made), known: Knowledge::default(), shared }
+    }
+}
 
 /// The largest READ and WRITE, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
@@ -68,10 +88,10 @@ pub(crate) fn reply_bytes(asked: &Asked) -> usize {
 }
 
 /// Answers one call.
-pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+pub(crate) async fn answer(front: &Nfs4Front, call: rpc::Call) -> Outcome {
     match Procedure::try_from(call.header.procedure) {
         Ok(Procedure::Null) => reply(&call, &()),
-        Ok(Procedure::Compound) => compound::answer(&front, &call).await,
+        Ok(Procedure::Compound) => compound::answer(front, &call).await,
         Err(_) => Refusal::ProcedureUnavailable.into(),
     }
 }

@@ -45,7 +45,8 @@ use vfs::{Caller, Clock, Handle, HolderId, Recovery, SystemClock};
 use xdr::{Decode, Encode};
 
 use crate::exports::Export;
-use crate::front::{Front, Object, Request, arguments, reply};
+use crate::narrow::Cookies;
+use crate::shared::{Object, Request, Shared, arguments, reply};
 use clients::Clients;
 use leases::Leases;
 use record::Record;
@@ -140,15 +141,14 @@ impl Nqnfs {
     }
 
     /// Starts a task, once, that waits for the end of recovery and records it.
-    pub(crate) fn start(front: &Arc<Front>) {
-        let nqnfs = &front.nqnfs;
-        if nqnfs.started.load(Ordering::Relaxed) || nqnfs.started.swap(true, Ordering::Relaxed) {
+    pub(crate) fn start(&self) {
+        if self.started.load(Ordering::Relaxed) || self.started.swap(true, Ordering::Relaxed) {
             return;
         }
-        if nqnfs.recovery.ends().is_none() {
+        if self.recovery.ends().is_none() {
             return;
         }
-        let (recovery, record) = (nqnfs.recovery.clone(), nqnfs.record.clone());
+        let (recovery, record) = (self.recovery.clone(), self.record.clone());
         tokio::spawn(async move {
             while let Some(end) = recovery.ends().filter(|_| recovery.is_on(Instant::now())) {
                 sleep_until(end).await;
@@ -204,6 +204,21 @@ fn nanos(clock: &dyn ClockSource) -> u64 {
     u64::try_from(clock.wall().as_nanos()).unwrap_or(0)
 }
 
+/// What NQNFS keeps for itself, over what all versions share.
+#[derive(Debug)]
+pub(crate) struct NqnfsFront {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) nqnfs: Nqnfs,
+    cookies: Arc<Cookies>,
+}
+
+impl NqnfsFront {
+    /// `cookies` are those of version 2 too.
+    pub(crate) fn new(shared: Arc<Shared>, nqnfs: Nqnfs, cookies: Arc<Cookies>) -> NqnfsFront {
+        NqnfsFront { shared, nqnfs, cookies }
+    }
+}
+
 /// Calls whose second execution would fail or destroy data. The server keeps their replies for
 /// retransmissions. A repeated VACATED would give up a lease that was granted in between. A repeated WRITE
 /// would overwrite newer writes of others.
@@ -227,7 +242,7 @@ pub(crate) fn must_not_repeat(procedure: u32) -> bool {
 /// The facts about a call that every procedure needs.
 pub(crate) struct Asked<'c> {
     pub(crate) request: Request<'c>,
-    pub(crate) front: &'c Arc<Front>,
+    pub(crate) front: &'c Arc<NqnfsFront>,
     pub(crate) holder: HolderId,
     /// When the call arrived. The client counts the lease term from an earlier moment.
     pub(crate) came: Instant,
@@ -261,14 +276,14 @@ pub(crate) fn reply_bytes(asked: &rpc::service::Asked) -> usize {
 }
 
 /// Answers one call.
-pub(crate) async fn answer(front: Arc<Front>, call: rpc::Call) -> Outcome {
+pub(crate) async fn answer(front: &Arc<NqnfsFront>, call: rpc::Call) -> Outcome {
     let Ok(procedure) = Procedure::try_from(call.header.procedure) else {
         return Refusal::ProcedureUnavailable.into();
     };
     // From now on leases can be recalled, so the file systems grant them.
-    front.start_tasks();
+    front.shared.start_tasks();
     let holder = front.nqnfs.clients.lock().heard(&call);
-    let asked = &Asked { request: Request::new(&front, &call), front: &front, holder, came: Instant::now() };
+    let asked = &Asked { request: Request::new(&front.shared, &call), front, holder, came: Instant::now() };
     match procedure {
         Procedure::Null | Procedure::Root | Procedure::Writecache => reply(&call, &()),
         Procedure::Getattr => serve::<call::Getattr, _, _>(&call, asked, objects::getattr).await,
@@ -336,7 +351,7 @@ fn not_now(call: &rpc::Call, asked: &Asked<'_>, is_write: bool) -> Option<Stat> 
     // While leases of the previous incarnation may be valid, only writes under those leases are accepted.
     // After that, v4 clients may reclaim first.
     let recovering = asked.front.nqnfs.recovery.is_on(Instant::now());
-    let waits = if recovering { !is_write } else { asked.front.state.in_grace() };
+    let waits = if recovering { !is_write } else { asked.front.shared.state.in_grace() };
     waits.then_some(Stat::Trylater)
 }
 
@@ -365,7 +380,7 @@ async fn vacated(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
     if wire == protocol::nqnfs::EVERYTHING {
         let all = front.nqnfs.leases.lock().vacate_all(asked.holder);
         for (id, lease) in all {
-            let Some(export) = front.exports.by_id(id) else { continue };
+            let Some(export) = front.shared.exports.by_id(id) else { continue };
             let Ok(caller) = asked.request.caller(export) else { continue };
             take_back(export, &Caller { holder: Some(asked.holder), ..caller }, lease).await;
         }
@@ -386,11 +401,11 @@ async fn take_back(export: &Export, caller: &Caller, lease: vfs::LeaseId) {
 
 /// The wire handle of a file.
 pub(crate) fn wire_handle(
-    front: &Front,
+    front: &NqnfsFront,
     object: &Object,
     handle: &Handle,
 ) -> Result<protocol::nqnfs::Handle, vfs::Status> {
-    front.handles.v2(object.export.id, handle)
+    front.shared.handles.v2(object.export.id, handle)
 }
 
 #[cfg(test)]

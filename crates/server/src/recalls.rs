@@ -1,19 +1,20 @@
 //! Receives the callbacks of the exports' file systems, and passes each to the protocol of the client that
 //! holds the lease: EVICTED of NQNFS, or a callback of version 4.
+//!
+//! NQNFS has a table of its leases. The delegations of version 4 are in the state that all versions share.
 
 use std::sync::{Arc, Weak};
 
 use vfs::{Callback, Callbacks, LeaseId, Recall};
 
-use crate::callback::serve as v4;
 use crate::exports::ExportId;
-use crate::front::Front;
-use crate::nqnfs::evict;
+use crate::nfs4::callbacks as v4;
 use crate::nqnfs::leases::Out;
+use crate::nqnfs::{NqnfsFront, evict};
 
 /// Starts a task for the callbacks of each export.
-pub(crate) fn start(front: &Arc<Front>) {
-    for export in front.exports.iter() {
+pub(crate) fn start(front: &Arc<NqnfsFront>) {
+    for export in front.shared.exports.iter() {
         if let Some(callbacks) = export.fs.callbacks() {
             tokio::spawn(serve(Arc::downgrade(front), export.id, callbacks));
         }
@@ -23,7 +24,7 @@ pub(crate) fn start(front: &Arc<Front>) {
 /// Each callback has its own task, so that a client that does not answer delays no other client. Their
 /// causes bound the number of tasks: one recall for each granted lease, one CB_GETATTR for each waiting
 /// request, one notice for each awaited lock. They wait for the slots of their own client.
-async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
+async fn serve(front: Weak<NqnfsFront>, export: ExportId, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
         let Some(front) = front.upgrade() else { return };
         if let Callback::Revoked { id, .. } = callback {
@@ -33,10 +34,10 @@ async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
         tokio::spawn(async move {
             match callback {
                 Callback::Recall(of) => recall(&front, export, of).await,
-                Callback::Getattr(query) => v4::getattr(&front, export, query).await,
-                Callback::RecallAny { holder, keep } => v4::recall_any(&front, holder, keep).await,
+                Callback::Getattr(query) => v4::getattr(&front.shared, export, query).await,
+                Callback::RecallAny { holder, keep } => v4::recall_any(&front.shared, holder, keep).await,
                 Callback::NotifyLock { holder, owner, handle } => {
-                    v4::notify_lock(&front, export, holder, owner, handle).await;
+                    v4::notify_lock(&front.shared, export, holder, owner, handle).await;
                 }
                 Callback::Revoked { .. } => {}
             }
@@ -45,8 +46,8 @@ async fn serve(front: Weak<Front>, export: ExportId, mut callbacks: Callbacks) {
 }
 
 /// A lease was revoked. The client should learn it as soon as possible.
-fn revoked(front: &Arc<Front>, export: ExportId, lease: LeaseId) {
-    let mut tables = front.state.tables();
+fn revoked(front: &Arc<NqnfsFront>, export: ExportId, lease: LeaseId) {
+    let mut tables = front.shared.state.tables();
     let out = front.nqnfs.leases.lock().revoked(export, lease);
     match out {
         Some(out) => evict::lost(front, export, out),
@@ -61,18 +62,18 @@ enum Recalled {
 }
 
 /// Asks the client to return a lease.
-async fn recall(front: &Arc<Front>, export: ExportId, of: Recall) {
+async fn recall(front: &Arc<NqnfsFront>, export: ExportId, of: Recall) {
     match find(front, export, of) {
         Some(Recalled::Nqnfs(out)) => evict::evict(front, export, out, of).await,
-        Some(Recalled::Delegation(delegation)) => v4::recall(front, export, delegation, of).await,
+        Some(Recalled::Delegation(delegation)) => v4::recall(&front.shared, export, delegation, of).await,
         None => {}
     }
 }
 
 /// Finds the lease. If there is none yet, the recall is kept for the moment when it is entered. This takes
 /// one critical section, so that no lease is entered between the two lookups and misses its recall.
-fn find(front: &Front, export: ExportId, of: Recall) -> Option<Recalled> {
-    let mut tables = front.state.tables();
+fn find(front: &NqnfsFront, export: ExportId, of: Recall) -> Option<Recalled> {
+    let mut tables = front.shared.state.tables();
     let out = front.nqnfs.leases.lock().get(export, of.id);
     match out {
         Some(out) => Some(Recalled::Nqnfs(out)),

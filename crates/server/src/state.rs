@@ -1,14 +1,15 @@
-//! The state of version 4 clients: their identity, the state they hold, and the routes for callbacks.
+//! The state of version 4 clients: their identity, their sessions, and the state they hold.
 //!
 //! [`clients`], [`sessions`], [`stateids`], [`owners`] and [`grace`] are pure tables. They share one lock
 //! that is never held across an `await`. The operations of `nfs4::op` update the tables and the file
-//! systems together.
+//! systems together. This module itself calls no file system and no client.
 //!
 //! [`records`] is the part that survives a restart. [`stateless`] delays requests of v2 and v3, which have
-//! no state of their own, during grace. [`release`] gives back what removed clients held. [`capacity`]
-//! decides whose state goes when a limit is reached.
+//! no state of their own, during grace. [`capacity`] decides whose state goes when a limit is reached;
+//! `shared` gives it back.
 
 pub(crate) mod capacity;
+mod channel;
 pub(crate) mod clients;
 mod closed;
 pub(crate) mod current;
@@ -20,7 +21,6 @@ pub(crate) mod names;
 pub(crate) mod owners;
 mod peers;
 mod records;
-mod release;
 pub(crate) mod sessions;
 mod slot;
 pub(crate) mod stateids;
@@ -38,8 +38,6 @@ use protocol::nfs4::{Clientid, Limited, Status};
 use tokio::time::Instant;
 use vfs::{HolderId, LeaseKind, Share};
 
-use crate::callback::{self, Channel};
-use crate::front::{Front, Object};
 use clients::{Client, ClientName, Clients};
 use closed::Closed;
 use early::Early;
@@ -74,8 +72,8 @@ pub(crate) mod fuzzing {
 
 pub use capacity::Bounds;
 pub(crate) use capacity::{Below, Capacity, Scarce};
+pub(crate) use channel::Channel;
 pub(crate) use early::Word;
-pub(crate) use release::holds;
 
 /// The parameters of the v4 client state.
 #[derive(Clone, Debug)]
@@ -112,7 +110,6 @@ pub(crate) struct State {
     records: Option<Arc<Mutex<Records>>>,
     server: ServerId,
     pub(crate) turns: Turns,
-    pub(crate) callbacks: callback::Ways,
     pub(crate) peers: Peers,
     stateless: Stateless,
     pub(crate) capacity: Capacity,
@@ -121,6 +118,16 @@ pub(crate) struct State {
     started: AtomicBool,
 }
 
+/// The periodic work that is due.
+#[derive(Debug)]
+pub(crate) struct Due {
+    /// It is time to end grace.
+    pub(crate) grace_ends: bool,
+    /// The clients whose courtesy time is over.
+    pub(crate) overdue: Vec<Clientid>,
+}
+
+/// The tables. They change together, under one lock.
 #[derive(Debug)]
 pub(crate) struct Tables {
     pub(crate) clients: Clients,
@@ -190,7 +197,6 @@ impl State {
             records: records.map(|records| Arc::new(Mutex::new(records))),
             server,
             turns: Turns::default(),
-            callbacks: callback::Ways::default(),
             peers: Peers::default(),
             stateless,
             capacity: Capacity::default(),
@@ -233,15 +239,14 @@ impl State {
     pub(crate) fn may_change_attributes(
         &self,
         holder: Option<HolderId>,
-        object: &Object,
+        file: &FileKey,
     ) -> Result<(), Status> {
         let tables = self.tables();
         if !tables.grace.is_on() {
             return Ok(());
         }
         let client = tables.client_of(holder).map(|client| client.id);
-        let file = FileKey { export: object.export.id, handle: object.handle };
-        let is_writer = tables.stateids.of_file(&file).any(|held| {
+        let is_writer = tables.stateids.of_file(file).any(|held| {
             Some(held.client) == client
                 && match &held.kind {
                     Kind::Open { access, .. } => access.contains(Share::WRITE),
@@ -272,13 +277,23 @@ impl State {
         Limited::new(text.into_bytes()).unwrap_or_default()
     }
 
-    /// Starts the expiry of leases and of grace. False if it runs already.
-    pub(crate) fn start(front: &Arc<Front>) -> bool {
-        if front.state.started.swap(true, Ordering::Relaxed) {
-            return false;
-        }
-        tokio::spawn(release::keep_house(Arc::downgrade(front), front.state.lease));
-        true
+    /// The background tasks are being started. False if they were started before.
+    pub(crate) fn start(&self) -> bool {
+        !self.started.swap(true, Ordering::Relaxed)
+    }
+
+    /// How long a client's state lasts after its last renewal.
+    pub(crate) fn lease(&self) -> Duration {
+        self.lease
+    }
+
+    /// Forgets idle owners, and says what else is due.
+    pub(crate) fn due(&self, now: Instant) -> Due {
+        let mut tables = self.tables();
+        let Tables { clients, stateids, owners, grace, .. } = &mut *tables;
+        let overdue = clients.overdue(now, |client| stateids.has(client));
+        owners.forget_idle(now, self.lease, |name| stateids.has_of(name));
+        Due { grace_ends: grace.tick(now), overdue }
     }
 
     /// May the client take or reclaim an open or a lock? If so, the client is in the durable record from
@@ -318,6 +333,11 @@ impl State {
         if let Some(client) = self.tables().clients.confirmed_mut(id) {
             client.recorded = recorded;
         }
+    }
+
+    /// Removes a client from the durable record.
+    pub(crate) async fn unrecord(&self, name: ClientName) -> io::Result<()> {
+        self.write_records(move |records| records.remove(&name)).await
     }
 
     /// Writes to the durable record on a blocking thread.

@@ -13,8 +13,8 @@ use std::time::Duration;
 use vfs::{Caller, SetAttributes, SetTime};
 
 use crate::core::Core;
-use crate::inspect::since;
 use crate::table::Object;
+use crate::trust::since;
 
 /// After a refusal, no SETATTR is sent for the file for this long.
 const REFUSED_FOR: Duration = Duration::from_secs(3600);

@@ -4,9 +4,8 @@ use std::sync::Arc;
 
 use vfs::{AccessMask, Accessed, Attributes, Caller, Freshness, Handle, Result};
 
-use super::names::Before;
 use crate::core::Core;
-use crate::object::{Opening, Seen};
+use crate::object::{Before, Opening, Seen};
 use crate::table::Object;
 use crate::trust::Sent;
 

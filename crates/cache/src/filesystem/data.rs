@@ -9,13 +9,11 @@ use vfs::{
     Stability, StateidBasis, Status, Wcc, Written,
 };
 
-use super::change::Change;
-use super::names::Before;
+use crate::changes::{Change, OwnWrite};
 use crate::core::Core;
 use crate::data::{Plan, all_covered};
 use crate::fetch::{Fetch, Fetched};
-use crate::filler::OwnWrite;
-use crate::object::{Opening, Seen};
+use crate::object::{Before, Opening, Seen};
 use crate::store::Pin;
 use crate::table::Object;
 use crate::upstream::read::{Answered, Reader};

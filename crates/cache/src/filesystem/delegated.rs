@@ -18,11 +18,10 @@ use vfs::{
     Looked, Name, Node, OpenRequest, ReadDir, Result, Status, Verifier, Want,
 };
 
-use super::names::Before;
 use crate::core::Core;
 use crate::lease::Early;
 use crate::names::{Leads, NameEntry};
-use crate::object::{ObjectState, Opening, Seen};
+use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::trust::Sent;

@@ -1,16 +1,13 @@
 //! READDIR and READDIRPLUS.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use parking_lot::Mutex;
 use vfs::{AccessMask, BringsDirectoryLease, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
 
-use super::names::{Before, put_name};
 use crate::core::Core;
 use crate::listing::{CompleteListing, Gathering, KnownListing, Listed};
-use crate::names::directory_prefix;
-use crate::object::{ObjectState, Opening, Seen};
+use crate::names::{directory_prefix, put_name};
+use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::store::codec::{Reader, Writer};
 use crate::store::{Batch, Table};
 use crate::table::Object;
@@ -19,42 +16,6 @@ use crate::trust::Sent;
 const VERSION: u8 = 1;
 /// Entries in one value of the index.
 const PIECE_ENTRIES: usize = 256;
-/// Most entries of all listings in memory.
-const LOADED_ENTRIES_MAX: usize = 500_000;
-
-/// The listings in memory, whose number is limited.
-#[derive(Debug, Default)]
-pub struct LoadedListings(Mutex<Loaded>);
-
-#[derive(Debug, Default)]
-struct Loaded {
-    /// The directory and the number of its entries, plus one, so that empty listings count too.
-    queue: VecDeque<(Weak<Object>, usize)>,
-    entries: usize,
-}
-
-impl LoadedListings {
-    /// Adds a listing. If there are too many, drops the oldest ones from memory. They are still in the
-    /// index.
-    fn loaded(&self, object: &Arc<Object>, entries: usize) {
-        let mut loaded = self.0.lock();
-        let entries = entries + 1;
-        loaded.queue.push_back((Arc::downgrade(object), entries));
-        loaded.entries += entries;
-        let mut gone = Vec::new();
-        while loaded.entries > LOADED_ENTRIES_MAX && loaded.queue.len() > 1 {
-            let Some((object, entries)) = loaded.queue.pop_front() else { break };
-            loaded.entries -= entries;
-            gone.extend(object.upgrade());
-        }
-        drop(loaded);
-        for other in gone.into_iter().filter(|other| !Arc::ptr_eq(other, object)) {
-            if let Some(listing) = &mut other.state.lock().names.listing {
-                listing.complete = None;
-            }
-        }
-    }
-}
 
 impl Core {
     /// READDIR: from the complete listing if there is one, it is believed, and the caller may read it;
@@ -376,20 +337,6 @@ fn decode_listing(id: u64, head: &[u8], piece: impl Fn(u32) -> Option<Vec<u8>>) 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn empty_directories_take_up_room_too() {
-        let policy = crate::policy::Policy::new(&crate::Options::new("d", "nfs://origin/export"), 1);
-        let state = crate::object::ObjectState::new(&policy);
-        let object = Arc::new(Object::new(Handle::new(b"d").unwrap(), state, 0));
-        let listings = LoadedListings::default();
-        for _ in 0..LOADED_ENTRIES_MAX + 100 {
-            listings.loaded(&object, 0);
-        }
-        assert_eq!(listings.0.lock().queue.len(), LOADED_ENTRIES_MAX);
-        listings.loaded(&object, LOADED_ENTRIES_MAX);
-        assert_eq!(listings.0.lock().queue.len(), 1);
-    }
 
     #[test]
     fn listings_come_back_and_only_under_their_number() {

@@ -12,9 +12,8 @@ use vfs::{
     XattrHow, XattrName,
 };
 
-use super::change::Change;
+use crate::changes::{Change, OwnWrite};
 use crate::core::Core;
-use crate::filler::OwnWrite;
 use crate::table::Object;
 use crate::upstream::Use;
 use crate::writes::Level;

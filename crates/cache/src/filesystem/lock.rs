@@ -11,8 +11,6 @@ use vfs::{
 };
 
 use crate::core::Core;
-use crate::lease::HeldLease;
-use crate::object::ObjectState;
 use crate::table::Object;
 use crate::upstream::Use;
 use crate::writes::Level;
@@ -44,7 +42,7 @@ impl Core {
         self.with(object, |state| {
             let alone = self.keeps_locks_alone();
             let range = (lock.offset, lock.length);
-            if !alone && (!keeps_locks(state) || state.held.locks.is_told(&lock.owner, range)) {
+            if !alone && (!state.keeps_locks() || state.held.locks.is_told(&lock.owner, range)) {
                 return None;
             }
             if let Some(other) = state.held.locks.conflict(lock) {
@@ -150,7 +148,7 @@ impl Core {
     ) -> Result<()> {
         let object = self.opened_object(open)?;
         // The next holder must find what was written under the lock.
-        if !self.with(&object, |state| keeps_locks(state)) {
+        if !self.with(&object, |state| state.keeps_locks()) {
             self.flush_writes(&object, Level::Stable).await;
         }
         if self.unlock_here(&object, owner, range) {
@@ -176,7 +174,7 @@ impl Core {
     fn unlock_here(&self, object: &Arc<Object>, owner: &Owner, range: (u64, u64)) -> bool {
         self.with(object, |state| {
             let here =
-                (keeps_locks(state) && !state.held.locks.is_told(owner, range)) || self.keeps_locks_alone();
+                (state.keeps_locks() && !state.held.locks.is_told(owner, range)) || self.keeps_locks_alone();
             if here {
                 state.held.locks.give_up(owner, range);
             }
@@ -189,7 +187,7 @@ impl Core {
     pub async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
         let object = self.object(handle);
         let (here, conflict) =
-            self.with(&object, |state| (keeps_locks(state), state.held.locks.conflict(lock)));
+            self.with(&object, |state| (state.keeps_locks(), state.held.locks.conflict(lock)));
         let only_ours = here || self.keeps_locks_alone() || self.has_state() == Some(false);
         if only_ours || !lock.may_meet_earlier(conflict.as_ref()) {
             return Ok(conflict);
@@ -208,9 +206,4 @@ impl Core {
     pub fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
         self.opened_object(open).is_ok_and(|object| self.with(&object, |state| state.held.locks.holds(owner)))
     }
-}
-
-/// Does the cache keep the file's locks alone?
-pub fn keeps_locks(state: &ObjectState) -> bool {
-    state.held.locks.under_way == 0 && state.held.lease.as_ref().is_some_and(HeldLease::keeps_locks)
 }

@@ -9,9 +9,8 @@ use std::sync::Arc;
 
 use vfs::{Attributes, Caller, Created, Handle, Name, Renamed, Result, SetAttributes, Timestamp, Want, Wcc};
 
-use super::change::{Change, NameChange, nameless, will_change};
+use crate::changes::{Change, NameChange, OwnWrite, nameless, will_change};
 use crate::core::Core;
-use crate::filler::OwnWrite;
 use crate::names::{Leads, NameEntry};
 use crate::object::{ObjectState, Opening, Seen};
 use crate::table::Object;

@@ -9,8 +9,8 @@ use vfs::{
 
 use crate::core::Core;
 use crate::listing::KnownListing;
-use crate::names::{Leads, NameEntry, name_key};
-use crate::object::{ObjectState, Opening, Seen};
+use crate::names::{Leads, NameEntry, name_key, put_name};
+use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::options::LookupCache;
 use crate::store::{Batch, Table};
 use crate::table::Object;
@@ -382,30 +382,5 @@ impl Core {
     /// The entry in the index for a name.
     pub fn name_entry(&self, directory: &Handle, name: &Name) -> Option<NameEntry> {
         NameEntry::decode(&self.disk.index().get(Table::Names, &name_key(directory, name))?)
-    }
-}
-
-/// The state of an object before a call was sent.
-#[derive(Clone, Copy, Debug)]
-pub struct Before {
-    pub epoch: u64,
-    pub names_generation: u64,
-    pub rights_generation: u64,
-}
-
-impl Before {
-    /// The present state.
-    pub fn of(state: &ObjectState) -> Before {
-        let (names_generation, rights_generation) = (state.names.generation, state.rights.generation());
-        Before { epoch: state.epoch(), names_generation, rights_generation }
-    }
-}
-
-/// Sets or removes the entry of a name.
-pub fn put_name(batch: &mut Batch, directory: &Handle, name: &Name, entry: Option<NameEntry>) {
-    let key = name_key(directory, name);
-    match entry {
-        Some(entry) => batch.put(Table::Names, key, entry.encode()),
-        None => batch.remove(Table::Names, key),
     }
 }

@@ -11,11 +11,8 @@
 //!
 //! Over an origin without state, an open is a LOOKUP or CREATE and an ACCESS. Only the cache knows of it.
 
-use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use parking_lot::Mutex;
 use tokio::sync::OwnedMutexGuard;
 use vfs::{
     Attributes, Caller, CreateHow, Freshness, Handle, Lease, Name, OpenId, OpenRequest, Opened, Result,
@@ -31,37 +28,6 @@ use crate::upstream::needed;
 
 /// How often an OPEN that crossed a close is sent again.
 const CROSSINGS_MAX: usize = 4;
-
-/// The file of each open of the layer above.
-#[derive(Debug)]
-pub struct OpenTable {
-    files: Mutex<HashMap<OpenId, Arc<Object>>>,
-    next: AtomicU64,
-}
-
-impl Default for OpenTable {
-    fn default() -> OpenTable {
-        OpenTable { files: Mutex::default(), next: AtomicU64::new(1) }
-    }
-}
-
-impl OpenTable {
-    fn next_id(&self) -> OpenId {
-        OpenId(self.next.fetch_add(1, Ordering::Relaxed))
-    }
-
-    fn insert(&self, id: OpenId, file: Arc<Object>) {
-        self.files.lock().insert(id, file);
-    }
-
-    fn remove(&self, id: OpenId) {
-        self.files.lock().remove(&id);
-    }
-
-    fn get(&self, id: OpenId) -> Option<Arc<Object>> {
-        self.files.lock().get(&id).cloned()
-    }
-}
 
 impl Core {
     /// OPEN.

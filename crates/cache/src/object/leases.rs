@@ -6,7 +6,7 @@
 use vfs::{LeaseId, LeaseKind};
 
 use super::{ObjectState, Seen};
-use crate::lease::HeldLease;
+use crate::held_lease::HeldLease;
 use crate::policy::Policy;
 use crate::trust::Sent;
 
@@ -40,6 +40,11 @@ impl ObjectState {
             self.index.unvouched = true;
             self.index.changed = true;
         }
+    }
+
+    /// Does the cache keep the file's locks alone?
+    pub fn keeps_locks(&self) -> bool {
+        self.held.locks.under_way == 0 && self.held.lease.as_ref().is_some_and(HeldLease::keeps_locks)
     }
 
     /// A lease was granted by the call `sent`, together with attributes that turned out to be `seen`.

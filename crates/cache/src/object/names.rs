@@ -8,7 +8,7 @@ use tokio::time::Instant;
 use vfs::{Attributes, Name};
 
 use super::ObjectState;
-use crate::lease::HeldLease;
+use crate::held_lease::HeldLease;
 use crate::listing::{Edit, Gathering, KnownListing};
 use crate::names::{Leads, NameEntry};
 use crate::policy::Policy;

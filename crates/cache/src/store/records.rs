@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use vfs::{AccessMask, Credential, Fsid, Handle, Name, Principal, Timestamp};
+use vfs::{AccessMask, Attributes, Credential, Fsid, Handle, Name, Principal, Timestamp};
 
 use super::codec::{Reader, Writer};
 use super::objects::FileId;
-use crate::object::Kept;
 use crate::ranges::RangeSet;
 use crate::rights::Right;
 use crate::sums::{Sum, Sums};
@@ -39,6 +38,19 @@ pub struct Record {
     pub listing: Option<(u64, bool)>,
     /// Its data.
     pub data: Option<DataRecord>,
+}
+
+/// The part of an object's state that the index keeps, without the data.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// The known state.
+    pub attributes: Attributes,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Every later change of the object is visible in its attributes.
+    pub nonracy: bool,
+    /// When the call that last showed the state was sent, by the local clock.
+    pub confirmed: Timestamp,
 }
 
 /// The directory and the name where an object was last seen.

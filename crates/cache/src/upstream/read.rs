@@ -24,7 +24,7 @@ use std::sync::Arc;
 use vfs::{AccessMask, Caller, Principal, Read, Result, Share, StateidBasis, Status};
 
 use crate::core::Core;
-use crate::lease::HeldLease;
+use crate::held_lease::HeldLease;
 use crate::object::{ObjectState, Opening, Seen};
 use crate::table::Object;
 

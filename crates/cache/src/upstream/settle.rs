@@ -4,12 +4,10 @@
 //! clients something that no local open denies any more, or it conflicts with a new OPEN of ours. Then the
 //! cache does it at once, and the operation waits for it.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use parking_lot::Mutex;
-use tokio::sync::{Notify, OwnedMutexGuard};
+use tokio::sync::OwnedMutexGuard;
 use tokio::time::Instant;
 use vfs::{Caller, OpenRequest, Shares, Want};
 
@@ -21,35 +19,6 @@ use crate::table::Object;
 /// The longest wait for operations under an open that must go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// By time, then in order of arrival; and the number of arrivals.
-type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
-
-/// Files whose open at the origin is to be checked, and when.
-#[derive(Debug, Default)]
-pub struct Settling {
-    queue: Mutex<Queue>,
-    wake: Arc<Notify>,
-}
-
-impl Settling {
-    fn push(&self, at: Instant, object: Arc<Object>) {
-        let mut queue = self.queue.lock();
-        queue.1 += 1;
-        let key = (at, queue.1);
-        queue.0.insert(key, object);
-        self.wake.notify_one();
-    }
-
-    /// The files that are due, and when the next one will be.
-    fn due(&self) -> (Vec<Arc<Object>>, Option<Instant>) {
-        let mut queue = self.queue.lock();
-        let now = Instant::now();
-        let later = queue.0.split_off(&(now, u64::MAX));
-        let due = std::mem::replace(&mut queue.0, later);
-        (due.into_values().collect(), queue.0.keys().next().map(|(at, _)| *at))
-    }
-}
-
 /// Narrows and closes opens that are due, until the cache is dropped.
 pub async fn settler(core: Weak<Core>) {
     loop {
@@ -60,7 +29,7 @@ pub async fn settler(core: Weak<Core>) {
                 let core = core.clone();
                 tokio::spawn(async move { core.settle(&object).await });
             }
-            (next, core.origin.settling().wake.clone())
+            (next, core.origin.settling().wake())
         };
         match next {
             Some(at) => drop(tokio::time::timeout_at(at, wake.notified()).await),

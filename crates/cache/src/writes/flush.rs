@@ -15,9 +15,8 @@ use vfs::{Caller, Commit, Error, Freshness, Result, SetAttributes, Status, Wcc, 
 
 use super::file::{Progress, WriteAnswer, WriteInFlight, Writes};
 use super::pending::Pending;
+use crate::changes::{Change, OwnWrite};
 use crate::core::Core;
-use crate::filesystem::change::Change;
-use crate::filler::OwnWrite;
 use crate::object::{ObjectState, Opening};
 use crate::table::Object;
 

@@ -149,7 +149,7 @@ impl Core {
         let root = self.known_root()?;
         let mut names = Vec::new();
         let mut at = *handle;
-        while at != root && names.len() < crate::cleaner::DEPTH_MAX {
+        while at != root && names.len() < crate::names::DEPTH_MAX {
             let place = self.with(&self.glance(&at), |state| state.place.clone())?;
             names.push(place.name);
             at = place.directory;

@@ -12,8 +12,7 @@ use rpc::{AuthSys, Credential, Link, LinkOptions, Outgoing, Patience};
 use tokio::time::Instant;
 use xdr::{Decode, Encode, Encoder, List, Message};
 
-use super::Unreachable;
-use crate::front::Front;
+use super::{Unreachable, Ways};
 use crate::state::clients;
 
 /// How long a client may take to answer CB_NULL.
@@ -62,11 +61,11 @@ impl Way {
 }
 
 /// Tests whether a client can be called back at the address that it gave.
-pub(super) fn probe(front: &Arc<Front>, client: Clientid, peer: SocketAddr) {
-    let Some(address) = address(front, client) else { return };
+pub(super) fn probe(ways: &Ways, client: Clientid, peer: SocketAddr) {
+    let Some(address) = address(ways, client) else { return };
     let Some(server) = universal(&address.location, peer) else {
         tracing::debug!(%peer, "a client that gives no address to call it back at");
-        front.state.callbacks.minor0.lock().remove(&client);
+        ways.minor0.lock().remove(&client);
         return;
     };
     let options = LinkOptions { timeo: ANSWER_TIMEOUT, ..LinkOptions::new(server) };
@@ -76,14 +75,14 @@ pub(super) fn probe(front: &Arc<Front>, client: Clientid, peer: SocketAddr) {
         ident: address.ident,
         up: AtomicBool::new(false),
     });
-    front.state.callbacks.minor0.lock().insert(client, way.clone());
+    ways.minor0.lock().insert(client, way.clone());
     tokio::spawn(async move {
         way.send(callback::NULL, Message::default(), Instant::now() + PROBE_TIMEOUT).await
     });
 }
 
-fn address(front: &Front, client: Clientid) -> Option<clients::CallbackAddress> {
-    match &front.state.tables().clients.confirmed(client)?.way {
+fn address(ways: &Ways, client: Clientid) -> Option<clients::CallbackAddress> {
+    match &ways.state.tables().clients.confirmed(client)?.way {
         clients::Way::Minor0 { callback, .. } => Some(callback.clone()),
         clients::Way::Sessions { .. } => None,
     }
@@ -91,12 +90,12 @@ fn address(front: &Front, client: Clientid) -> Option<clients::CallbackAddress> 
 
 /// Calls a client back.
 pub(super) async fn call(
-    front: &Front,
+    ways: &Ways,
     client: Clientid,
     operation: CbArgOp,
     deadline: Instant,
 ) -> Result<Results<CbResOp>, Unreachable> {
-    let way = front.state.callbacks.minor0.lock().get(&client).cloned().ok_or(Unreachable)?;
+    let way = ways.minor0.lock().get(&client).cloned().ok_or(Unreachable)?;
     let args = CbCompoundArgs {
         tag: Tag::default(),
         minorversion: 0,

@@ -10,9 +10,9 @@ use rpc::message::CallHeader;
 use tokio::time::{Instant, sleep, timeout};
 use xdr::{Decode, Encode, Encoder, List};
 
-use super::Unreachable;
 use super::slots::{BackSlots, Next, Taken};
-use crate::front::Front;
+use super::{Unreachable, Ways};
+use crate::state::Channel;
 use crate::state::sessions::CallbackTerms;
 
 /// How long to wait on one connection before trying the next.
@@ -35,9 +35,9 @@ struct Route {
     connections: Vec<Arc<Connection>>,
 }
 
-fn routes(front: &Front, client: Clientid) -> Vec<Route> {
-    let tables = front.state.tables();
-    let mut known = front.state.callbacks.sessions.lock();
+fn routes(ways: &Ways, client: Clientid) -> Vec<Route> {
+    let tables = ways.state.tables();
+    let mut known = ways.sessions.lock();
     let sessions = tables.sessions.of(client).filter(|(_, session)| session.has_way_back());
     sessions
         .map(|(id, session)| Route {
@@ -51,7 +51,7 @@ fn routes(front: &Front, client: Clientid) -> Vec<Route> {
                 })
                 .slots
                 .clone(),
-            connections: session.ways_back().filter_map(|channel| channel.0.upgrade()).collect(),
+            connections: session.ways_back().filter_map(Channel::connection).collect(),
         })
         .collect()
 }
@@ -59,12 +59,12 @@ fn routes(front: &Front, client: Clientid) -> Vec<Route> {
 /// Sends a callback over any of the client's sessions. A session that does not answer counts as down until
 /// a connection is bound to it.
 pub(super) async fn call(
-    front: &Front,
+    ways: &Ways,
     client: Clientid,
     operation: CbArgOp,
     deadline: Instant,
 ) -> Result<Results<CbResOp>, Unreachable> {
-    for route in routes(front, client) {
+    for route in routes(ways, client) {
         match tokio::time::timeout_at(deadline, call_on(&route, &operation)).await {
             Ok(Some(results)) => return Ok(results),
             Ok(None) => {
@@ -72,7 +72,7 @@ pub(super) async fn call(
                     client = format_args!("{client:016x}"),
                     "the backchannel of a session is down"
                 );
-                if let Some(session) = front.state.tables().sessions.get_mut(route.session) {
+                if let Some(session) = ways.state.tables().sessions.get_mut(route.session) {
                     session.back_down = true;
                 }
             }

@@ -6,21 +6,20 @@ use xdr::{LinkedList, padding};
 
 use super::convert::fileid;
 use super::{Cookies, attributes};
-use crate::front::{Object, Request};
+use crate::shared::Object;
 
 /// End of list and eof.
 const FRAME_BYTES: u32 = 4 + 4 + 4;
 
 /// Lists a part of a directory: the entries after `from`, in at most `count` bytes.
 pub(crate) async fn list(
-    request: &Request<'_>,
+    cookies: &Cookies,
     directory: Object,
     from: u32,
     count: u32,
 ) -> vfs::Result<ReaddirOk> {
     let Object { export, handle, caller } = directory;
     let capacity = count.min(8192).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
-    let cookies = &request.front.cookies;
     let cookie = match u64::from(from) {
         0..Entry::FIRST_COOKIE => 0,
         _ => cookies.lengthen(&export, &caller, &handle, from).await?,

@@ -4,9 +4,9 @@ use protocol::nfs2::{CreateArgs, DirOpArgs, DirOpOk, LinkArgs, RenameArgs, Symli
 use vfs::{CreateHow, Created, FileType, SetAttributes, Status};
 
 use super::convert::set_attributes;
-use crate::front::{Object, Request};
 use crate::narrow::convert::{device, fattr, file_type};
 use crate::narrow::{attributes, new_name};
+use crate::shared::{Object, Request};
 
 /// CREATE also creates special files: the mode holds the type, and the size holds the device number.
 pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Result<DirOpOk> {
@@ -17,7 +17,7 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
     let made = file_type(args.attributes.mode);
     let created = if made == FileType::Regular {
         let create = || export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set);
-        request.front.past_courtesy(&object, Some(&name), create).await?
+        request.shared.past_courtesy(&object, Some(&name), create).await?
     } else {
         let device = device(set.size.unwrap_or(0) as u32);
         let set = SetAttributes { size: None, ..set };
@@ -39,7 +39,7 @@ async fn dir_op_ok(request: &Request<'_>, object: &Object, created: &Created) ->
     let Object { export, caller, .. } = object;
     let node = created.node;
     let attributes = attributes(export, caller, &node.handle, node.attributes).await?;
-    Ok(DirOpOk { file: request.front.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
+    Ok(DirOpOk { file: request.shared.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
 }
 
 pub(super) async fn symlink(request: &Request<'_>, args: SymlinkArgs) -> vfs::Result<()> {

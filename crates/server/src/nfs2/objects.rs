@@ -9,9 +9,9 @@ use xdr::Bulk;
 
 use super::convert::set_attributes;
 use crate::bulk::bulk;
-use crate::front::{Object, Request};
 use crate::narrow::convert::fattr;
-use crate::narrow::{attributes, list, write_all};
+use crate::narrow::{Cookies, attributes, list, write_all};
+use crate::shared::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Result<Fattr> {
     let Object { export, handle, caller } = request.object(&handle)?;
@@ -23,7 +23,7 @@ pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Resu
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.attributes);
     let setting = || export.fs.setattr(caller, handle, &set, None);
-    let wcc = request.front.past_courtesy(&object, None, setting).await?;
+    let wcc = request.shared.past_courtesy(&object, None, setting).await?;
     Ok(fattr(&attributes(export, caller, handle, wcc.after).await?))
 }
 
@@ -35,7 +35,7 @@ pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Resul
         name => export.fs.lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?.node,
     };
     let attributes = attributes(&export, &caller, &node.handle, node.attributes).await?;
-    Ok(DirOpOk { file: request.front.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
+    Ok(DirOpOk { file: request.shared.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
 }
 
 pub(super) async fn readlink(request: &Request<'_>, handle: Handle) -> vfs::Result<Path> {
@@ -49,7 +49,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let Object { export, handle, caller } = &object;
     let count = args.count.min(DATA_MAX);
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset.into(), count);
-    let read = request.front.past_courtesy(&object, None, read).await?;
+    let read = request.shared.past_courtesy(&object, None, read).await?;
     let attributes = attributes(export, caller, handle, read.attributes).await?;
     Ok(ReadOk { attributes: fattr(&attributes), data: bulk(read.data) })
 }
@@ -62,11 +62,15 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
     if offset + data.len() as u64 > u32::MAX.into() {
         return Err(Status::FBig.into());
     }
-    Ok(fattr(&write_all(request.front, &object, offset, data).await?))
+    Ok(fattr(&write_all(request.shared, &object, offset, data).await?))
 }
 
-pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Result<ReaddirOk> {
-    list(request, request.object(&args.dir)?, args.cookie, args.count).await
+pub(super) async fn readdir(
+    request: &Request<'_>,
+    cookies: &Cookies,
+    args: ReaddirArgs,
+) -> vfs::Result<ReaddirOk> {
+    list(cookies, request.object(&args.dir)?, args.cookie, args.count).await
 }
 
 pub(super) async fn statfs(request: &Request<'_>, handle: Handle) -> vfs::Result<StatfsOk> {

@@ -12,7 +12,7 @@ use xdr::{LinkedList, padding};
 
 use super::convert::fattr;
 use crate::exports::Export;
-use crate::front::{Object, Request};
+use crate::shared::{Object, Request};
 
 /// Bytes around the entries: directory attributes, verifier, end of list, eof.
 const FRAME_BYTES: u32 = 4 + 84 + 8 + 4 + 4 + 4;
@@ -138,7 +138,7 @@ fn entryplus(request: &Request<'_>, export: &Export, entry: &Entry) -> vfs::Resu
     let (name_attributes, name_handle) = match &entry.node {
         None => (None, None),
         Some(node) => {
-            (node.attributes.as_ref().map(fattr), Some(request.front.handles.v3(export.id, &node.handle)?))
+            (node.attributes.as_ref().map(fattr), Some(request.shared.handles.v3(export.id, &node.handle)?))
         }
     };
     let name = filename(entry.name.as_bytes())?;

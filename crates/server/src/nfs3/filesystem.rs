@@ -6,7 +6,7 @@ use protocol::nfs3::{
 };
 
 use super::{DATAGRAM_TRANSFER_MAX_BYTES, TRANSFER_MAX_BYTES};
-use crate::front::{Object, Request};
+use crate::shared::{Object, Request};
 
 pub(super) async fn fsstat(request: &Request<'_>, args: FsArgs) -> vfs::Result<FsstatOk> {
     let Object { export, handle, caller } = request.object(&args.object)?;

@@ -7,7 +7,7 @@ use xdr::Bulk;
 use super::convert::{fattr, stability, stable_how, wcc_data};
 use super::{DATAGRAM_TRANSFER_MAX_BYTES, TRANSFER_MAX_BYTES};
 use crate::bulk::bulk;
-use crate::front::{Object, Request};
+use crate::shared::{Object, Request};
 
 pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<ReadOk> {
     let object = request.object(&args.file)?;
@@ -15,7 +15,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let most = if request.datagram { DATAGRAM_TRANSFER_MAX_BYTES } else { TRANSFER_MAX_BYTES };
     let count = args.count.min(most);
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
-    let read = request.front.past_courtesy(&object, None, read).await?;
+    let read = request.shared.past_courtesy(&object, None, read).await?;
     if read.data.is_empty() && !read.eof && args.count > 0 {
         // Linux takes such a reply as an I/O error. No back end should return it.
         tracing::warn!(
@@ -46,7 +46,7 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
     let stable = stability(args.stable);
     let write =
         || export.fs.write(caller, handle, StateidBasis::Anonymous, args.offset, data.clone(), stable);
-    let written = request.front.past_courtesy(&object, None, write).await?;
+    let written = request.shared.past_courtesy(&object, None, write).await?;
     Ok(WriteOk {
         file_wcc: wcc_data(&written.wcc),
         count: written.count,

@@ -9,7 +9,7 @@ use vfs::{CreateHow, Created, Device, FileType, SetAttributes, Status};
 use super::convert::{device, fattr, set_attributes, wcc_data};
 use super::new_name;
 use crate::exports::Export;
-use crate::front::{Object, Request};
+use crate::shared::{Object, Request};
 
 pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Result<CreateOk> {
     let object = request.writable(&args.location.dir)?;
@@ -21,7 +21,7 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
         WireHow::Exclusive(verifier) => (CreateHow::Exclusive(*verifier), SetAttributes::default()),
     };
     let create = || export.fs.create(caller, handle, &name, how, &set);
-    let created = request.front.past_courtesy(&object, Some(&name), create).await?;
+    let created = request.shared.past_courtesy(&object, Some(&name), create).await?;
     create_ok(request, export, &created)
 }
 
@@ -61,7 +61,7 @@ pub(super) async fn mknod(request: &Request<'_>, args: MknodArgs) -> vfs::Result
 
 fn create_ok(request: &Request<'_>, export: &Export, created: &Created) -> vfs::Result<CreateOk> {
     Ok(CreateOk {
-        obj: Some(request.front.handles.v3(export.id, &created.node.handle)?),
+        obj: Some(request.shared.handles.v3(export.id, &created.node.handle)?),
         obj_attributes: created.node.attributes.as_ref().map(fattr),
         dir_wcc: wcc_data(&created.directory),
     })

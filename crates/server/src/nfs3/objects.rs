@@ -7,7 +7,7 @@ use protocol::nfs3::{
 use vfs::{AccessMask, Looked, Name, Node, Status};
 
 use super::convert::{fattr, set_attributes, timestamp, wcc_data};
-use crate::front::{Object, Request};
+use crate::shared::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, args: GetattrArgs) -> vfs::Result<GetattrOk> {
     let Object { export, handle, caller } = request.object(&args.object)?;
@@ -20,7 +20,7 @@ pub(super) async fn setattr(request: &Request<'_>, args: SetattrArgs) -> vfs::Re
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.new_attributes);
     let setting = || export.fs.setattr(caller, handle, &set, args.guard.map(timestamp));
-    let wcc = request.front.past_courtesy(&object, None, setting).await?;
+    let wcc = request.shared.past_courtesy(&object, None, setting).await?;
     Ok(SetattrOk { obj_wcc: wcc_data(&wcc) })
 }
 
@@ -42,7 +42,7 @@ pub(super) async fn lookup(request: &Request<'_>, args: LookupArgs) -> vfs::Resu
         name => export.fs.lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?,
     };
     Ok(LookupOk {
-        object: request.front.handles.v3(export.id, &found.node.handle)?,
+        object: request.shared.handles.v3(export.id, &found.node.handle)?,
         obj_attributes: found.node.attributes.as_ref().map(fattr),
         dir_attributes: found.directory.as_ref().map(fattr),
     })

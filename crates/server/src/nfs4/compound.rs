@@ -19,9 +19,9 @@ use rpc::service::Outcome;
 use vfs::{Caller, Freshness, HolderId, Share, StateidBasis};
 use xdr::{Decode, Encode, Message};
 
-use super::{attributes, convert, op};
+use super::{Nfs4Front, attributes, convert, op};
 use crate::exports::{Export, ExportId};
-use crate::front::{Front, Object, Request};
+use crate::shared::{Object, Request, Shared};
 use crate::state::clients::Principal;
 use crate::state::maker::Maker;
 use crate::state::{self, Slot};
@@ -36,7 +36,10 @@ pub(super) use capacity::UNNEGOTIATED_BYTES as REPLY_BYTES_MAX;
 
 /// The data that the operations of a compound share.
 pub(crate) struct Compound<'c> {
-    pub(crate) front: &'c Arc<Front>,
+    /// What version 4 keeps for itself.
+    pub(crate) front: &'c Nfs4Front,
+    /// What all versions share.
+    pub(crate) shared: &'c Arc<Shared>,
     pub(crate) call: &'c Call,
     /// Minor version.
     pub(crate) minor: u32,
@@ -65,9 +68,10 @@ pub(crate) struct Compound<'c> {
 }
 
 impl<'c> Compound<'c> {
-    fn new(front: &'c Arc<Front>, call: &'c Call, header: &CompoundHeader) -> Compound<'c> {
+    fn new(front: &'c Nfs4Front, call: &'c Call, header: &CompoundHeader) -> Compound<'c> {
         Compound {
             front,
+            shared: &front.shared,
             call,
             minor: header.minorversion,
             operations: header.operations,
@@ -78,7 +82,7 @@ impl<'c> Compound<'c> {
             replay: None,
             put_at: None,
             upcoming: None,
-            holder: if header.minorversion == 0 { front.state.peers.of(call.peer) } else { None },
+            holder: if header.minorversion == 0 { front.shared.state.peers.of(call.peer) } else { None },
             caller: None,
             capacity: capacity::UNNEGOTIATED_BYTES,
         }
@@ -106,7 +110,7 @@ impl<'c> Compound<'c> {
             && holder != self.holder
             && let Some(holder) = holder
         {
-            self.front.state.peers.note(self.call.peer, holder);
+            self.shared.state.peers.note(self.call.peer, holder);
         }
         self.holder = holder;
         if let Some((_, caller)) = &mut self.caller {
@@ -129,7 +133,7 @@ impl<'c> Compound<'c> {
         Maker {
             principal: self.principal(),
             address: self.call.peer.ip().to_canonical(),
-            admitting: self.front.exports.admitting(self.call.peer),
+            admitting: self.shared.exports.admitting(self.call.peer),
         }
     }
 
@@ -226,7 +230,7 @@ impl<'c> Compound<'c> {
         {
             return Ok(caller.clone());
         }
-        let mut caller = Request::new(self.front, self.call).caller(export).map_err(|_| Status::Access)?;
+        let mut caller = Request::new(self.shared, self.call).caller(export).map_err(|_| Status::Access)?;
         caller.freshness = Freshness::Timeout;
         caller.holder = self.holder;
         self.caller = Some((export.id, caller.clone()));
@@ -271,8 +275,8 @@ impl<'c> Compound<'c> {
     pub(crate) fn wire_handle(&self, file: &File) -> Result<protocol::nfs4::Handle, Status> {
         match file {
             File::Absent(_) => return Err(Status::Moved),
-            File::Pseudo(node) => self.front.handles.pseudo(self.front.pseudo.id(*node)),
-            File::Object(export, handle) => self.front.handles.v4(export.id, handle),
+            File::Pseudo(node) => self.shared.handles.pseudo(self.front.pseudo.id(*node)),
+            File::Object(export, handle) => self.shared.handles.v4(export.id, handle),
         }
         .map_err(convert::status)
     }
@@ -288,7 +292,7 @@ impl<'c> Compound<'c> {
             }
         };
         let operation = args.operation();
-        self.front.counts().add_nfs4(operation);
+        self.shared.counts.add_nfs4(operation);
         if let Err(status) =
             order::check(self, operation).and_then(|()| capacity::check(self.capacity, operation))
         {
@@ -315,7 +319,7 @@ fn resolved(minor: u32, given: Stateid, current: Option<&Current>) -> Result<Sta
 }
 
 /// Answers one call of COMPOUND.
-pub(super) async fn answer(front: &Arc<Front>, call: &Call) -> Outcome {
+pub(super) async fn answer(front: &Nfs4Front, call: &Call) -> Outcome {
     let mut decoder = call.arguments.clone();
     let Ok(mut header) = CompoundHeader::decode(&mut decoder) else {
         return Refusal::GarbageArguments.into();

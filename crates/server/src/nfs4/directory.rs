@@ -14,7 +14,7 @@ use super::compound::{Compound, File};
 use super::{convert, kind, walk};
 use crate::exports::Export;
 use crate::exports::pseudo::NodeIndex;
-use crate::front::Object;
+use crate::shared::Object;
 
 /// Verifier, end of list, eof.
 const FRAME_BYTES: usize = 8 + 4 + 4;

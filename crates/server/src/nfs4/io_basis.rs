@@ -4,7 +4,7 @@ use protocol::nfs4::{Stateid, Status};
 use vfs::{HolderId, LeaseKind, Principal, Share, StateidBasis};
 
 use super::compound::Compound;
-use crate::front::Object;
+use crate::shared::Object;
 use crate::state::stateids::{FileKey, HeldState, Kind, Stateids};
 
 /// The basis of an I/O operation.
@@ -32,7 +32,7 @@ impl Compound<'_> {
         stateid: Stateid,
         share: Share,
     ) -> Result<IoBasis, Status> {
-        let mut tables = self.front.state.tables();
+        let mut tables = self.shared.state.tables();
         if stateid == Stateid::ANONYMOUS || stateid == Stateid::BYPASS {
             // State that another client may reclaim could deny the operation. A READ that bypasses locks
             // bypasses this too.

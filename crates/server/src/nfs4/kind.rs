@@ -5,7 +5,7 @@ use protocol::nfs4::Status;
 use vfs::FileType;
 
 use super::convert;
-use crate::front::Object;
+use crate::shared::Object;
 
 /// READLINK of an object that is not a symbolic link.
 pub(super) fn not_a_link(minor: u32) -> Status {

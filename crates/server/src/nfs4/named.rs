@@ -94,11 +94,11 @@ impl Compound<'_> {
         };
         let is_open = |held: &HeldState| held.holder == holder && matches!(held.kind, Kind::Open { .. });
         let file = FileKey { export: export.id, handle: *handle };
-        self.front.state.tables().stateids.of_file(&file).any(is_open)
+        self.shared.state.tables().stateids.of_file(&file).any(is_open)
     }
 
     fn held_by(&self, stateid: Stateid, is_it: impl Fn(&Kind) -> bool) -> Result<HeldState, Status> {
-        let tables = self.front.state.tables();
+        let tables = self.shared.state.tables();
         let held = self.state(&tables, stateid)?;
         let is_of_file = match self.file()? {
             File::Object(export, handle) => held.file == FileKey { export: export.id, handle: *handle },

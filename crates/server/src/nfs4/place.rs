@@ -5,7 +5,7 @@ use protocol::nfs4::{Stateid, Status};
 use vfs::{Place, Share};
 
 use super::compound::Compound;
-use crate::front::Object;
+use crate::shared::Object;
 
 /// A range of the current file to write.
 pub(super) async fn written(

@@ -28,10 +28,10 @@ where
     if compound.minor > 0 {
         return run(compound).await;
     }
-    let front = compound.front.clone();
-    let name = owner_of(compound, &front.state.tables(), stateid, kind)?;
-    let _turn = front.state.turns.take(&name).await;
-    let turn = front.state.tables().owners.begin(&name, seqid, Instant::now())?;
+    let shared = compound.shared;
+    let name = owner_of(compound, &shared.state.tables(), stateid, kind)?;
+    let _turn = shared.state.turns.take(&name).await;
+    let turn = shared.state.tables().owners.begin(&name, seqid, Instant::now())?;
     if let Turn::Replay(answer) = turn {
         return replay::<O>(compound, answer);
     }
@@ -39,7 +39,7 @@ where
     let result = run(compound).await;
     let status = result.as_ref().map(|_| ()).map_err(Failure::status);
     let answer = answer(compound, wrap(result.clone()));
-    front.state.tables().owners.finish(&name, seqid, status, answer);
+    shared.state.tables().owners.finish(&name, seqid, status, answer);
     result
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn replay<O: Op<ResOp = ResOp>>(
 /// From here on the compound acts for the owner's client, and renews its lease.
 pub(crate) fn enter(compound: &mut Compound<'_>, name: &OwnerName) {
     let holder = {
-        let mut tables = compound.front.state.tables();
+        let mut tables = compound.shared.state.tables();
         tables.clients.renew(name.client, Instant::now());
         tables.clients.confirmed(name.client).map(|client| client.holder)
     };

@@ -8,7 +8,7 @@ use super::compound::{Compound, File};
 use super::{convert, kind};
 use crate::exports::Export;
 use crate::exports::pseudo::{Node, NodeIndex, Pseudo};
-use crate::front::Object;
+use crate::shared::Object;
 
 /// The target of a name in the current directory.
 pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<File, Status> {

@@ -10,8 +10,8 @@ use xdr::{LinkedList, padding};
 use super::convert::{fattr, is_start};
 use super::granting::{grant, granted};
 use super::{Asked, Done, wire_handle};
-use crate::front::Object;
 use crate::narrow::{Cookies, attributes, list};
+use crate::shared::Object;
 
 /// End of list, eof, status and lease.
 const FRAME_BYTES: u32 = 4 + 4 + 4 + 20;
@@ -24,7 +24,7 @@ const BYTES_MAX: [u32; 2] = [1 << 20, 32 << 10];
 pub(super) async fn readdir(asked: &Asked<'_>, lease: LeaseRequest, args: ReaddirArgs) -> Done<ReaddirOk> {
     let object = asked.object(&args.dir)?;
     let lease = granted(asked, &object, lease).await?;
-    Ok((lease, list(&asked.request, object, args.cookie, args.count).await?))
+    Ok((lease, list(&asked.front.cookies, object, args.cookie, args.count).await?))
 }
 
 /// The entries do not include `.` and `..`. The client has the handle of the first, and looks up the second
@@ -39,7 +39,7 @@ pub(super) async fn readdirlook(
     let Object { export, handle, caller } = &object;
     let most = BYTES_MAX[usize::from(asked.request.datagram)];
     let capacity = args.cnt.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
-    let cookies = &asked.request.front.cookies;
+    let cookies = &asked.front.cookies;
     let cookie = match args.cookie {
         start if is_start(start) => 0,
         cookie => cookies.lengthen(export, caller, handle, cookie).await?,

@@ -15,10 +15,10 @@ use tokio::time::{Instant, timeout_at};
 use vfs::Recall;
 use xdr::{Encode, Encoder, Message};
 
+use super::NqnfsFront;
 use super::clients::Way;
 use super::leases::Out;
 use crate::exports::ExportId;
-use crate::front::Front;
 
 /// Pause before the first repetition.
 const AGAIN_MIN: Duration = Duration::from_millis(250);
@@ -26,8 +26,8 @@ const AGAIN_MIN: Duration = Duration::from_millis(250);
 const AGAIN_MAX: Duration = Duration::from_secs(4);
 
 /// Asks the client to return a lease, until the lease is back or its time is over.
-pub(crate) async fn evict(front: &Arc<Front>, export: ExportId, out: Out, recall: Recall) {
-    let Ok(fh) = front.handles.v2(export, &recall.handle) else { return };
+pub(crate) async fn evict(front: &Arc<NqnfsFront>, export: ExportId, out: Out, recall: Recall) {
+    let Ok(fh) = front.shared.handles.v2(export, &recall.handle) else { return };
     let mut pause = AGAIN_MIN;
     loop {
         let gone = out.gone.notified();
@@ -49,17 +49,17 @@ pub(crate) async fn evict(front: &Arc<Front>, export: ExportId, out: Out, recall
 }
 
 /// The lease is already lost: sends EVICTED once.
-pub(crate) fn lost(front: &Arc<Front>, export: ExportId, out: Out) {
+pub(crate) fn lost(front: &Arc<NqnfsFront>, export: ExportId, out: Out) {
     let front = front.clone();
     tokio::spawn(async move {
-        if let Ok(fh) = front.handles.v2(export, &out.handle) {
+        if let Ok(fh) = front.shared.handles.v2(export, &out.handle) {
             say(&front, &out, &fh, Instant::now() + AGAIN_MAX).await;
         }
     });
 }
 
 /// Sends EVICTED once.
-async fn say(front: &Front, out: &Out, fh: &WireHandle, until: Instant) {
+async fn say(front: &NqnfsFront, out: &Out, fh: &WireHandle, until: Instant) {
     let way = front.nqnfs.clients.lock().way(out.holder);
     match way {
         Some(Way::Stream(connection)) => {

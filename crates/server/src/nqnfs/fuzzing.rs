@@ -121,7 +121,7 @@ impl World {
         let stage = Stage::over(&below, Nqnfs::default(), options);
         below.add("other");
         let (id, other) = (ExportId(1), handle(2));
-        let handles = &stage.front.handles;
+        let handles = &stage.front.shared.handles;
         let other =
             (handles.v2(id, &other).expect("it is short"), handles.v3(id, &other).expect("it is short"));
         let mut clients = Vec::new();
@@ -262,7 +262,7 @@ impl World {
     fn check(&self) {
         let held = self.stage.arbiter.held();
         assert!(held.read_leases + held.write_leases <= LEASES_MAX && held.revoked == 0, "{held:?}");
-        self.stage.front.nqnfs.leases.lock().check();
+        self.stage.front.nqnfs.nqnfs.leases.lock().check();
     }
 
     /// All leases end. After that, nothing is left and every client is served at once.

@@ -9,7 +9,7 @@ use vfs::{Lease, LeaseKind, Status};
 use super::Asked;
 use super::convert::fattr;
 use super::evict::evict;
-use crate::front::Object;
+use crate::shared::Object;
 use crate::state::Word;
 
 /// A granted lease whose `modifyrev` is not known yet.
@@ -104,7 +104,7 @@ async fn keep(asked: &Asked<'_>, object: &Object, lease: &Lease) -> vfs::Result<
     }
     // One critical section. If a callback names a lease that neither table has, it is stored for the moment
     // when the lease is entered.
-    let mut tables = front.state.tables();
+    let mut tables = front.shared.state.tables();
     let now = tokio::time::Instant::now();
     let mut leases = front.nqnfs.leases.lock();
     leases.granted(now, export, asked.holder, &object.handle, lease);

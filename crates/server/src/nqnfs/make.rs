@@ -12,8 +12,8 @@ use vfs::{AccessMask, CreateHow, Created, FileType, Node, ReadDir, SetAttributes
 use super::convert::{Place, fattr, kind, set_attributes};
 use super::granting::{Grant, grant, granted};
 use super::{Asked, Done, wire_handle};
-use crate::front::Object;
 use crate::narrow::{attributes, new_name};
+use crate::shared::Object;
 
 /// Bytes of a listing that shows whether the directory has any entry.
 const FIRST_NAME_BYTES: u32 = 1024;
@@ -39,7 +39,7 @@ pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateA
         }
     }
     let create = || export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set);
-    let created = asked.front.past_courtesy(&object, Some(&name), create).await?;
+    let created = asked.front.shared.past_courtesy(&object, Some(&name), create).await?;
     without_lease(asked, &object, &created, (lease, 0)).await
 }
 

@@ -11,8 +11,8 @@ use super::convert::{fattr, set_attributes};
 use super::granting::{grant, granted};
 use super::{Asked, Done, wire_handle};
 use crate::bulk::bulk;
-use crate::front::Object;
 use crate::narrow::{attributes, write_all};
+use crate::shared::Object;
 
 /// A call in a datagram gets its reply in a datagram, which holds this many bytes beside the headers.
 const DATAGRAM_DATA_MAX: u32 = 32 << 10;
@@ -31,7 +31,7 @@ pub(super) async fn setattr(asked: &Asked<'_>, lease: LeaseRequest, args: SattrA
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.attributes);
     let setting = || export.fs.setattr(caller, handle, &set, None);
-    let wcc = asked.front.past_courtesy(&object, None, setting).await?;
+    let wcc = asked.front.shared.past_courtesy(&object, None, setting).await?;
     let attributes = fattr(asked, &attributes(export, caller, handle, wcc.after).await?).await?;
     Ok((grant.at(attributes.rev), attributes))
 }
@@ -75,7 +75,7 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
     let most = if asked.request.datagram { DATAGRAM_DATA_MAX } else { DATA_MAX };
     let count = args.count.min(most);
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
-    let read = asked.front.past_courtesy(&object, None, read).await?;
+    let read = asked.front.shared.past_courtesy(&object, None, read).await?;
     let attributes = fattr(asked, &attributes(export, caller, handle, read.attributes).await?).await?;
     Ok((grant.at(attributes.rev), ReadOk { attributes, data: bulk(read.data) }))
 }
@@ -98,7 +98,7 @@ pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArg
     let _turn = if args.append { Some(asked.front.nqnfs.appends.lock().await) } else { None };
     let offset = if args.append { export.fs.getattr(caller, handle).await?.size } else { args.offset };
     offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Status::FBig)?;
-    let after = write_all(asked.front, &object, offset, data).await?;
+    let after = write_all(&asked.front.shared, &object, offset, data).await?;
     let attributes = fattr(asked, &after).await?;
     Ok((grant.at(attributes.rev), attributes))
 }

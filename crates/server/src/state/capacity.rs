@@ -19,13 +19,13 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use protocol::nfs4::Clientid;
+use tokio::sync::{Mutex, MutexGuard};
 use tokio::time::Instant;
 
 use super::Tables;
 use super::clients::{Client, Generation};
 use super::stateids::{HeldState, Kind};
 use crate::exports::ExportId;
-use crate::front::Front;
 
 /// Limits on the state of version 4 clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Below {
 #[derive(Debug, Default)]
 pub(crate) struct Capacity {
     /// Serializes the waiters: what is freed for one may suffice for all.
-    turn: tokio::sync::Mutex<()>,
+    turn: Mutex<()>,
     /// Counts the clients that were dropped.
     made: AtomicU64,
 }
@@ -88,16 +88,38 @@ impl Capacity {
     pub(crate) fn made(&self) -> u64 {
         self.made.load(Ordering::Acquire)
     }
+
+    /// Waits for the turn of this waiter, which ends when the guard is dropped.
+    pub(crate) async fn turn(&self) -> MutexGuard<'_, ()> {
+        self.turn.lock().await
+    }
+
+    /// Counts a client that was dropped.
+    pub(crate) fn note_made(&self) {
+        self.made.fetch_add(1, Ordering::Release);
+    }
 }
 
 impl Tables {
-    fn has(&self, what: Scarce) -> bool {
+    /// Is there capacity for one more?
+    pub(crate) fn has(&self, what: Scarce) -> bool {
         match what {
             Scarce::Clients => self.clients.has_capacity(),
             Scarce::Sessions => self.sessions.has_capacity(),
             Scarce::States => self.stateids.has_capacity(),
             Scarce::Owners => self.owners.has_capacity(),
         }
+    }
+
+    /// The client to drop for one more, if there is no capacity: a courtesy client, else an idle client.
+    pub(crate) fn dispensable(&self, what: Scarce) -> Option<Clientid> {
+        self.courtesy_with(|client| self.takes(client, what)).or_else(|| self.idle_with(what))
+    }
+
+    /// The courtesy client to drop after a file system ran out of capacity.
+    pub(crate) fn dispensable_below(&self, export: ExportId, what: Below) -> Option<Clientid> {
+        let takes = |held: &HeldState| held.file.export == export && what.takes(held);
+        self.courtesy_with(|client| self.stateids.of_client(client.id).any(takes))
     }
 
     fn takes(&self, client: &Client, what: Scarce) -> bool {
@@ -121,47 +143,5 @@ impl Tables {
     /// The courtesy client with the oldest renewal, among those for which `what` is true.
     fn courtesy_with(&self, what: impl Fn(&Client) -> bool) -> Option<Clientid> {
         self.clients.oldest_courtesy(Instant::now(), what)
-    }
-}
-
-impl Front {
-    /// Is there capacity in the tables for one more? If not, this drops courtesy clients and idle clients
-    /// until there is.
-    pub(crate) async fn capacity_for(&self, what: Scarce) -> bool {
-        loop {
-            let courtesy = {
-                let tables = self.state.tables();
-                if tables.has(what) {
-                    return true;
-                }
-                tables.courtesy_with(|client| tables.takes(client, what)).or_else(|| tables.idle_with(what))
-            };
-            let Some(client) = courtesy else { return false };
-            tracing::info!(
-                ?what,
-                "a client whose lease has expired, or that holds nothing, is removed to free capacity"
-            );
-            self.expire(client).await;
-        }
-    }
-
-    /// Drops a courtesy client after a file system ran out of capacity, unless another task has dropped one
-    /// meanwhile. `made` is the value of [`Capacity::made`] from before the attempt. False if no courtesy
-    /// client uses any of the resource.
-    pub(crate) async fn capacity_below(&self, export: ExportId, what: Below, made: u64) -> bool {
-        let _turn = self.state.capacity.turn.lock().await;
-        if self.state.capacity.made() != made {
-            return true;
-        }
-        let courtesy = {
-            let tables = self.state.tables();
-            let takes = |held: &HeldState| held.file.export == export && what.takes(held);
-            tables.courtesy_with(|client| tables.stateids.of_client(client.id).any(takes))
-        };
-        let Some(client) = courtesy else { return false };
-        tracing::info!(?what, "a client whose lease has expired is removed to free capacity");
-        self.expire(client).await;
-        self.state.capacity.made.fetch_add(1, Ordering::Release);
-        true
     }
 }

@@ -9,8 +9,8 @@ use protocol::nfs4::{Limited, LockDenied, NfsLockType, SHORT_OWNER_BYTES, StateO
 use siphasher::sip128::SipHasher13;
 use vfs::{HolderId, Lock, LockKind, Owner};
 
+use super::State;
 use super::owners::OwnerKind;
-use crate::front::Front;
 
 /// The owner of an open or a lock.
 pub(crate) fn owner(holder: HolderId, kind: OwnerKind, name: &[u8]) -> Owner {
@@ -30,9 +30,9 @@ pub(crate) fn holder(owner: &Owner) -> Option<HolderId> {
 }
 
 /// The owner as clients see it. An owner that is not a v4 client's has a zero client id.
-pub(crate) fn lock_owner(front: &Front, owner: &Owner) -> StateOwner {
+pub(crate) fn lock_owner(state: &State, owner: &Owner) -> StateOwner {
     let clientid = holder(owner)
-        .and_then(|holder| front.state.tables().clients.holder(holder).map(|client| client.id))
+        .and_then(|holder| state.tables().clients.holder(holder).map(|client| client.id))
         .unwrap_or_default();
     let name = owner.0.get(9..).map(Bytes::copy_from_slice).unwrap_or_default();
     StateOwner { clientid, owner: Limited::new(name).unwrap_or_default() }
@@ -40,8 +40,8 @@ pub(crate) fn lock_owner(front: &Front, owner: &Owner) -> StateOwner {
 
 /// The conflicting lock. If its owner's name is too long for some clients, a hash replaces the name. A
 /// denied client uses the name only to see whether two owners are the same.
-pub(crate) fn denied(front: &Front, lock: &Lock) -> LockDenied {
-    let mut owner = lock_owner(front, &lock.owner);
+pub(crate) fn denied(state: &State, lock: &Lock) -> LockDenied {
+    let mut owner = lock_owner(state, &lock.owner);
     if owner.owner.len() > SHORT_OWNER_BYTES {
         let hash = SipHasher13::new().hash(&owner.owner).as_bytes();
         owner.owner = Limited::new(hash.to_vec()).unwrap_or_default();

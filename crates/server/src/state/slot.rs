@@ -7,7 +7,7 @@ use bytes::Bytes;
 use protocol::nfs4::{CompoundResHeader, Operation, ResOp, Sessionid, Status, Tag};
 use xdr::{Decode, Decoder, Encode, Encoder, Message};
 
-use crate::front::Front;
+use super::State;
 
 /// Size of the compound's status, which precedes its tag.
 const STATUS_BYTES: usize = 4;
@@ -20,7 +20,7 @@ pub(crate) struct Slot {
     pub(crate) reply_bytes_max: u32,
     /// The most bytes in the reply if it must be cached in full (`cachethis`).
     pub(crate) cached_bytes_max: Option<u32>,
-    pub(crate) front: Arc<Front>,
+    pub(crate) state: Arc<State>,
     pub(crate) completed: bool,
 }
 
@@ -35,7 +35,7 @@ impl Slot {
     pub(crate) fn complete(mut self, body: &Message) {
         let reply = if self.cached_bytes_max.is_some() { untagged(body) } else { uncached(body) };
         self.completed = true;
-        self.front.state.tables().sessions.complete(self.session, self.number, reply);
+        self.state.tables().sessions.complete(self.session, self.number, reply);
     }
 }
 
@@ -43,7 +43,7 @@ impl Drop for Slot {
     /// The compound was abandoned, so it is unknown how far it came.
     fn drop(&mut self) {
         if !self.completed {
-            self.front.state.tables().sessions.complete(self.session, self.number, None);
+            self.state.tables().sessions.complete(self.session, self.number, None);
         }
     }
 }

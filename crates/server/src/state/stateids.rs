@@ -20,6 +20,7 @@ use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Principal, Share};
 
 use super::capacity::Bounds;
 use super::ids::IdKey;
+use super::owners::{OwnerKind, OwnerName};
 use crate::exports::ExportId;
 
 /// States of one client at most.
@@ -243,6 +244,16 @@ impl Stateids {
         let number = self.number(client);
         let of = |state| StateKey { client: number, state };
         self.held.range(of(0)..=of(u32::MAX)).map(|(_, held)| held)
+    }
+
+    /// Does the owner hold any state?
+    pub(crate) fn has_of(&self, name: &OwnerName) -> bool {
+        self.of_client(name.client).any(|held| match (&held.kind, name.kind) {
+            (Kind::Open { owner, .. }, OwnerKind::Open) | (Kind::Lock { owner, .. }, OwnerKind::Lock) => {
+                *owner == name.name
+            }
+            _ => false,
+        })
     }
 
     /// All states of a file.

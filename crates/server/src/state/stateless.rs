@@ -32,7 +32,6 @@
 //! [`Records::lease`]: super::records::Records::lease
 //! [`StateOptions::patience`]: super::StateOptions::patience
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -41,7 +40,7 @@ use tokio::sync::Notify;
 use protocol::nfs2;
 use rpc::Call;
 
-use crate::front::Front;
+use super::State;
 
 /// See the module.
 #[derive(Debug)]
@@ -81,26 +80,27 @@ impl Stateless {
     }
 }
 
-impl Front {
+impl State {
+    /// Must a request of a client without state wait for the end of grace?
+    pub(crate) fn delays_stateless(&self) -> bool {
+        self.stateless.waits()
+    }
+
     /// Holds a request until grace is over. False if that takes too long; then the request must not be
     /// executed.
-    pub(crate) async fn after_grace(self: &Arc<Front>, call: &Call) -> bool {
-        if !self.state.stateless.waits() {
-            return true;
-        }
-        // If no v4 client arrives, this starts the task that ends grace.
-        self.start_tasks();
+    pub(crate) async fn after_grace(&self, call: &Call) -> bool {
         let cannot_be_told = call.resent || call.header.version == nfs2::VERSION;
-        let Stateless { patience, longest, .. } = self.state.stateless;
+        let Stateless { patience, longest, .. } = self.stateless;
         let comes_again_soon = call.connection.is_none();
         let longest = if cannot_be_told && !comes_again_soon { longest } else { patience };
-        self.state.stateless.wait(longest).await
+        self.stateless.wait(longest).await
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
 
     #[tokio::test(start_paused = true)]
     async fn who_waits_goes_on_at_the_end_or_is_told_in_time() {

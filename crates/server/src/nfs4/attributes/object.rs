@@ -12,10 +12,9 @@ use super::absent::fs_locations;
 use super::{NOT_EXCLUSIVE, SETTABLE, SPACE, supported};
 use crate::exports::Export;
 use crate::exports::pseudo::Pseudo;
-use crate::front::Front;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::known::Known;
-use crate::nfs4::{TRANSFER_MAX_BYTES, convert, owners};
+use crate::nfs4::{Nfs4Front, TRANSFER_MAX_BYTES, convert, owners};
 
 /// The arguments that OPEN supports, by the numbers of RFC 9754. Access: read, write and both. Deny: any.
 /// Wants: any delegation, none, or cancel an earlier want. Claims: all but those of a client's earlier
@@ -30,7 +29,7 @@ pub(super) const OPEN_ARGUMENTS: OpenArguments = OpenArguments {
 
 /// Attributes requested of one or many objects of an export, and the values that all of these share.
 pub(crate) struct Asked<'c> {
-    front: &'c Front,
+    front: &'c Nfs4Front,
     export: Arc<Export>,
     caller: Caller,
     minor: u32,
@@ -48,7 +47,7 @@ impl<'c> Asked<'c> {
         asked: Bitmap,
     ) -> Result<Asked<'c>, Status> {
         let caller = compound.caller(export)?;
-        let front: &'c Front = compound.front;
+        let front: &'c Nfs4Front = compound.front;
         let known = front.known.of(&caller, export).await.map_err(convert::error)?;
         let wanted = asked & supported(compound.minor, &known.limits);
         let space = if (wanted & SPACE).is_empty() {
@@ -121,7 +120,8 @@ impl<'c> Asked<'c> {
             fattr.mounted_on_fileid = Some(self.mounted_on(handle).unwrap_or(is.fileid));
         }
         if self.wants(Attr::Filehandle) {
-            fattr.filehandle = Some(self.front.handles.v4(self.export.id, handle).map_err(convert::status)?);
+            fattr.filehandle =
+                Some(self.front.shared.handles.v4(self.export.id, handle).map_err(convert::status)?);
         }
         Ok(())
     }
@@ -149,7 +149,7 @@ impl<'c> Asked<'c> {
         fattr.symlink_support = self.if_wanted(Attr::SymlinkSupport, limits.symlinks);
         fattr.named_attr = self.if_wanted(Attr::NamedAttr, false);
         fattr.unique_handles = self.if_wanted(Attr::UniqueHandles, true);
-        fattr.lease_time = self.if_wanted(Attr::LeaseTime, self.front.state.lease_seconds());
+        fattr.lease_time = self.if_wanted(Attr::LeaseTime, self.front.shared.state.lease_seconds());
         fattr.rdattr_error = self.if_wanted(Attr::RdattrError, Outcome::Ok(()));
         fattr.aclsupport = self.if_wanted(Attr::Aclsupport, aclsupport);
         fattr.cansettime = self.if_wanted(Attr::Cansettime, limits.can_set_time);

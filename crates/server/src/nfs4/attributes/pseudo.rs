@@ -33,7 +33,7 @@ pub(super) fn fattr(compound: &Compound<'_>, index: NodeIndex, asked: Bitmap) ->
         named_attr: Some(false),
         fsid: Some(FSID),
         unique_handles: Some(true),
-        lease_time: Some(compound.front.state.lease_seconds()),
+        lease_time: Some(compound.shared.state.lease_seconds()),
         rdattr_error: Some(Outcome::Ok(())),
         aclsupport: Some(0),
         cansettime: Some(false),

@@ -4,13 +4,13 @@ use tokio::time::Instant;
 use vfs::Caller;
 
 use super::Compound;
-use crate::front::Object;
+use crate::shared::Object;
 use crate::state::Below;
 
 impl Compound<'_> {
     /// A file system had no capacity for one more open file. Is another attempt worthwhile before `limit`?
     pub(crate) async fn capacity_for_file(&self, object: &Object, made: u64, limit: Instant) -> bool {
-        if self.front.capacity_below(object.export.id, Below::Files, made).await {
+        if self.shared.capacity_below(object.export.id, Below::Files, made).await {
             return true;
         }
         let until = self.held_until(limit);
@@ -23,7 +23,7 @@ impl Compound<'_> {
 
     /// Does the requester hold nearly all state? Then only its own closes can free capacity.
     pub(crate) fn holds_most(&self) -> bool {
-        let tables = self.front.state.tables();
+        let tables = self.shared.state.tables();
         let client = tables.client_of(self.holder()).map(|client| client.id);
         client.is_some_and(|client| tables.stateids.is_most(client))
     }
@@ -32,7 +32,7 @@ impl Compound<'_> {
     /// courtesy client. `None` if the requester must not be held.
     fn held_until(&self, limit: Instant) -> Option<Instant> {
         let (now, session) = (Instant::now(), self.slot.as_ref().map(|slot| slot.session));
-        let tables = self.front.state.tables();
+        let tables = self.shared.state.tables();
         tables.sessions.get(session?).filter(|session| !session.is_crowded())?;
         Some(tables.clients.next_courtesy(now).map_or(limit, |next| next.min(limit)))
     }

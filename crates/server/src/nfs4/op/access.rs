@@ -6,9 +6,9 @@ use protocol::nfs4::{
 };
 use vfs::{AccessMask, Features, Freshness};
 
-use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::convert;
+use crate::shared::Object;
 
 /// The bits that `vfs` has too, at the same positions.
 const PLAIN: u32 =

@@ -10,7 +10,7 @@ pub(in crate::nfs4) async fn answer(
     args: BackchannelCtlArgs,
 ) -> Result<(), Status> {
     let session = compound.slot.as_ref().ok_or(Status::OpNotInSession)?.session;
-    let mut tables = compound.front.state.tables();
+    let mut tables = compound.shared.state.tables();
     let session = tables.sessions.get_mut(session).ok_or(Status::BadSession)?;
     session.callbacks.program = args.cb_program;
     session.callbacks.credential = credential(&args.sec_parms);

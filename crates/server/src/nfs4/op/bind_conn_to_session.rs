@@ -5,8 +5,8 @@ use protocol::nfs4::{
 };
 use tokio::time::Instant;
 
-use crate::callback::Channel;
 use crate::nfs4::compound::Compound;
+use crate::state::Channel;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -22,7 +22,7 @@ pub(in crate::nfs4) async fn answer(
     };
     let connection = compound.call.connection.as_ref().ok_or(Status::Inval)?;
     let peer = compound.maker();
-    let mut tables = compound.front.state.tables();
+    let mut tables = compound.shared.state.tables();
     let client = tables.sessions.bind(args.sessid, (Channel::new(connection), back), &peer)?;
     tables.clients.renew(client, Instant::now());
     Ok(BindConnToSessionOk { sessid: args.sessid, dir, use_conn_in_rdma_mode: false })

@@ -11,9 +11,9 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: CloneArgs
     if source.export.id != target.export.id {
         return Err(Status::Xdev);
     }
-    let front = &compound.front;
+    let shared = compound.shared;
     let clone = || target.export.fs.clone_range(&target.caller, from, to, args.count);
-    match front.past_courtesy(&source, None, || front.past_courtesy(&target, None, clone)).await {
+    match shared.past_courtesy(&source, None, || shared.past_courtesy(&target, None, clone)).await {
         Ok(_) => Ok(()),
         Err(error) => Err(kind::io_error(&target, error, compound.minor).await),
     }

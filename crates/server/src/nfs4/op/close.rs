@@ -18,13 +18,13 @@ pub(in crate::nfs4) async fn answer(
         let held = compound.open_by(stateid)?;
         let Kind::Open { open, owner, .. } = &held.kind else { return Err(Status::BadStateid) };
         {
-            let mut tables = compound.front.state.tables();
+            let mut tables = compound.shared.state.tables();
             tables.stateids.remove(held.key).ok_or(Status::BadStateid)?;
             tables.closed.add(held.file.export, *open);
             let name = OwnerName { client: held.client, kind: OwnerKind::Open, name: owner.clone() };
             tables.owners.closed(&name, held.key);
         }
-        compound.front.give_back(&held).await;
+        compound.shared.give_back(&held).await;
         // The state id is void. Minor version 0 has no special value for that.
         let open_stateid = match compound.minor {
             0 => Stateid { seqid: stateid.seqid.wrapping_add(1), ..stateid },

@@ -2,9 +2,9 @@
 
 use protocol::nfs4::{CommitArgs, CommitOk, Status};
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::kind;
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

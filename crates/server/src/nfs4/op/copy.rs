@@ -18,9 +18,10 @@ pub(in crate::nfs4) async fn answer(
     if source.export.id != target.export.id {
         return Err(Status::Xdev.into());
     }
-    let front = &compound.front;
+    let shared = compound.shared;
     let copy = || target.export.fs.copy(&target.caller, from, to, args.count);
-    let copied = match front.past_courtesy(&source, None, || front.past_courtesy(&target, None, copy)).await {
+    let copied = match shared.past_courtesy(&source, None, || shared.past_courtesy(&target, None, copy)).await
+    {
         Ok(copied) => copied,
         Err(error) => return Err(kind::io_error(&target, error, compound.minor).await.into()),
     };

@@ -3,10 +3,10 @@
 use protocol::nfs4::{Attr, Bitmap, CreateArgs, CreateOk, Createtype, Status};
 use vfs::{Created, Device, FileType, Name};
 
-use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::setting::Setting;
 use crate::nfs4::{convert, kind};
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -20,7 +20,7 @@ pub(in crate::nfs4) async fn answer(
     let name = convert::name(&args.objname)?;
     // Directory leases cannot be reclaimed after a restart, so no name changes until every earlier holder
     // knows of the restart.
-    compound.front.state.no_grace()?;
+    compound.shared.state.no_grace()?;
     let supported = compound.supported(&object.export).await?;
     let setting = Setting::of_new(&args.createattrs, supported)?;
     if setting.set.size.is_some() {

@@ -7,8 +7,8 @@ use protocol::nfs4::{
 use rpc::{AuthSys, Credential};
 use tokio::time::Instant;
 
-use crate::callback::Channel;
 use crate::nfs4::compound::Compound;
+use crate::state::Channel;
 use crate::state::clients::{Gone, SessionConfirm};
 use crate::state::maker::Maker;
 use crate::state::sessions::{CallbackTerms, negotiated_back, negotiated_fore};
@@ -25,16 +25,16 @@ pub(in crate::nfs4) async fn answer(
         return Err(Status::Inval);
     }
     let channels = (negotiated_fore(&args.fore_chan_attrs)?, negotiated_back(&args.back_chan_attrs)?);
-    let front = compound.front.clone();
+    let shared = compound.shared;
     // If there is no capacity, the creation below fails.
-    front.capacity_for(Scarce::Sessions).await;
+    shared.capacity_for(Scarce::Sessions).await;
     let mut attempt = confirm(compound, &args, channels);
-    if matches!(attempt, Err(Status::Delay)) && front.capacity_for(Scarce::Clients).await {
+    if matches!(attempt, Err(Status::Delay)) && shared.capacity_for(Scarce::Clients).await {
         attempt = confirm(compound, &args, channels);
     }
     let (created, replaced) = attempt?;
     if let Some(replaced) = replaced {
-        front.release(replaced).await;
+        shared.release(replaced).await;
     }
     Ok(created)
 }
@@ -46,7 +46,7 @@ fn confirm(
     args: &CreateSessionArgs,
     channels: (ChannelAttrs, ChannelAttrs),
 ) -> Result<(CreateSessionOk, Option<Gone>), Status> {
-    let mut tables = compound.front.state.tables();
+    let mut tables = compound.shared.state.tables();
     let maker = compound.maker();
     let by = maker.principal;
     match tables.clients.session_sequence(args.clientid, args.sequence, &maker)? {

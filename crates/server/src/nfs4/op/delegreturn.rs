@@ -12,7 +12,7 @@ pub(in crate::nfs4) async fn answer(
     let object = compound.object()?;
     let stateid = compound.stateid(args.deleg_stateid)?;
     let held = {
-        let mut tables = compound.front.state.tables();
+        let mut tables = compound.shared.state.tables();
         let held = compound.state(&tables, stateid)?;
         let is_of_file = held.file == FileKey { export: object.export.id, handle: object.handle };
         if !is_of_file || !matches!(held.kind, Kind::Delegation { .. }) {
@@ -23,7 +23,7 @@ pub(in crate::nfs4) async fn answer(
         tables.stateids.remove(key)
     };
     if let Some(held) = held {
-        compound.front.give_back(&held).await;
+        compound.shared.give_back(&held).await;
     }
     Ok(())
 }

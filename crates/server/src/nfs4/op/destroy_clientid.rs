@@ -10,7 +10,7 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<(), Status> {
     let peer = compound.maker();
     let gone = {
-        let mut tables = compound.front.state.tables();
+        let mut tables = compound.shared.state.tables();
         let maker = tables.clients.maker(args.clientid).ok_or(Status::StaleClientid)?;
         if !maker.is_reached_by(&peer) {
             return Err(Status::StaleClientid);
@@ -24,7 +24,7 @@ pub(in crate::nfs4) async fn answer(
         tables.clients.remove(args.clientid)
     };
     if let Some(gone) = gone {
-        compound.front.release(gone).await;
+        compound.shared.release(gone).await;
     }
     Ok(())
 }

@@ -14,10 +14,10 @@ pub(in crate::nfs4) async fn answer(
     }
     let peer = compound.maker();
     {
-        let mut tables = compound.front.state.tables();
+        let mut tables = compound.shared.state.tables();
         tables.sessions.check(args.sessionid, &peer)?;
         tables.sessions.destroy(args.sessionid)?;
     }
-    compound.front.state.callbacks.forget_session(args.sessionid);
+    compound.shared.callbacks.forget_session(args.sessionid);
     Ok(())
 }

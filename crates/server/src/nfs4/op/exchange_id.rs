@@ -35,16 +35,16 @@ pub(in crate::nfs4) async fn answer(
         StateProtectArgs::MachCred(_) => return Err(Status::Inval),
         StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp),
     }
-    compound.front.start_tasks();
-    let state = &compound.front.state;
+    compound.shared.start_tasks();
+    let state = &compound.shared.state;
     let exchanged = match exchange(compound, &args) {
-        Err(Status::Delay) if compound.front.capacity_for(Scarce::Clients).await => {
+        Err(Status::Delay) if compound.shared.capacity_for(Scarce::Clients).await => {
             exchange(compound, &args)?
         }
         exchanged => exchanged?,
     };
     if let Some(gone) = exchanged.replaced {
-        compound.front.release(gone).await;
+        compound.shared.release(gone).await;
     }
     let confirmed = if exchanged.confirmed { EXCHGID4_FLAG_CONFIRMED_R } else { 0 };
     Ok(ExchangeIdOk {
@@ -59,7 +59,7 @@ pub(in crate::nfs4) async fn answer(
 }
 
 fn exchange(compound: &Compound<'_>, args: &ExchangeIdArgs) -> Result<Exchanged, Status> {
-    let mut tables = compound.front.state.tables();
+    let mut tables = compound.shared.state.tables();
     let Tables { clients, stateids, .. } = &mut *tables;
     clients.exchange_id(
         (args.clientowner.ownerid.clone().into_bytes(), args.clientowner.verifier),

@@ -12,7 +12,7 @@ pub(in crate::nfs4) async fn answer(
     args: FreeStateidArgs,
 ) -> Result<(), Status> {
     let stateid = compound.stateid(args.stateid)?;
-    let mut tables = compound.front.state.tables();
+    let mut tables = compound.shared.state.tables();
     let held = compound.any_state(&tables, stateid)?;
     let key = held.key;
     match &held.kind {
@@ -24,7 +24,7 @@ pub(in crate::nfs4) async fn answer(
                 Some(Kind::Open { open, .. }) => *open,
                 _ => return Err(Status::BadStateid),
             };
-            let export = compound.front.exports.by_id(held.file.export).ok_or(Status::Stale)?;
+            let export = compound.shared.exports.by_id(held.file.export).ok_or(Status::Stale)?;
             if export.fs.holds_locks(open, &owner) {
                 return Err(Status::LocksHeld);
             }

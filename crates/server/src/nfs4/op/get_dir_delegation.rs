@@ -10,10 +10,10 @@ use protocol::nfs4::{
 };
 use vfs::{AccessMask, Attributes, Freshness, HolderId, Lease, LeaseKind, Recall};
 
-use crate::callback;
-use crate::front::Object;
+use crate::nfs4::callbacks;
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::{convert, kind};
+use crate::shared::Object;
 use crate::state::grace::Claim;
 use crate::state::stateids::{FileKey, Kind, Standing};
 use crate::state::{Tables, Word};
@@ -34,7 +34,7 @@ pub(in crate::nfs4) async fn answer(
         // With the GETATTR after it the client opens the directory or confirms names.
         object.caller.freshness = Freshness::Directory;
     }
-    if compound.front.state.claim(compound.holder(), Claim::New).await.is_err() {
+    if compound.shared.state.claim(compound.holder(), Claim::New).await.is_err() {
         return Ok(NONE);
     }
     let Some(client) = reachable(compound) else { return Ok(NONE) };
@@ -58,7 +58,7 @@ pub(in crate::nfs4) async fn answer(
         return Ok(NONE);
     };
     if let Some(recall) = recall {
-        callback::recall_soon(compound.front, export.id, recall);
+        callbacks::recall_soon(compound.shared, export.id, recall);
     }
     Ok(GetDirDelegationOk::Ok(DirDelegation {
         cookieverf: [0; 8],
@@ -71,9 +71,9 @@ pub(in crate::nfs4) async fn answer(
 
 /// The client, if it can be called back.
 fn reachable(compound: &Compound<'_>) -> Option<(Clientid, HolderId)> {
-    let tables = compound.front.state.tables();
+    let tables = compound.shared.state.tables();
     let client = tables.client_of(compound.holder())?;
-    let up = compound.front.state.callbacks.is_up(&tables, client);
+    let up = compound.shared.callbacks.is_up(&tables, client);
     up.then_some((client.id, client.holder))
 }
 
@@ -94,7 +94,7 @@ fn enter(
     client: (Clientid, HolderId),
     lease: Lease,
 ) -> Option<(Stateid, Option<Recall>)> {
-    let mut tables = compound.front.state.tables();
+    let mut tables = compound.shared.state.tables();
     let (standing, recall) = match tables.early.take(object.export.id, lease.id) {
         Some(Word::Revoked) => return None,
         Some(Word::Recall(recall)) => (Standing::Recalled, Some(recall)),

@@ -3,9 +3,9 @@
 use protocol::nfs4::{GetxattrOk, Status, XattrArgs, XattrValue};
 use vfs::XattrName;
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,

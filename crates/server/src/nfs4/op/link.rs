@@ -2,9 +2,9 @@
 
 use protocol::nfs4::{LinkArgs, LinkOk, Status};
 
-use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::{convert, kind};
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LinkArgs) -> Result<LinkOk, Status> {
     let directory = compound.file()?.clone();
@@ -15,7 +15,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LinkArgs)
     let directory = compound.writable_of(directory)?;
     let file = compound.writable_of(file)?;
     let name = convert::name(&args.newname)?;
-    compound.front.state.no_grace()?;
+    compound.shared.state.no_grace()?;
     if file.export.id != directory.export.id {
         return Err(Status::Xdev);
     }

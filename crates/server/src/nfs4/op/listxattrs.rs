@@ -3,9 +3,9 @@
 use protocol::nfs4::{Component, ListxattrsArgs, ListxattrsOk, Status};
 use xdr::{List, padding};
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
+use crate::shared::Object;
 
 /// Cookie, number of names, end.
 const FRAME_BYTES: u32 = 8 + 4 + 4;

@@ -8,12 +8,11 @@ use tokio::time::Instant;
 use vfs::locks::is_range;
 use vfs::{Lock, LockKind, LockRequest, Locked, OpenId, Share};
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 use crate::nfs4::sequenced::{self, sequenced};
+use crate::shared::Object;
 use crate::state::grace::Claim;
-use crate::state::holds;
 use crate::state::names;
 use crate::state::owners::{OwnerKind, OwnerName};
 use crate::state::stateids::{HeldState, Kind, StateKey};
@@ -75,7 +74,7 @@ async fn again(
     let held = compound.lock_by(stateid)?;
     let Kind::Lock { by, owner } = held.kind.clone() else { return Err(Status::BadStateid.into()) };
     let (id, access) = {
-        let tables = compound.front.state.tables();
+        let tables = compound.shared.state.tables();
         match tables.stateids.get(by).map(|open| &open.kind) {
             Some(Kind::Open { open, access, .. }) => (*open, *access),
             _ => return Err(Status::BadStateid.into()),
@@ -101,24 +100,24 @@ async fn first(
     if compound.minor > 0 {
         return lock(compound, args, &by).await;
     }
-    let front = compound.front.clone();
+    let shared = compound.shared;
     if lock_owner.clientid != by.held.client {
-        compound.minor0_client(&front.state.tables(), lock_owner.clientid)?;
+        compound.minor0_client(&shared.state.tables(), lock_owner.clientid)?;
         return Err(Status::BadStateid.into());
     }
     let name = OwnerName { client: by.held.client, kind: OwnerKind::Lock, name: owner };
-    front.capacity_for(Scarce::Owners).await;
+    shared.capacity_for(Scarce::Owners).await;
     // Another open owner may send a request for the same lock owner.
-    let _turn = front.state.turns.take(&name).await;
+    let _turn = shared.state.turns.take(&name).await;
     {
-        let mut tables = front.state.tables();
+        let mut tables = shared.state.tables();
         let Tables { owners, stateids, .. } = &mut *tables;
-        owners.begin_lock(&name, lock_seqid, Instant::now(), holds(stateids, &name))?;
+        owners.begin_lock(&name, lock_seqid, Instant::now(), stateids.has_of(&name))?;
     }
     let result = lock(compound, args, &by).await;
     let status = result.as_ref().map(|_| ()).map_err(protocol::nfs4::Failure::status);
     let answer = sequenced::answer(compound, ResOp::Lock(result.clone()));
-    front.state.tables().owners.finish(&name, lock_seqid, status, answer);
+    shared.state.tables().owners.finish(&name, lock_seqid, status, answer);
     result
 }
 
@@ -129,10 +128,10 @@ async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &LockBasis) -> R
     if !by.access.contains(needs) {
         return Err(Status::OpenMode.into());
     }
-    let front = compound.front.clone();
+    let shared = compound.shared;
     let claim = if args.reclaim { Claim::Reclaim } else { Claim::New };
-    front.state.claim(Some(by.held.holder), claim).await?;
-    front.capacity_for(Scarce::States).await;
+    shared.state.claim(Some(by.held.holder), claim).await?;
+    shared.capacity_for(Scarce::States).await;
     let mut object = compound.object()?;
     object.caller.holder = Some(by.held.holder);
     let waits = compound.minor > 0 && matches!(args.locktype, NfsLockType::Readw | NfsLockType::Writew);
@@ -144,9 +143,9 @@ async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &LockBasis) -> R
     };
     match locked(compound, &object, by.id, &request).await? {
         Locked::Granted => {}
-        Locked::Denied(lock) => return Err(LockFailure::Denied(names::denied(&front, &lock))),
+        Locked::Denied(lock) => return Err(LockFailure::Denied(names::denied(&shared.state, &lock))),
     }
-    let entered = entered(&mut front.state.tables(), by);
+    let entered = entered(&mut shared.state.tables(), by);
     match entered {
         Ok(lock_stateid) => {
             compound.set_stateid(lock_stateid);
@@ -169,18 +168,18 @@ async fn locked(
     open: OpenId,
     request: &LockRequest,
 ) -> Result<Locked, Status> {
-    let (front, fs) = (compound.front, &object.export.fs);
+    let (shared, fs) = (compound.shared, &object.export.fs);
     let locked = loop {
-        let made = front.state.capacity.made();
+        let made = shared.state.capacity.made();
         let locked = fs.lock(&object.caller, open, request).await;
         let full = locked.as_ref().is_err_and(|error| error.status == vfs::Status::Resource);
-        if !full || !front.capacity_below(object.export.id, Below::Locks, made).await {
+        if !full || !shared.capacity_below(object.export.id, Below::Locks, made).await {
             break locked.map_err(convert::error)?;
         }
     };
     if let Locked::Denied(lock) = &locked
         && let Some(holder) = names::holder(&lock.owner)
-        && compound.front.expire_if_courtesy(holder).await
+        && compound.shared.expire_if_courtesy(holder).await
     {
         return fs.lock(&object.caller, open, request).await.map_err(convert::error);
     }

@@ -12,15 +12,15 @@ use crate::state::owners::OwnerKind;
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LocktArgs) -> Result<(), LockFailure> {
     compound.file()?;
     check_range(args.offset, args.length)?;
-    let front = compound.front.clone();
+    let shared = compound.shared;
     if compound.minor == 0 {
-        let mut tables = front.state.tables();
+        let mut tables = shared.state.tables();
         let holder = compound.minor0_client(&tables, args.owner.clientid)?.holder;
         tables.clients.renew(args.owner.clientid, tokio::time::Instant::now());
         drop(tables);
         compound.set_holder(Some(holder));
     }
-    if front.state.in_grace() {
+    if shared.state.in_grace() {
         return Err(Status::Grace.into());
     }
     let object = compound.object()?;
@@ -38,12 +38,12 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LocktArgs
     };
     let mut found = fs.test(&object.caller, &object.handle, &lock).await.map_err(convert::error)?;
     if let Some(holder) = found.as_ref().and_then(|other| names::holder(&other.owner))
-        && front.expire_if_courtesy(holder).await
+        && shared.expire_if_courtesy(holder).await
     {
         found = fs.test(&object.caller, &object.handle, &lock).await.map_err(convert::error)?;
     }
     match found {
         None => Ok(()),
-        Some(other) => Err(LockFailure::Denied(names::denied(&front, &other))),
+        Some(other) => Err(LockFailure::Denied(names::denied(&shared.state, &other))),
     }
 }

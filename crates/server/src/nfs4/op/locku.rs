@@ -19,7 +19,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LockuArgs
         check_range(args.offset, args.length)?;
         let Kind::Lock { by, owner } = &held.kind else { return Err(Status::BadStateid) };
         let open = {
-            let tables = compound.front.state.tables();
+            let tables = compound.shared.state.tables();
             match tables.stateids.get(*by).map(|open| &open.kind) {
                 Some(Kind::Open { open, .. }) => *open,
                 _ => return Err(Status::BadStateid),
@@ -30,7 +30,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LockuArgs
         let owner = names::owner(held.holder, OwnerKind::Lock, owner);
         let range = (args.offset, args.length);
         object.export.fs.unlock(&object.caller, open, &owner, range).await.map_err(convert::error)?;
-        let changed = compound.front.state.tables().stateids.change(held.key, |_| {});
+        let changed = compound.shared.state.tables().stateids.change(held.key, |_| {});
         let lock_stateid = changed.ok_or(Status::BadStateid)?;
         compound.set_stateid(lock_stateid);
         Ok(LockOk { lock_stateid })

@@ -12,10 +12,10 @@ use protocol::nfs4::{
 use tokio::time::Instant;
 use vfs::{AccessMask, Handle, Name, OpenRequest, Opened, Share};
 
-use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::sequenced;
 use crate::nfs4::{convert, kind};
+use crate::shared::Object;
 use crate::state::grace::Claim;
 use crate::state::owners::{OwnerKind, OwnerName, Turn};
 use crate::state::stateids::{FileKey, Kind};
@@ -28,18 +28,18 @@ const ATTEMPTS_MAX: u32 = 4;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs) -> Result<OpenOk, Status> {
     if compound.minor > 0 {
-        let client = compound.front.state.tables().client_of(compound.holder()).map(|client| client.id);
+        let client = compound.shared.state.tables().client_of(compound.holder()).map(|client| client.id);
         let name = args.owner.owner.clone().into_bytes();
         let owner = OwnerName { client: client.ok_or(Status::BadSession)?, kind: OwnerKind::Open, name };
         return open(compound, &args, &owner, true).await;
     }
-    let front = compound.front.clone();
-    compound.minor0_client(&front.state.tables(), args.owner.clientid)?;
+    let shared = compound.shared;
+    compound.minor0_client(&shared.state.tables(), args.owner.clientid)?;
     let name = args.owner.owner.clone().into_bytes();
     let owner = OwnerName { client: args.owner.clientid, kind: OwnerKind::Open, name };
-    front.capacity_for(Scarce::Owners).await;
-    let _turn = front.state.turns.take(&owner).await;
-    let turn = front.state.tables().owners.begin_open(&owner, args.seqid, Instant::now())?;
+    shared.capacity_for(Scarce::Owners).await;
+    let _turn = shared.state.turns.take(&owner).await;
+    let turn = shared.state.tables().owners.begin_open(&owner, args.seqid, Instant::now())?;
     match turn {
         Turn::Replay(answer) => return sequenced::replay::<op::Open>(compound, answer),
         Turn::Anew => give_back_all(compound, &owner).await,
@@ -47,20 +47,20 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: OpenArgs)
     }
     sequenced::enter(compound, &owner);
     if matches!(args.claim, OpenClaim::Previous(_)) {
-        front.state.tables().owners.confirm(&owner);
+        shared.state.tables().owners.confirm(&owner);
     }
-    let confirmed = front.state.tables().owners.is_confirmed(&owner);
+    let confirmed = shared.state.tables().owners.is_confirmed(&owner);
     let result = open(compound, &args, &owner, confirmed).await;
     let answer = sequenced::answer(compound, ResOp::Open(result.clone()));
     let status = result.as_ref().map(|_| ()).map_err(|status| *status);
-    front.state.tables().owners.finish(&owner, args.seqid, status, answer);
+    shared.state.tables().owners.finish(&owner, args.seqid, status, answer);
     result
 }
 
 /// Gives back the opens of an owner that was never confirmed: they are void.
 async fn give_back_all(compound: &Compound<'_>, owner: &OwnerName) {
     let held: Vec<_> = {
-        let mut tables = compound.front.state.tables();
+        let mut tables = compound.shared.state.tables();
         let Tables { stateids, .. } = &mut *tables;
         let is_its = |kind: &Kind| matches!(kind, Kind::Open { owner: name, .. } if *name == owner.name);
         let keys: Vec<_> =
@@ -68,7 +68,7 @@ async fn give_back_all(compound: &Compound<'_>, owner: &OwnerName) {
         keys.into_iter().filter_map(|key| stateids.remove(key)).collect()
     };
     for held in held {
-        compound.front.give_back(&held).await;
+        compound.shared.give_back(&held).await;
     }
 }
 
@@ -82,8 +82,8 @@ async fn open(
     compound.file()?;
     let shares = shares_of(args.share_access, args.share_deny, compound.minor)?;
     let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
-    compound.front.state.claim(compound.holder(), claim).await?;
-    let capacity = compound.front.capacity_for(Scarce::States).await;
+    compound.shared.state.claim(compound.holder(), claim).await?;
+    let capacity = compound.shared.capacity_for(Scarce::States).await;
     if !capacity && matches!(args.openhow, Openflag::Create(_)) {
         // Create no file that could not be opened. But an existing file may be open for this owner already.
         return Err(Status::Delay);
@@ -173,7 +173,7 @@ fn target(
     };
     if let OpenClaim::DelegateCur(stateid, _) | OpenClaim::DelegCurFh(stateid) = &args.claim {
         let stateid = compound.stateid(*stateid)?;
-        let tables = compound.front.state.tables();
+        let tables = compound.shared.state.tables();
         let held = compound.state(&tables, stateid)?;
         if !matches!(held.kind, Kind::Delegation { .. }) {
             return Err(Status::BadStateid);
@@ -192,9 +192,9 @@ fn target(
 /// clients are expired.
 async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest) -> Result<Opened, Status> {
     let Object { export, caller, .. } = object;
-    let limit = compound.front.state.patience();
+    let limit = compound.shared.state.patience();
     let error = loop {
-        let made = compound.front.state.capacity.made();
+        let made = compound.shared.state.capacity.made();
         let error = match export.fs.open(caller, request).await {
             Ok(opened) => return Ok(opened),
             Err(error) => error,
@@ -204,7 +204,7 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
         }
     };
     if matches!(error.status, vfs::Status::ShareDenied | vfs::Status::Delay)
-        && compound.front.expire_courtesy_at(object, request.name.as_ref()).await
+        && compound.shared.expire_courtesy_at(object, request.name.as_ref()).await
     {
         let again = export.fs.open(caller, request).await;
         return again.map_err(convert::error);
@@ -302,7 +302,7 @@ pub(in crate::nfs4) async fn may_open(
 async fn abandon(compound: &Compound<'_>, object: &Object, owner: &OwnerName, opened: &Opened) {
     let file = FileKey { export: object.export.id, handle: opened.handle };
     let (had, knows_lease) = {
-        let tables = compound.front.state.tables();
+        let tables = compound.shared.state.tables();
         let lease = opened.lease.map(|lease| lease.id);
         (
             tables.stateids.open_of(owner.client, file, &owner.name).is_some(),

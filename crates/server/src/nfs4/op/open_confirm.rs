@@ -17,7 +17,7 @@ pub(in crate::nfs4) async fn answer(
         let held = compound.open_by(args.open_stateid)?;
         let Kind::Open { owner, confirmed: false, .. } = &held.kind else { return Err(Status::BadStateid) };
         let name = OwnerName { client: held.client, kind: OwnerKind::Open, name: owner.clone() };
-        let mut tables = compound.front.state.tables();
+        let mut tables = compound.shared.state.tables();
         tables.owners.confirm(&name);
         let changed = tables.stateids.change(held.key, |kind| {
             if let Kind::Open { confirmed, .. } = kind {

@@ -24,7 +24,7 @@ pub(in crate::nfs4) async fn answer(
         object.caller.holder = Some(held.holder);
         let downgraded = object.export.fs.downgrade(&object.caller, open, shares.access, shares.deny).await;
         downgraded.map_err(convert::error)?;
-        let changed = compound.front.state.tables().stateids.change(held.key, |kind| {
+        let changed = compound.shared.state.tables().stateids.change(held.key, |kind| {
             if let Kind::Open { access, deny, .. } = kind {
                 (*access, *deny) = (shares.access, shares.deny);
             }

@@ -6,15 +6,15 @@ use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::convert;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: PutfhArgs) -> Result<(), Status> {
-    let front = compound.front;
-    if let Some(pseudo) = front.handles.read_pseudo(&args.object) {
+    let (front, shared) = (compound.front, compound.shared);
+    if let Some(pseudo) = shared.handles.read_pseudo(&args.object) {
         let id = pseudo.map_err(convert::status)?;
         let node = front.pseudo.by_id(id).ok_or(Status::Stale)?;
         compound.set_file(File::Pseudo(node));
         return Ok(());
     }
-    let (id, handle) = front.handles.read(&args.object).map_err(convert::status)?;
-    let export = front.exports.by_id(id).ok_or(Status::Stale)?;
+    let (id, handle) = shared.handles.read(&args.object).map_err(convert::status)?;
+    let export = shared.exports.by_id(id).ok_or(Status::Stale)?;
     compound.caller(export)?;
     let file =
         if export.is_absent() { File::Absent(export.clone()) } else { File::Object(export.clone(), handle) };

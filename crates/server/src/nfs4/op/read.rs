@@ -4,9 +4,9 @@ use protocol::nfs4::{ReadArgs, ReadOk, Status};
 use vfs::Share;
 
 use crate::bulk::bulk;
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::{TRANSFER_MAX_BYTES, kind};
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs) -> Result<ReadOk, Status> {
     let mut object = compound.object()?;
@@ -17,7 +17,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs)
     let offset = args.offset.min(i64::MAX as u64 - u64::from(count));
     let Object { export, handle, caller } = &object;
     let read = || export.fs.read(caller, handle, by, offset, count);
-    match compound.front.past_courtesy(&object, None, read).await {
+    match compound.shared.past_courtesy(&object, None, read).await {
         Ok(read) => Ok(ReadOk { eof: read.eof, data: bulk(read.data) }),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

@@ -5,9 +5,9 @@ use vfs::{Extent, Share, StateidBasis};
 use xdr::List;
 
 use crate::bulk::bulk;
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::{TRANSFER_MAX_BYTES, kind};
+use crate::shared::Object;
 
 /// The most segments in one reply: a client asks again for the rest.
 const CONTENTS_MAX: usize = 64;
@@ -22,7 +22,7 @@ pub(in crate::nfs4) async fn answer(
     let count = args.count.min(TRANSFER_MAX_BYTES);
     let start = args.offset.min(i64::MAX as u64 - u64::from(count));
     let range = Range { object: &object, by, start, end: start + u64::from(count) };
-    match compound.front.past_courtesy(&object, None, || range.contents()).await {
+    match compound.shared.past_courtesy(&object, None, || range.contents()).await {
         Ok((eof, contents)) => {
             Ok(ReadPlusOk { eof, contents: List::new(contents).ok_or(Status::ServerFault)? })
         }

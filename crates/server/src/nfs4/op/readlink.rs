@@ -2,9 +2,9 @@
 
 use protocol::nfs4::{Linktext, ReadlinkOk, Status};
 
-use crate::front::Object;
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::{convert, kind};
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, (): ()) -> Result<ReadlinkOk, Status> {
     if let File::Pseudo(_) = compound.file()? {

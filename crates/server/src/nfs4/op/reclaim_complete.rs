@@ -12,7 +12,7 @@ pub(in crate::nfs4) async fn answer(
         // No file system migrates to this server, so there was nothing to reclaim.
         return compound.file().map(|_| ());
     }
-    let state = &compound.front.state;
+    let state = &compound.shared.state;
     let (id, name) = {
         let tables = state.tables();
         let client = tables.client_of(compound.holder()).ok_or(Status::BadSession)?;
@@ -30,7 +30,7 @@ pub(in crate::nfs4) async fn answer(
         tables.grace.complete(&name)
     };
     if ending {
-        compound.front.end_grace().await;
+        compound.shared.end_grace().await;
     }
     Ok(())
 }

@@ -11,12 +11,12 @@ pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: ReleaseLockownerArgs,
 ) -> Result<(), Status> {
-    let front = compound.front.clone();
+    let shared = compound.shared;
     let client = args.lock_owner.clientid;
     let name = OwnerName { client, kind: OwnerKind::Lock, name: args.lock_owner.owner.into_bytes() };
-    compound.minor0_client(&front.state.tables(), client)?;
-    let _turn = front.state.turns.take(&name).await;
-    let mut tables = front.state.tables();
+    compound.minor0_client(&shared.state.tables(), client)?;
+    let _turn = shared.state.turns.take(&name).await;
+    let mut tables = shared.state.tables();
     tables.clients.renew(client, tokio::time::Instant::now());
     let mut released = Vec::new();
     for held in tables.stateids.of_client(client) {
@@ -25,7 +25,8 @@ pub(in crate::nfs4) async fn answer(
             continue;
         }
         let open = tables.stateids.get(*by).map(|open| &open.kind);
-        if let (Some(Kind::Open { open, .. }), Some(export)) = (open, front.exports.by_id(held.file.export)) {
+        if let (Some(Kind::Open { open, .. }), Some(export)) = (open, shared.exports.by_id(held.file.export))
+        {
             let owner = names::owner(held.holder, OwnerKind::Lock, owner);
             if export.fs.holds_locks(*open, &owner) {
                 return Err(Status::LocksHeld);

@@ -3,9 +3,9 @@
 use protocol::nfs4::{RemoveArgs, RemoveOk, Status};
 use vfs::{Name, Wcc};
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::{convert, kind};
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -13,7 +13,7 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<RemoveOk, Status> {
     let object = compound.writable()?;
     let name = convert::name(&args.target)?;
-    compound.front.state.no_grace()?;
+    compound.shared.state.no_grace()?;
     match remove(&object, &name).await {
         Ok(wcc) => Ok(RemoveOk { cinfo: convert::change_info(&wcc) }),
         Err(error) => Err(kind::directory_error(&object, error, Status::NotDir).await),

@@ -3,9 +3,9 @@
 use protocol::nfs4::{Status, XattrArgs, XattrChangedOk};
 use vfs::XattrName;
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -13,7 +13,7 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<XattrChangedOk, Status> {
     compound.extended()?;
     let object = compound.writable()?;
-    compound.front.state.may_change_attributes(compound.holder(), &object)?;
+    compound.shared.state.may_change_attributes(compound.holder(), &object.file_key())?;
     let Object { export, handle, caller } = object;
     let name = XattrName::new(&args.name).map_err(convert::error)?;
     let wcc = export.fs.removexattr(&caller, &handle, &name).await.map_err(convert::error)?;

@@ -2,9 +2,9 @@
 
 use protocol::nfs4::{RenameArgs, RenameOk, Status};
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::{convert, kind};
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -15,7 +15,7 @@ pub(in crate::nfs4) async fn answer(
     let source = compound.writable_of(source_file)?;
     let target = compound.writable_of(target_file)?;
     let (oldname, newname) = (convert::name(&args.oldname)?, convert::name(&args.newname)?);
-    compound.front.state.no_grace()?;
+    compound.shared.state.no_grace()?;
     if source.export.id != target.export.id {
         return Err(Status::Xdev);
     }

@@ -7,10 +7,11 @@ use crate::nfs4::compound::Compound;
 use crate::state::stateids::Kind;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: RenewArgs) -> Result<(), Status> {
-    let state = &compound.front.state;
+    let shared = compound.shared;
+    let state = &shared.state;
     let mut tables = state.tables();
     let client = compound.minor0_client(&tables, args.clientid)?;
-    let is_up = state.callbacks.is_up(&tables, client);
+    let is_up = shared.callbacks.is_up(&tables, client);
     let holder = tables.clients.confirmed(args.clientid).map(|client| client.holder);
     tables.clients.renew(args.clientid, Instant::now());
     // A client that cannot be called back must return its delegations.

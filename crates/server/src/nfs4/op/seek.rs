@@ -3,9 +3,9 @@
 use protocol::nfs4::{DataContent, SeekArgs, SeekOk, Status};
 use vfs::{Extent, Share};
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::kind;
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: SeekArgs) -> Result<SeekOk, Status> {
     let mut object = compound.object()?;
@@ -18,7 +18,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: SeekArgs)
     };
     let Object { export, handle, caller } = &object;
     let seek = || export.fs.seek(caller, handle, by, args.offset, what);
-    match compound.front.past_courtesy(&object, None, seek).await {
+    match compound.shared.past_courtesy(&object, None, seek).await {
         Ok(sought) => Ok(SeekOk { eof: sought.eof, offset: sought.offset }),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

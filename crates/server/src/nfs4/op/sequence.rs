@@ -11,10 +11,9 @@ use siphasher::sip::SipHasher24;
 use tokio::time::Instant;
 use xdr::{Decode, Encode, Encoder};
 
-use crate::callback::Channel;
 use crate::nfs4::compound::Compound;
 use crate::state::sessions::{Arriving, Begun, Digest};
-use crate::state::{Slot, Tables};
+use crate::state::{Channel, Slot, Tables};
 
 /// Bytes of a request that the digest covers.
 const DIGEST_BYTES: usize = 1024;
@@ -30,8 +29,8 @@ pub(in crate::nfs4) async fn answer(
         operations: compound.operations,
     };
     let channel = Channel::new(compound.call.connection.as_ref().ok_or(Status::Inval)?);
-    let front = compound.front.clone();
-    let mut tables = front.state.tables();
+    let state = &compound.shared.state;
+    let mut tables = state.tables();
     let begun = match tables.sessions.begin(&arriving, &channel) {
         Err(Status::ConnNotBoundToSession) => {
             tables.sessions.join(args.sessionid, channel.clone(), &compound.maker())?;
@@ -57,7 +56,7 @@ pub(in crate::nfs4) async fn answer(
         number: args.slotid,
         reply_bytes_max: fore.maxresponsesize,
         cached_bytes_max: args.cachethis.then_some(fore.maxresponsesize_cached),
-        front,
+        state: state.clone(),
         completed: false,
     });
     compound.set_holder(holder);

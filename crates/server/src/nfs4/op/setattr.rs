@@ -3,10 +3,10 @@
 use protocol::nfs4::{Attr, Bitmap, SetattrArgs, SetattrFailure, SetattrOk, Status};
 use vfs::Share;
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 use crate::nfs4::setting::Setting;
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
@@ -20,13 +20,13 @@ pub(in crate::nfs4) async fn answer(
         let stateid = compound.stateid(args.stateid)?;
         compound.io_basis(&mut object, stateid, Share::WRITE).await?;
     } else {
-        compound.front.state.may_change_attributes(compound.holder(), &object)?;
+        compound.shared.state.may_change_attributes(compound.holder(), &object.file_key())?;
     }
     let mut attrsset = Bitmap::EMPTY;
     if !setting.is_plain() {
         let Object { export, handle, caller } = &object;
         let set = || export.fs.setattr(caller, handle, &setting.set, None);
-        compound.front.past_courtesy(&object, None, set).await.map_err(convert::io_error)?;
+        compound.shared.past_courtesy(&object, None, set).await.map_err(convert::io_error)?;
         attrsset = setting.asked - Bitmap::of(&[Attr::Acl]);
     }
     if let Some(acl) = &setting.acl {

@@ -11,7 +11,7 @@ pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: SetclientidArgs,
 ) -> Result<SetclientidOk, SetclientidFailure> {
-    compound.front.start_tasks();
+    compound.shared.start_tasks();
     let request = Setclientid {
         ownerid: args.client.ownerid.into_bytes(),
         verifier: args.client.verifier,
@@ -23,12 +23,12 @@ pub(in crate::nfs4) async fn answer(
         },
     };
     let set = || {
-        let mut tables = compound.front.state.tables();
+        let mut tables = compound.shared.state.tables();
         let Tables { clients, stateids, .. } = &mut *tables;
         clients.setclientid(request.clone(), Instant::now(), |client| stateids.has(client))
     };
     let mut given = set();
-    if matches!(given, Err((Status::Resource, _))) && compound.front.capacity_for(Scarce::Clients).await {
+    if matches!(given, Err((Status::Resource, _))) && compound.shared.capacity_for(Scarce::Clients).await {
         given = set();
     }
     match given {

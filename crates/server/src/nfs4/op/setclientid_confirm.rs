@@ -3,7 +3,6 @@
 use protocol::nfs4::{SetclientidConfirmArgs, Status};
 use tokio::time::Instant;
 
-use crate::callback;
 use crate::nfs4::compound::Compound;
 use crate::state::{Scarce, Tables};
 
@@ -13,21 +12,21 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<(), Status> {
     let maker = compound.maker();
     let confirm = || {
-        let mut tables = compound.front.state.tables();
+        let mut tables = compound.shared.state.tables();
         let Tables { clients, stateids, .. } = &mut *tables;
         let given = (args.clientid, args.setclientid_confirm);
         clients.setclientid_confirm(given, &maker, Instant::now(), |client| stateids.has(client))
     };
     let mut confirmed = confirm();
-    if matches!(confirmed, Err(Status::Resource)) && compound.front.capacity_for(Scarce::Clients).await {
+    if matches!(confirmed, Err(Status::Resource)) && compound.shared.capacity_for(Scarce::Clients).await {
         confirmed = confirm();
     }
     let confirmed = confirmed?;
     if let Some(gone) = confirmed.replaced {
-        compound.front.release(gone).await;
+        compound.shared.release(gone).await;
     }
     if confirmed.callback_changed {
-        callback::probe(compound.front, args.clientid, compound.call.peer);
+        compound.shared.callbacks.probe(args.clientid, compound.call.peer);
     }
     Ok(())
 }

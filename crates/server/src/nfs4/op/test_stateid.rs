@@ -10,7 +10,7 @@ pub(in crate::nfs4) async fn answer(
     compound: &mut Compound<'_>,
     args: TestStateidArgs,
 ) -> Result<TestStateidOk, Status> {
-    let tables = compound.front.state.tables();
+    let tables = compound.shared.state.tables();
     let Tables { stateids, clients, .. } = &*tables;
     let requester = compound.requester(&tables);
     let test = |stateid| {

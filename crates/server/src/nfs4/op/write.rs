@@ -4,9 +4,9 @@ use protocol::nfs4::{Status, WriteArgs, WriteOk};
 use vfs::Share;
 use xdr::Bulk;
 
-use crate::front::Object;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::{convert, kind};
+use crate::shared::Object;
 
 pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: WriteArgs) -> Result<WriteOk, Status> {
     let mut object = compound.writable()?;
@@ -19,7 +19,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: WriteArgs
     let stable = convert::stability(args.stable);
     let Object { export, handle, caller } = &object;
     let write = || export.fs.write(caller, handle, by, args.offset, data.clone(), stable);
-    match compound.front.past_courtesy(&object, None, write).await {
+    match compound.shared.past_courtesy(&object, None, write).await {
         Ok(written) => Ok(WriteOk {
             count: written.count,
             committed: convert::stable_how(written.stability),

@@ -86,8 +86,8 @@ impl Stage {
         let (tell, evicted) = mpsc::unbounded_channel();
         let client = Client { front: self.front.clone(), machine, file: self.file, evicted };
         client.call::<call::Null>(()).await;
-        let holder = self.front.nqnfs.clients.lock().heard(&client.rpc_call::<call::Null>(&()));
-        self.front.nqnfs.clients.lock().tell(holder, Way::Told(tell));
+        let holder = self.front.nqnfs.nqnfs.clients.lock().heard(&client.rpc_call::<call::Null>(&()));
+        self.front.nqnfs.nqnfs.clients.lock().tell(holder, Way::Told(tell));
         client
     }
 }

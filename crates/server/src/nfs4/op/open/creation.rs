@@ -3,11 +3,11 @@
 use protocol::nfs4::{Attr, Bitmap, Createhow, Status};
 use vfs::{CreateHow, Opened, SetAttributes};
 
-use crate::front::Object;
 use crate::nfs4::attributes::NOT_EXCLUSIVE;
 use crate::nfs4::compound::Compound;
 use crate::nfs4::convert;
 use crate::nfs4::setting::Setting;
+use crate::shared::Object;
 
 /// Attributes in which file systems may keep the verifier of an exclusive creation. The reply reports them,
 /// so that the client sets them.

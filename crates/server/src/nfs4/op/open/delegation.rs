@@ -27,9 +27,9 @@ pub(super) struct Granted {
 /// its owner, or opens under a delegation that it has.
 pub(super) fn want(compound: &Compound<'_>, args: &OpenArgs, owner: &OwnerName, confirmed: bool) -> Want {
     let can_be_called = {
-        let tables = compound.front.state.tables();
+        let tables = compound.shared.state.tables();
         let client = tables.clients.confirmed(owner.client);
-        client.is_some_and(|client| compound.front.state.callbacks.is_up(&tables, client))
+        client.is_some_and(|client| compound.shared.callbacks.is_up(&tables, client))
     };
     match &args.claim {
         // A delegation that is reclaimed still exists. Whether the client can be called back shows later.

@@ -4,9 +4,9 @@ use protocol::nfs4::{Stateid, Status};
 use vfs::{Lease, LeaseKind, OpenId, OpenRequest, Opened, Principal, Recall};
 
 use super::delegation::Granted;
-use crate::callback;
-use crate::front::Object;
+use crate::nfs4::callbacks;
 use crate::nfs4::compound::Compound;
+use crate::shared::Object;
 use crate::state::owners::OwnerName;
 use crate::state::stateids::{FileKey, Kind, Standing};
 use crate::state::{Tables, Word};
@@ -42,7 +42,7 @@ pub(super) fn enter(
     opened: &Opened,
 ) -> Result<Entered, Failure> {
     let file = FileKey { export: object.export.id, handle: opened.handle };
-    let mut tables = compound.front.state.tables();
+    let mut tables = compound.shared.state.tables();
     if tables.closed.contains(file.export, opened.id) {
         return Err(Failure::Ended);
     }
@@ -135,7 +135,7 @@ fn grant(
 pub(super) async fn settle(compound: &Compound<'_>, object: &Object, entered: &Entered) {
     let Object { export, caller, .. } = object;
     if let Some(recall) = entered.recall {
-        callback::recall_soon(compound.front, export.id, recall);
+        callbacks::recall_soon(compound.shared, export.id, recall);
     }
     if let Some(open) = entered.replaced {
         // An open that no longer exists needs no close.

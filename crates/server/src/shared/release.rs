@@ -1,25 +1,24 @@
 //! Releases the state of removed clients: replaced by a new incarnation, destroyed, or past their courtesy
 //! time.
 
-use std::sync::{Arc, Weak};
+use std::sync::Weak;
 use std::time::Duration;
 
 use protocol::nfs4::Clientid;
 use tokio::time::Instant;
 use vfs::{Caller, HolderId, Name, Status};
 
-use super::Tables;
-use super::clients::Gone;
-use super::owners::{OwnerKind, OwnerName};
-use super::stateids::{FileKey, HeldState, Kind, Standing, Stateids};
-use crate::front::{Front, Object};
+use super::{Object, Shared};
+use crate::state::Due;
+use crate::state::clients::Gone;
+use crate::state::stateids::{FileKey, HeldState, Kind, Standing};
 
 /// The server itself, acting for a client.
-pub(crate) fn on_behalf(holder: HolderId) -> Caller {
+fn on_behalf(holder: HolderId) -> Caller {
     Caller { holder: Some(holder), ..Caller::machine() }
 }
 
-impl Front {
+impl Shared {
     /// Ends grace. State that no client has reclaimed is dropped before another client can take it.
     pub(crate) async fn end_grace(&self) {
         self.end_reclaim().await;
@@ -41,12 +40,12 @@ impl Front {
             tables.owners.remove_all(gone.id);
             tables.stateids.remove_all(gone.id)
         };
-        self.state.callbacks.forget(gone.id);
+        self.callbacks.forget(gone.id);
         for held in held {
             self.give_back(&held).await;
         }
         if let Some(name) = gone.recorded
-            && let Err(error) = self.state.write_records(move |records| records.remove(&name)).await
+            && let Err(error) = self.state.unrecord(name).await
         {
             tracing::error!(%error, "the record of NFSv4 clients cannot be written");
         }
@@ -89,7 +88,7 @@ impl Front {
         !courtesy.is_empty()
     }
 
-    /// As [`Front::expire_courtesy`], for the object itself or for the target of a name in it.
+    /// As [`Shared::expire_courtesy`], for the object itself or for the target of a name in it.
     pub(crate) async fn expire_courtesy_at(&self, object: &Object, name: Option<&Name>) -> bool {
         let Object { export, handle, caller } = object;
         let handle = match name {
@@ -142,38 +141,17 @@ impl Front {
 }
 
 /// Periodically ends grace, expires clients whose courtesy time is over, and forgets idle owners.
-pub(super) async fn keep_house(front: Weak<Front>, lease: Duration) {
+pub(super) async fn keep_house(shared: Weak<Shared>, lease: Duration) {
     let pause = (lease / 8).clamp(Duration::from_millis(20), Duration::from_secs(10));
     loop {
         tokio::time::sleep(pause).await;
-        let Some(front) = front.upgrade() else { return };
-        let now = Instant::now();
-        let (ending, overdue) = {
-            let mut tables = front.state.tables();
-            let Tables { clients, stateids, owners, grace, .. } = &mut *tables;
-            let overdue = clients.overdue(now, |client| stateids.has(client));
-            owners.forget_idle(now, lease, |name| holds(stateids, name));
-            (grace.tick(now), overdue)
-        };
-        if ending {
-            front.end_grace().await;
+        let Some(shared) = shared.upgrade() else { return };
+        let Due { grace_ends, overdue } = shared.state.due(Instant::now());
+        if grace_ends {
+            shared.end_grace().await;
         }
-        expire_all(&front, overdue).await;
-    }
-}
-
-async fn expire_all(front: &Arc<Front>, overdue: Vec<Clientid>) {
-    for client in overdue {
-        front.expire(client).await;
-    }
-}
-
-/// Does the owner hold any state?
-pub(crate) fn holds(stateids: &Stateids, name: &OwnerName) -> bool {
-    stateids.of_client(name.client).any(|held| match (&held.kind, name.kind) {
-        (Kind::Open { owner, .. }, OwnerKind::Open) | (Kind::Lock { owner, .. }, OwnerKind::Lock) => {
-            *owner == name.name
+        for client in overdue {
+            shared.expire(client).await;
         }
-        _ => false,
-    })
+    }
 }

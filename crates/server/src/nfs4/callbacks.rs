@@ -11,13 +11,13 @@ use protocol::nfs4::{Attr, Bitmap, Clientid, Fattr, Nfstime, Stateid, Status};
 use tokio::time::{Instant, sleep};
 use vfs::{DelayedAttributes, Handle, HolderId, LeaseId, Owner, Query, Recall, Times, Timestamp};
 
-use super::{Unreachable, call};
+use crate::callback::Unreachable;
 use crate::exports::ExportId;
-use crate::front::Front;
+use crate::shared::Shared;
 use crate::state::clients::{Generation, Way};
 use crate::state::names::lock_owner;
 use crate::state::stateids::{Kind, Standing, StateKey};
-use crate::state::{Tables, Word};
+use crate::state::{State, Tables, Word};
 
 /// How long a client may need to see the answer to its OPEN.
 const OPEN_ON_ITS_WAY: Duration = Duration::from_millis(100);
@@ -26,7 +26,6 @@ const AGAIN: Duration = Duration::from_millis(500);
 /// Deadline of CB_RECALL_ANY and CB_NOTIFY_LOCK, which are hints.
 const HINT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A delegation, as its callbacks name it.
 /// A delegation that a callback is about.
 pub(crate) struct Delegated {
     client: Clientid,
@@ -57,13 +56,13 @@ pub(crate) fn revoked(tables: &mut Tables, export: ExportId, lease: LeaseId) {
 }
 
 /// A recall that came before its OPEN returned: lets the client get the answer to the OPEN first.
-pub(crate) fn recall_soon(front: &Arc<Front>, export: ExportId, of: Recall) {
-    let front = front.clone();
+pub(crate) fn recall_soon(shared: &Arc<Shared>, export: ExportId, of: Recall) {
+    let shared = shared.clone();
     tokio::spawn(async move {
         sleep(OPEN_ON_ITS_WAY).await;
-        let delegation = begin_recall(&mut front.state.tables(), export, of);
+        let delegation = begin_recall(&mut shared.state.tables(), export, of);
         if let Some(delegation) = delegation {
-            recall(&front, export, delegation, of).await;
+            recall(&shared, export, delegation, of).await;
         }
     });
 }
@@ -80,15 +79,15 @@ pub(crate) fn begin_recall(tables: &mut Tables, export: ExportId, of: Recall) ->
 }
 
 /// CB_RECALL, repeated until the client has accepted it, the delegation is back or the deadline has passed.
-pub(crate) async fn recall(front: &Arc<Front>, export: ExportId, delegation: Delegated, of: Recall) {
-    if front.expire_if_courtesy(delegation.holder).await {
+pub(crate) async fn recall(shared: &Arc<Shared>, export: ExportId, delegation: Delegated, of: Recall) {
+    if shared.expire_if_courtesy(delegation.holder).await {
         return;
     }
-    let Ok(fh) = front.handles.v4(export, &of.handle) else { return };
+    let Ok(fh) = shared.handles.v4(export, &of.handle) else { return };
     let args = CbRecallArgs { stateid: delegation.stateid, truncate: false, fh };
     let mut denials = 0;
-    while is_held(front, delegation.key) && Instant::now() < of.deadline {
-        let answer = call(front, delegation.client, CbArgOp::Recall(args), of.deadline).await;
+    while is_held(&shared.state, delegation.key) && Instant::now() < of.deadline {
+        let answer = shared.callbacks.call(delegation.client, CbArgOp::Recall(args), of.deadline).await;
         match answer.map(|mut results| results.take::<op::Recall>().map_err(|error| error.status())) {
             Ok(Ok(())) => return,
             Ok(Err(Some(Status::BadHandle | Status::BadStateid))) => {
@@ -104,9 +103,9 @@ pub(crate) async fn recall(front: &Arc<Front>, export: ExportId, delegation: Del
     }
 }
 
-fn is_held(front: &Front, key: StateKey) -> bool {
+fn is_held(state: &State, key: StateKey) -> bool {
     let good = |standing| standing != Standing::Revoked;
-    let tables = front.state.tables();
+    let tables = state.tables();
     tables
         .stateids
         .get(key)
@@ -116,15 +115,17 @@ fn is_held(front: &Front, key: StateKey) -> bool {
 /// CB_GETATTR. A client need only report the size and the change attribute. The query may also request the
 /// times, because a client may have changed them without telling the server. The delegated times of RFC
 /// 9754 cannot be set back.
-pub(crate) async fn getattr(front: &Front, export: ExportId, query: Query) {
-    let delegation = delegated(&front.state.tables(), export, query.id);
-    let (Some(delegation), Ok(fh)) = (delegation, front.handles.v4(export, &query.handle)) else { return };
+pub(crate) async fn getattr(shared: &Shared, export: ExportId, query: Query) {
+    let delegation = delegated(&shared.state.tables(), export, query.id);
+    let (Some(delegation), Ok(fh)) = (delegation, shared.handles.v4(export, &query.handle)) else { return };
     let mut attr_request = Bitmap::of(&[Attr::Change, Attr::Size]);
     if query.times {
         attr_request = attr_request | Bitmap::of(&[Attr::TimeAccess, Attr::TimeMetadata, Attr::TimeModify]);
     }
     let args = CbGetattrArgs { fh, attr_request };
-    let Ok(mut results) = call(front, delegation.client, CbArgOp::Getattr(args), query.deadline).await else {
+    let Ok(mut results) =
+        shared.callbacks.call(delegation.client, CbArgOp::Getattr(args), query.deadline).await
+    else {
         return;
     };
     if let Ok(answer) = results.take::<op::Getattr>()
@@ -154,9 +155,9 @@ fn times(told: &Fattr) -> Option<Times> {
 }
 
 /// CB_RECALL_ANY, to one client with sessions or to all of them.
-pub(crate) async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u32) {
+pub(crate) async fn recall_any(shared: &Shared, holder: Option<HolderId>, keep: u32) {
     let clients: Vec<Clientid> = {
-        let tables = front.state.tables();
+        let tables = shared.state.tables();
         let with_sessions = tables.clients.iter().filter(|client| matches!(client.way, Way::Sessions { .. }));
         let asked = with_sessions.filter(|client| holder.is_none_or(|holder| holder == client.holder));
         asked.map(|client| client.id).collect()
@@ -166,27 +167,27 @@ pub(crate) async fn recall_any(front: &Front, holder: Option<HolderId>, keep: u3
     let args = CbRecallAnyArgs { objects_to_keep: keep, type_mask };
     for client in clients {
         // A hint: a client that ignores it gets recalls.
-        let _ = call(front, client, CbArgOp::RecallAny(args), Instant::now() + HINT_TIMEOUT).await;
+        let _ = shared.callbacks.call(client, CbArgOp::RecallAny(args), Instant::now() + HINT_TIMEOUT).await;
     }
 }
 
 /// CB_NOTIFY_LOCK.
 pub(crate) async fn notify_lock(
-    front: &Front,
+    shared: &Shared,
     export: ExportId,
     holder: HolderId,
     owner: Owner,
     handle: Handle,
 ) {
     let client = {
-        let tables = front.state.tables();
+        let tables = shared.state.tables();
         let client = tables.clients.holder(holder);
         client.filter(|client| client.name.generation == Generation::Sessions).map(|client| client.id)
     };
-    let (Some(client), Ok(fh)) = (client, front.handles.v4(export, &handle)) else { return };
-    let args = CbNotifyLockArgs { fh, lock_owner: lock_owner(front, &owner) };
+    let (Some(client), Ok(fh)) = (client, shared.handles.v4(export, &handle)) else { return };
+    let args = CbNotifyLockArgs { fh, lock_owner: lock_owner(&shared.state, &owner) };
     // A hint: a client that misses it retries by itself.
-    let _ = call(front, client, CbArgOp::NotifyLock(args), Instant::now() + HINT_TIMEOUT).await;
+    let _ = shared.callbacks.call(client, CbArgOp::NotifyLock(args), Instant::now() + HINT_TIMEOUT).await;
 }
 
 #[cfg(test)]

@@ -1,15 +1,17 @@
-//! Changes of ours in flight: to an object ([`Change`]), and to a name in a directory ([`NameChange`]).
+//! Changes of ours in flight: to an object ([`Change`]), to a name in a directory ([`NameChange`]), and to
+//! the bytes of a file ([`OwnWrite`]).
 //!
-//! Both begin before the call is sent and end with its outcome. Meanwhile the cache does not vouch for what
+//! They begin before the call is sent and end with its outcome. Meanwhile the cache does not vouch for what
 //! they change. If a change is given up half-way, its copies are dropped.
 
+use std::ops::Range;
 use std::sync::Arc;
 
-use vfs::{Attributes, Error, Name, Status, Wcc};
+use vfs::{Attributes, Error, Name, Result, Status, Wcc};
 
-use super::names::put_name;
 use crate::core::Core;
-use crate::names::{Leads, NameEntry};
+use crate::data::Ticket;
+use crate::names::{Leads, NameEntry, put_name};
 use crate::object::ObjectState;
 use crate::store::Batch;
 use crate::table::Object;
@@ -84,7 +86,7 @@ pub fn nameless(error: &Error) -> Error {
 }
 
 /// Does a failure with this status leave everything unchanged for certain?
-pub(super) fn changed_nothing(status: Status) -> bool {
+fn changed_nothing(status: Status) -> bool {
     !matches!(
         status,
         Status::Io
@@ -99,7 +101,7 @@ pub(super) fn changed_nothing(status: Status) -> bool {
 
 /// A change that is about to be sent will change this object too, as the change of a name changes its file.
 /// So the index must not vouch for it any more.
-pub(super) fn will_change(core: &Core, object: Option<&Arc<Object>>) {
+pub fn will_change(core: &Core, object: Option<&Arc<Object>>) {
     if let Some(object) = object {
         core.with(object, ObjectState::unvouch);
     }
@@ -144,7 +146,7 @@ impl<'a> NameChange<'a> {
 
     /// Sets the child that the caller has found out otherwise.
     #[must_use]
-    pub(super) fn of(mut self, child: Option<Arc<Object>>) -> NameChange<'a> {
+    pub fn of(mut self, child: Option<Arc<Object>>) -> NameChange<'a> {
         if child.is_some() {
             will_change(self.core, child.as_ref());
             self.child = child;
@@ -154,7 +156,7 @@ impl<'a> NameChange<'a> {
     }
 
     /// The object that the name led to, if known by now: an open may have told it meanwhile.
-    pub(super) fn led_to(&self) -> Option<Arc<Object>> {
+    pub fn led_to(&self) -> Option<Arc<Object>> {
         let now = || match self.core.name_entry(&self.directory.handle, &self.name) {
             Some(NameEntry { leads: Leads::To(child), .. }) => Some(self.core.object(&child)),
             _ => None,
@@ -163,12 +165,12 @@ impl<'a> NameChange<'a> {
     }
 
     /// Has a lease on the directory vouched for the name since before the change?
-    pub(super) fn is_certain(&self) -> bool {
+    pub fn is_certain(&self) -> bool {
         self.certain && self.core.with(&self.directory, |state| state.names_epoch()) == Some(self.epoch)
     }
 
     /// The name is gone. The index remembers that, unless another client has changed the directory too.
-    pub(super) fn gone(self) {
+    pub fn gone(self) {
         let entry = NameEntry { leads: Leads::Nowhere, epoch: self.epoch, racy: false, within: None };
         self.end(Some(entry));
     }
@@ -180,14 +182,14 @@ impl<'a> NameChange<'a> {
     }
 
     /// The change has ended. The entry is only a hint, even under a lease.
-    pub(super) fn hint(mut self, entry: NameEntry) {
+    pub fn hint(mut self, entry: NameEntry) {
         self.ended = true;
         self.set(Some(entry), false);
     }
 
     /// The change also changes the file that the name led to. If that is not known, it may be the file of
     /// any other name in the directory.
-    pub(super) fn moved(&self) {
+    pub fn moved(&self) {
         if self.led_to().is_none() {
             self.core.with(&self.directory, ObjectState::touch_all_names);
         }
@@ -209,7 +211,7 @@ impl<'a> NameChange<'a> {
     }
 
     /// Does the failure contradict what is remembered of the name?
-    pub(super) fn is_refuted_by(&self, status: Status) -> bool {
+    pub fn is_refuted_by(&self, status: Status) -> bool {
         let leads = self.core.name_entry(&self.directory.handle, &self.name).map(|entry| entry.leads);
         let lacks = || self.core.with(&self.directory, |state| state.listing_lacks(&self.name));
         match status {
@@ -255,5 +257,45 @@ impl Drop for NameChange<'_> {
             self.moved();
             self.set(None, true);
         }
+    }
+}
+
+/// A write of ours, from before it is sent until its bytes are stored or will not be.
+pub struct OwnWrite {
+    core: Arc<Core>,
+    object: Arc<Object>,
+    ticket: Ticket,
+}
+
+impl OwnWrite {
+    /// The write is about to be sent. Fails while the cache is being torn down.
+    pub fn begin(core: &Core, object: &Arc<Object>, range: Range<u64>) -> Result<OwnWrite> {
+        let core = core.share().ok_or(Status::ServerFault)?;
+        let ticket = core.with(object, |state| {
+            state.index.changed |= state.data.valid().intersects(&range);
+            state.data.begin_write(range)
+        });
+        Ok(OwnWrite { core, object: object.clone(), ticket })
+    }
+
+    /// The cache.
+    pub fn core(&self) -> &Arc<Core> {
+        &self.core
+    }
+
+    /// The file.
+    pub fn object(&self) -> &Arc<Object> {
+        &self.object
+    }
+
+    /// The write's number in the data of the file.
+    pub fn ticket(&self) -> Ticket {
+        self.ticket
+    }
+}
+
+impl Drop for OwnWrite {
+    fn drop(&mut self) {
+        self.core.with(&self.object, |state| state.data.end_write(self.ticket));
     }
 }

@@ -1,0 +1,89 @@
+//! One call, as every version of NFS sees it: its peer and credential, the objects that its handles name, its
+//! arguments and its reply.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use rpc::message::Refusal;
+use rpc::service::Outcome;
+use rpc::{Call, Credential};
+use vfs::{Caller, Handle, Status};
+use xdr::Encode;
+
+use super::Shared;
+use crate::caller::{self, Denied};
+use crate::exports::Export;
+use crate::state::stateids::FileKey;
+
+/// The facts about a call that every procedure needs.
+pub(crate) struct Request<'c> {
+    pub(crate) shared: &'c Shared,
+    pub(crate) peer: SocketAddr,
+    pub(crate) credential: &'c Credential,
+    pub(crate) resent: bool,
+    /// The call came in a datagram, so the reply must fit in a datagram.
+    pub(crate) datagram: bool,
+}
+
+/// An object that a request names, and the caller that the request runs as.
+pub(crate) struct Object {
+    pub(crate) export: Arc<Export>,
+    pub(crate) handle: Handle,
+    pub(crate) caller: Caller,
+}
+
+impl Object {
+    /// The object, as the tables of state name it.
+    pub(crate) fn file_key(&self) -> FileKey {
+        FileKey { export: self.export.id, handle: self.handle }
+    }
+}
+
+impl<'c> Request<'c> {
+    pub(crate) fn new(shared: &'c Shared, call: &'c Call) -> Request<'c> {
+        Request {
+            shared,
+            peer: call.peer,
+            credential: &call.header.credential,
+            resent: call.resent,
+            datagram: call.connection.is_none(),
+        }
+    }
+
+    /// Resolves a client's handle, if the client may use its export.
+    pub(crate) fn object(&self, wire: &[u8]) -> Result<Object, Status> {
+        let (id, handle) = self.shared.handles.read(wire)?;
+        let export = self.shared.exports.by_id(id).ok_or(Status::Stale)?;
+        // Only v4 can tell a client where the export is.
+        if export.is_absent() {
+            return Err(Status::Stale);
+        }
+        let caller = self.caller(export).map_err(|_| Status::Access)?;
+        Ok(Object { export: export.clone(), handle, caller })
+    }
+
+    /// As [`Request::object`], for an operation that changes something.
+    pub(crate) fn writable(&self, wire: &[u8]) -> Result<Object, Status> {
+        let object = self.object(wire)?;
+        if object.export.options.read_only { Err(Status::Rofs) } else { Ok(object) }
+    }
+
+    pub(crate) fn caller(&self, export: &Export) -> Result<Caller, Denied> {
+        caller::caller(export, self.peer, self.credential, self.resent)
+    }
+}
+
+/// A successful reply with these results.
+pub(crate) fn reply<T: Encode>(call: &Call, results: &T) -> Outcome {
+    let mut encoder = call.reply();
+    results.encode(&mut encoder);
+    Outcome::Reply(encoder.finish())
+}
+
+/// The arguments of a call. Bytes left over make the arguments garbage.
+pub(crate) fn arguments<T: xdr::Decode>(call: &Call) -> Result<T, Refusal> {
+    let mut decoder = call.arguments.clone();
+    let value = T::decode(&mut decoder).map_err(|_| Refusal::GarbageArguments)?;
+    decoder.finish().map_err(|_| Refusal::GarbageArguments)?;
+    Ok(value)
+}
