@@ -29,7 +29,7 @@ const RTT: Duration = Duration::from_millis(10);
 struct Bed {
     export: std::path::PathBuf,
     cache: Arc<Cache>,
-    origin: Origin,
+    origin: Arc<dyn Origin>,
     serve: Stack,
     _relay: Relay,
     _directory: tempfile::TempDir,
@@ -65,7 +65,7 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
         min_free_bytes: 0,
         ..proxy::cache_options(&url, directory.path().join("cache"))
     };
-    let cache = proxy::open_cache(origin.file_system(), options).await.unwrap();
+    let cache = proxy::open_cache(origin.clone(), options).await.unwrap();
     Bed { export, cache, origin, serve, _relay: relay, _directory: directory }
 }
 

@@ -28,14 +28,6 @@ pub const RETURN_ALL_MAX: Duration = Duration::from_secs(30);
 const ROUNDS_MAX: u32 = 3;
 
 impl Nfs4 {
-    /// Says that there will be no next incarnation that takes over this state. So [`FileSystem::shutdown`]
-    /// gives it back even if it is recorded, and removes the record.
-    ///
-    /// [`FileSystem::shutdown`]: vfs::FileSystem::shutdown
-    pub fn leave_nothing(&self) {
-        self.inner.leaves_nothing.store(true, Ordering::Relaxed);
-    }
-
     /// Returns, closes and destroys everything, as far as the origin answers. If the state is recorded for
     /// the next incarnation, leaves it there.
     pub(super) async fn give_everything_back(&self) {

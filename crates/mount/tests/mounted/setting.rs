@@ -25,7 +25,7 @@ pub const VERSIONS: [&str; 2] = ["3", "4.2"];
 pub struct Setting {
     mount: Option<Mount>,
     stack: Option<Arc<dyn FileSystem>>,
-    pub origin: Origin,
+    pub origin: Arc<dyn Origin>,
     server: Option<Serving>,
     address: SocketAddr,
     runtime: Runtime,
@@ -92,7 +92,7 @@ impl Setting {
         let name = vfs::Name::new(name.as_bytes()).unwrap();
         self.runtime.block_on(async {
             let other = client::connect(&self.url).await.unwrap();
-            other.file_system().remove(&caller, &other.root_handle(), &name).await.unwrap();
+            other.remove(&caller, &other.root_handle(), &name).await.unwrap();
         });
     }
 
@@ -103,7 +103,7 @@ impl Setting {
         let named = |name: &[u8]| vfs::Name::new(name).unwrap();
         self.runtime.block_on(async {
             let other = client::connect(&self.url).await.unwrap();
-            let (fs, root) = (other.file_system(), other.root_handle());
+            let (fs, root) = (&other, other.root_handle());
             // From the deepest directory up.
             let mut found = vec![(root, named(name.as_bytes()))];
             let mut directories = Vec::new();
@@ -259,7 +259,7 @@ async fn serve(directory: &Path, port: u16) -> (Server, Weak<LocalFs>) {
     unreachable!()
 }
 
-async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<dyn FileSystem>) {
+async fn stack(url: &Url, directory: &Path) -> (Arc<dyn Origin>, Arc<dyn FileSystem>) {
     let origin = client::connect(url).await.unwrap();
     let mut options = cache::Options::new(directory.join("cache"), "test");
     options.min_free_bytes = 0;
@@ -274,7 +274,7 @@ async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<dyn FileSystem>) {
     // A process of another test may hold a copy of the old stack's lock until exec(2) closes it.
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     loop {
-        match Cache::open(origin.file_system(), options.clone()).await {
+        match Cache::open(origin.clone(), options.clone()).await {
             Ok(cache) => return (origin, cache),
             Err(cache::OpenError::InUse { .. }) if std::time::Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
