@@ -317,6 +317,7 @@ impl FileSystem for Nqnfs {
 
     async fn shutdown(&self) {
         self.inner.return_all().await;
+        self.inner.leases.lock().check_counters();
     }
 
     fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {

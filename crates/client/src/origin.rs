@@ -18,6 +18,18 @@ use crate::nfs4::{Incarnation, Nfs4};
 use crate::nqnfs::Nqnfs;
 use crate::url::{Proto, Url, Version};
 
+/// What is held at a server and in flight to it, at one moment. It is zero once [`FileSystem::shutdown`] has
+/// given everything back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Opens, with those that are recorded as being closed.
+    pub opens: usize,
+    /// Leases, with those that are recorded as being returned.
+    pub leases: usize,
+    /// Calls that wait for an answer.
+    pub calls_in_flight: usize,
+}
+
 /// A mounted export of a remote server. See [`connect()`].
 ///
 /// No method has a default, so a protocol says itself what it lacks.
@@ -40,6 +52,9 @@ pub trait Origin: FileSystem + Debug {
 
     /// How often the server's answer made no sense.
     fn nonsense_heard(&self) -> u64;
+
+    /// What is held at the server, and the calls in flight.
+    fn held(&self) -> Holdings;
 
     /// Are files opened at the server? If not, [`vfs::Opens::open`] fails with `NotSupp`. The same as
     /// `Features::STATE` of [`FileSystem::limits`], without a call.

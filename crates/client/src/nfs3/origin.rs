@@ -8,7 +8,7 @@ use vfs::Handle;
 
 use super::Nfs3;
 use crate::counts::ProcedureCounts;
-use crate::origin::Origin;
+use crate::origin::{Holdings, Origin};
 use crate::url::Url;
 
 impl Origin for Nfs3 {
@@ -35,6 +35,10 @@ impl Origin for Nfs3 {
 
     fn nonsense_heard(&self) -> u64 {
         self.transport.nonsense.count()
+    }
+
+    fn held(&self) -> Holdings {
+        Holdings { calls_in_flight: self.transport.calls_in_flight(), ..Holdings::default() }
     }
 
     fn has_opens(&self) -> bool {

@@ -9,7 +9,7 @@ use vfs::Handle;
 
 use super::Nfs4;
 use crate::counts::ProcedureCounts;
-use crate::origin::Origin;
+use crate::origin::{Holdings, Origin};
 use crate::url::Url;
 
 impl Origin for Nfs4 {
@@ -35,6 +35,11 @@ impl Origin for Nfs4 {
 
     fn nonsense_heard(&self) -> u64 {
         self.inner.channel.nonsense.count()
+    }
+
+    fn held(&self) -> Holdings {
+        let (opens, leases) = self.inner.state.lock().counts();
+        Holdings { opens, leases, calls_in_flight: self.inner.channel.calls_in_flight() }
     }
 
     fn has_opens(&self) -> bool {

@@ -8,7 +8,7 @@ use vfs::Handle;
 
 use super::Nqnfs;
 use crate::counts::ProcedureCounts;
-use crate::origin::Origin;
+use crate::origin::{Holdings, Origin};
 use crate::url::Url;
 
 impl Origin for Nqnfs {
@@ -35,6 +35,12 @@ impl Origin for Nqnfs {
 
     fn nonsense_heard(&self) -> u64 {
         self.inner.nonsense.count()
+    }
+
+    /// The server knows of no opens.
+    fn held(&self) -> Holdings {
+        let leases = self.inner.leases.lock().held_at_server();
+        Holdings { opens: 0, leases, calls_in_flight: self.inner.link.calls_in_flight() }
     }
 
     /// An open is a LOOKUP and an ACCESS that asks for the lease.
