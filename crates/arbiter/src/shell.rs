@@ -156,13 +156,13 @@ impl Shell {
     /// to a lease.
     pub(crate) fn check_counters(&self) {
         let state = self.state.lock();
-        if state.shares.len() == 0 {
+        if state.shares.is_empty() {
             debug_assert_eq!(state.shares.denying(), 0, "denying opens, and no open");
             debug_assert_eq!(state.locks.len(), 0, "byte-range locks, and no open");
             debug_assert_eq!(state.locks.waiting(), 0, "lock waiters, and no open");
             debug_assert_eq!(state.below.len(), 0, "opens at the layer below, and no open");
         }
-        if state.leases.len() == 0 {
+        if state.leases.is_empty() {
             debug_assert_eq!(state.leases.writes(), 0, "write leases, and no lease");
             debug_assert_eq!(state.leases.directories(), 0, "directory leases, and no lease");
             debug_assert_eq!(self.gauges.file_leases.load(Ordering::Acquire), 0, "gauge of file leases");

@@ -18,8 +18,8 @@ use crate::nfs4::{Incarnation, Nfs4};
 use crate::nqnfs::Nqnfs;
 use crate::url::{Proto, Url, Version};
 
-/// What is held at a server and in flight to it, at one moment. It is zero once [`FileSystem::shutdown`] has
-/// given everything back.
+/// Numbers of the state held at a server and of the calls in flight. They are zero once
+/// [`FileSystem::shutdown`] has given everything back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Holdings {
     /// Opens, with those that are recorded as being closed.
@@ -53,7 +53,7 @@ pub trait Origin: FileSystem + Debug {
     /// How often the server's answer made no sense.
     fn nonsense_heard(&self) -> u64;
 
-    /// What is held at the server, and the calls in flight.
+    /// Counts the state held at the server, and the calls in flight.
     fn held(&self) -> Holdings;
 
     /// Are files opened at the server? If not, [`vfs::Opens::open`] fails with `NotSupp`. The same as

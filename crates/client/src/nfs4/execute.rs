@@ -127,7 +127,7 @@ enum Tried {
     NoSession(bool),
 }
 
-/// What the attempts of one request have met so far.
+/// The failures of earlier attempts of one request.
 struct Met {
     /// The request may have been executed before.
     again: bool,
@@ -222,7 +222,8 @@ impl Nfs4Client {
         met: &mut Met,
     ) -> Result<Next> {
         let Err(status) = compound.status else { return Ok(Next::Done) };
-        // After a successful SEQUENCE, this status says: the request was executed, and its reply was not kept.
+        // After a successful SEQUENCE, this status says: the request was executed, and its reply was not
+        // kept.
         if status == Wire::RetryUncachedRep {
             met.again |= plan.once;
             self.may_have_strays(plan);

@@ -115,7 +115,7 @@ fn a_clean_end_leaves_nothing_in_any_layer() {
             let path = setting.at(name);
             let file =
                 OpenOptions::new().create(true).truncate(true).read(true).write(true).open(path).unwrap();
-            file.write_all_at(&[1; 100_000], 0).unwrap();
+            file.write_all_at(&vec![1; 100_000], 0).unwrap();
             match file.try_lock() {
                 Ok(()) => {}
                 Err(error) => panic!("version {version}: {error}"),
