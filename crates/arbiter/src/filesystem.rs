@@ -184,6 +184,7 @@ impl FileSystem for Arbiter {
 
     async fn shutdown(&self) {
         self.shell.below.shutdown().await;
+        self.shell.check_counters();
     }
 
     fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {

@@ -152,6 +152,24 @@ impl Shell {
         }
     }
 
+    /// Checks the counters at the end: whatever belongs to an open ends with it, and so does whatever belongs
+    /// to a lease.
+    pub(crate) fn check_counters(&self) {
+        let state = self.state.lock();
+        if state.shares.is_empty() {
+            debug_assert_eq!(state.shares.denying(), 0, "denying opens, and no open");
+            debug_assert_eq!(state.locks.len(), 0, "byte-range locks, and no open");
+            debug_assert_eq!(state.locks.waiting(), 0, "lock waiters, and no open");
+            debug_assert_eq!(state.below.len(), 0, "opens at the layer below, and no open");
+        }
+        if state.leases.is_empty() {
+            debug_assert_eq!(state.leases.writes(), 0, "write leases, and no lease");
+            debug_assert_eq!(state.leases.directories(), 0, "directory leases, and no lease");
+            debug_assert_eq!(self.gauges.file_leases.load(Ordering::Acquire), 0, "gauge of file leases");
+            debug_assert_eq!(self.gauges.write_leases.load(Ordering::Acquire), 0, "gauge of write leases");
+        }
+    }
+
     pub(crate) fn leases(&self, behind: Option<LeaseId>, limit: usize) -> Vec<HeldLease> {
         let now = Instant::now();
         let listed = self.state.lock().leases.list(behind, limit);

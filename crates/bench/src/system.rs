@@ -109,9 +109,8 @@ impl TestBed {
         let origin =
             self.runtime.block_on(client::connect(&url)).map_err(|error| failed(error.to_string()))?;
         // If the URL lets the server choose the version, only the connection knows whether OPENs are sent.
-        let habits = Habits { opens: origin.version() != "3", ..habits };
-        let fs = origin.file_system();
-        let client = Unmounted::new(self.runtime.clone(), fs, habits, base);
+        let habits = Habits { opens: origin.has_opens(), ..habits };
+        let client = Unmounted::new(self.runtime.clone(), origin, habits, base);
         client.map(|client| client.interrupted_by(&self.interrupt)).map_err(|error| failed(error.to_string()))
     }
 

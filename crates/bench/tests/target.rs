@@ -53,7 +53,7 @@ impl Served {
         let origin = self.runtime.block_on(client::connect(&url.parse().unwrap())).unwrap();
         let mut habits = Habits::linux(vers != "3").with_actimeo(TIME);
         change(&mut habits);
-        Unmounted::new(self.runtime.handle().clone(), origin.file_system(), habits, "").unwrap()
+        Unmounted::new(self.runtime.handle().clone(), origin, habits, "").unwrap()
     }
 
     /// The calls that the server gets during `work`.

@@ -32,6 +32,11 @@ impl Above {
         self.stream.lock().is_none() && !self.sender.is_closed()
     }
 
+    /// Waits until the layer above does not listen any more.
+    pub async fn gone(&self) {
+        self.sender.closed().await;
+    }
+
     /// Sends a callback, and waits while the queue is full. It is lost if the layer above has gone.
     pub async fn send(&self, callback: Callback) {
         let _ = self.sender.send(callback).await;

@@ -133,7 +133,8 @@ impl Core {
         }
     }
 
-    /// Recalls the lease of a file from the layer above, which has until the deadline.
+    /// Recalls the lease of a file from the layer above, which has until the deadline. The wait ends if that
+    /// layer stops listening meanwhile, as a mount does at its end.
     async fn call_in(&self, object: &Arc<Object>, id: LeaseId, deadline: Instant) {
         let given = self.with(object, |state| {
             let lease = state.held.lease.as_mut().filter(|lease| lease.id == id)?;
@@ -154,7 +155,11 @@ impl Core {
                 notified.await;
             }
         };
-        if tokio::time::timeout_at(deadline, wait).await.is_err() {
+        let waited = tokio::select! {
+            waited = tokio::time::timeout_at(deadline, wait) => waited,
+            () = self.above.gone() => return,
+        };
+        if waited.is_err() {
             self.above.try_send(Callback::Revoked { id, handle });
         }
     }

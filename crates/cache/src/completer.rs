@@ -17,6 +17,7 @@ use vfs::{AccessMask, Attributes, Caller, FileType, Handle, Result, Status};
 
 use crate::Cache;
 use crate::core::Core;
+use crate::fetch::Fetch;
 use crate::object::ObjectState;
 use crate::options::Fill;
 use crate::store::{Table, UseNote};
@@ -101,6 +102,15 @@ impl Cache {
     }
 }
 
+/// The fetches of one round.
+struct Planned {
+    fetches: Vec<Arc<Fetch>>,
+    /// A fetch of another operation.
+    under_way: Option<Arc<Fetch>>,
+    /// Bytes of the file that were cached before.
+    valid_bytes: u64,
+}
+
 impl Core {
     /// Fetches some of the missing bytes, and waits until they are stored.
     async fn round(
@@ -121,9 +131,42 @@ impl Core {
         }
         self.let_settle(object).await;
         let chunk = self.chunk_bytes().min(chunk_max);
+        let Planned { fetches, under_way, valid_bytes } = match self.plan_round(object, width, chunk) {
+            Ok(planned) => planned,
+            Err(round) => return Ok(round),
+        };
+        if fetches.is_empty() {
+            // Another fetch is bringing the bytes.
+            if let Some(fetch) = under_way {
+                let _ = fetch.wait().await;
+            }
+            return Ok(Round::Wait);
+        }
+        let tasks: Vec<_> =
+            fetches.iter().map(|fetch| self.send(caller, object, fetch.clone(), None, background)).collect();
+        for task in tasks.into_iter().flatten() {
+            let _ = task.await;
+        }
+        for fetch in &fetches {
+            fetch.wait().await?;
+        }
+        let after = self.with(object, |state| state.data.valid().bytes());
+        Ok(Round::Fetched(after.saturating_sub(valid_bytes)))
+    }
+
+    /// Plans at most `width` fetches of at most `chunk` bytes each, from the first missing byte on.
+    ///
+    /// # Errors
+    /// The result of the round, if there is nothing to fetch now.
+    fn plan_round(
+        &self,
+        object: &Arc<Object>,
+        width: usize,
+        chunk: u64,
+    ) -> std::result::Result<Planned, Round> {
         let may_store = self.may_store();
         let sent = self.policy.sending();
-        let planned = self.with(object, |state| {
+        self.with(object, |state| {
             let Some(known) = state.attributes().copied() else { return Err(Round::Wait) };
             if known.file_type != FileType::Regular {
                 return Err(Round::Done(Completed::NoFile));
@@ -147,29 +190,8 @@ impl Core {
                 state.data.end_fetch(&surplus);
             }
             let under_way = state.data.fetches().first().cloned();
-            Ok((fetches, under_way, state.data.valid().bytes()))
-        });
-        let (fetches, under_way, before) = match planned {
-            Ok(planned) => planned,
-            Err(round) => return Ok(round),
-        };
-        if fetches.is_empty() {
-            // Another fetch is bringing the bytes.
-            if let Some(fetch) = under_way {
-                let _ = fetch.wait().await;
-            }
-            return Ok(Round::Wait);
-        }
-        let tasks: Vec<_> =
-            fetches.iter().map(|fetch| self.send(caller, object, fetch.clone(), None, background)).collect();
-        for task in tasks.into_iter().flatten() {
-            let _ = task.await;
-        }
-        for fetch in &fetches {
-            fetch.wait().await?;
-        }
-        let after = self.with(object, |state| state.data.valid().bytes());
-        Ok(Round::Fetched(after.saturating_sub(before)))
+            Ok(Planned { fetches, under_way, valid_bytes: state.data.valid().bytes() })
+        })
     }
 
     /// Bytes of a file that has just changed are valid only until the next open. Nothing is urgent here: one

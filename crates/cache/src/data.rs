@@ -406,7 +406,12 @@ impl Data {
 
     /// Number of fetches and writes in flight, and of parts of the file that are being stored.
     pub fn in_flight(&self) -> usize {
-        self.fetches.len() + self.writes.len() + self.claims.len()
+        self.calls_in_flight() + self.claims.len()
+    }
+
+    /// Number of fetches and writes in flight.
+    pub fn calls_in_flight(&self) -> usize {
+        self.fetches.len() + self.writes.len()
     }
 
     /// Changes with every drop of the data and every write of ours. Parts of an answer that are taken at the

@@ -1,6 +1,7 @@
-//! What a cache holds and has in flight, counted object by object.
+//! What a cache holds and has in flight, counted object by object; and the counters that are zero at its end.
 
 use crate::Cache;
+use crate::core::Core;
 
 /// Numbers of what a cache holds now. After the layer above has closed everything and
 /// [`shutdown`](vfs::FileSystem::shutdown) has returned, only opens at the origin and leases may be left. The
@@ -44,5 +45,36 @@ impl Cache {
             held.in_flight += state.in_flight();
         }
         held
+    }
+}
+
+impl Core {
+    /// Checks the counters at the end of a cache. Every operation in flight borrows or owns the core, so none
+    /// is left. The totals of delayed writes must be those of the files.
+    fn check_counters(&self) {
+        let (mut calls, mut dirty_bytes, mut dirty_files) = (0, 0, 0);
+        for object in self.memory.table().all() {
+            let state = object.state.lock();
+            calls += state.calls_in_flight();
+            if let Some(writes) = &state.delayed.writes {
+                dirty_bytes += writes.bytes();
+                dirty_files += u64::from(!writes.is_clean());
+            }
+        }
+        debug_assert_eq!(calls, 0, "calls in flight at the end of a cache");
+        let grants = self.origin.leases().grants_in_flight();
+        debug_assert_eq!(grants, 0, "calls in flight that may bring a lease, at the end of a cache");
+        if let Some(delayed) = &self.delayed {
+            debug_assert_eq!(delayed.bytes(), dirty_bytes, "bytes of delayed writes at the end of a cache");
+            debug_assert_eq!(delayed.files(), dirty_files, "files with delayed writes at the end of a cache");
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if cfg!(debug_assertions) && !std::thread::panicking() {
+            self.check_counters();
+        }
     }
 }

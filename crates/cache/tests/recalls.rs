@@ -381,3 +381,24 @@ async fn without_state_below_opens_and_locks_are_known_here_alone() {
     }
     assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "data");
 }
+
+/// The layer above ends while the shutdown waits for its lease.
+#[tokio::test(start_paused = true)]
+async fn a_shutdown_does_not_wait_for_a_layer_above_that_has_ended() {
+    let (bench, cache, file) = setup(LeaseKind::Write).await;
+    let mut callbacks = cache.callbacks().unwrap();
+    let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ | Share::WRITE)).await;
+    assert!(opened.lease.is_some(), "the layer above has the lease");
+    cache.close(&v4_opener(0, 1), opened.id).await.unwrap();
+    let started = tokio::time::Instant::now();
+    let ending = {
+        let cache = cache.clone();
+        tokio::spawn(async move { cache.shutdown().await })
+    };
+    assert!(matches!(callbacks.recv().await, Some(Callback::Recall(_))));
+    drop(callbacks);
+    ending.await.unwrap();
+    assert!(started.elapsed() < SECOND, "{:?}", started.elapsed());
+    assert_eq!(cache::Holdings { opens_below: 0, ..cache.held() }, cache::Holdings::default());
+    assert!(bench.origin.lease(&file).is_none());
+}

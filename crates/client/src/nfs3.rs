@@ -5,6 +5,7 @@ mod directory;
 mod io;
 mod making;
 mod names;
+mod origin;
 mod system;
 
 use std::net::SocketAddr;
@@ -63,29 +64,9 @@ impl Nfs3 {
         })
     }
 
-    /// The mounted URL. Its options tell a cache above its attribute timeouts.
-    pub fn url(&self) -> &Url {
-        &self.url
-    }
-
-    /// The server's address and port of NFS.
-    pub fn server(&self) -> SocketAddr {
-        self.server
-    }
-
-    /// The root handle from MOUNT.
-    pub fn root_handle(&self) -> Handle {
-        self.root
-    }
-
     /// The calls made so far, without MOUNT and its FSINFO.
     pub fn counts(&self) -> Counts {
         self.transport.counting.snapshot()
-    }
-
-    /// How often the server's answer made no sense.
-    pub fn nonsense_heard(&self) -> u64 {
-        self.transport.nonsense.count()
     }
 
     async fn call<C: Call>(&self, caller: &Caller, args: &C::Args) -> Result<Answered<C::Results>> {

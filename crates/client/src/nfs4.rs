@@ -30,6 +30,7 @@ mod moved;
 mod names;
 mod opening;
 mod opens;
+mod origin;
 mod recovery;
 mod resume;
 mod return_all;
@@ -43,7 +44,7 @@ pub(crate) use callback::slots::fuzzing;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -157,24 +158,9 @@ impl Drop for Nfs4 {
 }
 
 impl Nfs4 {
-    /// The mounted URL. Its options tell a cache above its attribute timeouts.
-    pub fn url(&self) -> &Url {
-        &self.inner.url
-    }
-
-    /// The server's address and port.
-    pub fn server(&self) -> SocketAddr {
-        self.inner.server
-    }
-
     /// The minor version in use.
     pub fn minor(&self) -> u32 {
         self.inner.minor
-    }
-
-    /// The handle of the export's root.
-    pub fn root_handle(&self) -> Handle {
-        self.inner.export().root
     }
 
     /// Compounds sent so far, by their main operation.
@@ -185,11 +171,6 @@ impl Nfs4 {
     /// Operations sent so far, within compounds. Only the calls are counted.
     pub fn operation_counts(&self) -> Counts<Operation> {
         self.inner.channel.operations.snapshot()
-    }
-
-    /// How often the server's answer made no sense.
-    pub fn nonsense_heard(&self) -> u64 {
-        self.inner.channel.nonsense.count()
     }
 
     /// Mounts the export of a URL. Needs a Tokio runtime, on which the connections live.
@@ -204,23 +185,6 @@ impl Nfs4 {
     /// [`Leases::adopted`]. The origin drops the rest.
     pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Nfs4, ConnectError> {
         connect::connect(url, incarnation).await
-    }
-
-    /// Says that the holders among the callers are clients of ours, and that the layers above know which of
-    /// them can give up state. If the origin says DELAY to an OPEN for 5 s, the OPEN then fails with
-    /// `Resource`. Otherwise it is retried until the caller's deadline.
-    pub fn holds_for_others(&self) {
-        self.inner.holds_for_others.store(true, Ordering::Relaxed);
-    }
-
-    /// Records state in the file `path` from now on, before any caller relies on it, so that the next
-    /// incarnation can take it over. Then [`FileSystem::shutdown`] gives nothing back, unless
-    /// [`Nfs4::leave_nothing`] was called.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn keep_record(&self, path: &std::path::Path) -> std::io::Result<()> {
-        self.inner.keep_record(path)
     }
 }
 
@@ -250,7 +214,7 @@ impl FileSystem for Nfs4 {
     }
 
     async fn root(&self, caller: &Caller) -> Result<Node> {
-        let handle = self.root_handle();
+        let handle = self.inner.export().root;
         let attributes = self.inner.get_attributes(caller, &handle).await?;
         Ok(Node { handle, attributes: Some(attributes) })
     }

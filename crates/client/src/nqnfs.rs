@@ -15,6 +15,7 @@ pub(crate) mod leases;
 mod making;
 mod mounting;
 mod opens;
+mod origin;
 mod seen;
 #[cfg(test)]
 mod simulation;
@@ -101,29 +102,9 @@ impl Nqnfs {
         mounting::connect(url).await
     }
 
-    /// The mounted URL. Its options tell a cache above its attribute timeouts.
-    pub fn url(&self) -> &Url {
-        &self.url
-    }
-
-    /// The server's address and port.
-    pub fn server(&self) -> SocketAddr {
-        self.inner.server
-    }
-
-    /// The root handle from MOUNT.
-    pub fn root_handle(&self) -> Handle {
-        self.inner.root
-    }
-
     /// The calls made so far.
     pub fn counts(&self) -> Counts<nqnfs::Procedure> {
         self.inner.counting.snapshot()
-    }
-
-    /// How often the server's answer made no sense.
-    pub fn nonsense_heard(&self) -> u64 {
-        self.inner.nonsense.count()
     }
 }
 
@@ -336,6 +317,7 @@ impl FileSystem for Nqnfs {
 
     async fn shutdown(&self) {
         self.inner.return_all().await;
+        self.inner.leases.lock().check_counters();
     }
 
     fn unanswered_since(&self) -> Option<watch::Receiver<UnansweredSince>> {

@@ -1,6 +1,12 @@
-//! A mounted export over any version of NFS.
+//! A file system behind a network connection, whatever protocol it speaks; and the choice of the protocol.
+//!
+//! [`connect()`] is the only function that names the protocols. Everything above it holds an `Arc<dyn Origin>`.
+//! It has the operations of [`FileSystem`], and what a user or an administrator wants to know of the
+//! connection.
 
+use std::fmt::Debug;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 
 use vfs::{FileSystem, Handle};
@@ -12,15 +18,65 @@ use crate::nfs4::{Incarnation, Nfs4};
 use crate::nqnfs::Nqnfs;
 use crate::url::{Proto, Url, Version};
 
-/// See [`connect`]. Cheap to clone.
-#[derive(Clone, Debug)]
-pub enum Origin {
-    /// Version 3.
-    V3(Arc<Nfs3>),
-    /// Version 4.1 or 4.2.
-    V4(Arc<Nfs4>),
-    /// NQNFS.
-    Nqnfs(Arc<Nqnfs>),
+/// Numbers of the state held at a server and of the calls in flight. They are zero once
+/// [`FileSystem::shutdown`] has given everything back.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Holdings {
+    /// Opens, with those that are recorded as being closed.
+    pub opens: usize,
+    /// Leases, with those that are recorded as being returned.
+    pub leases: usize,
+    /// Calls that wait for an answer.
+    pub calls_in_flight: usize,
+}
+
+/// A mounted export of a remote server. See [`connect()`].
+///
+/// No method has a default, so a protocol says itself what it lacks.
+pub trait Origin: FileSystem + Debug {
+    /// The mounted URL. Its options tell a cache above its attribute timeouts.
+    fn url(&self) -> &Url;
+
+    /// The version in use, as the option `vers` of nfs(5) names it: `3`, `4.1`, `4.2` or `nqnfs`.
+    fn version(&self) -> &'static str;
+
+    /// The server's address and port of NFS.
+    fn server(&self) -> SocketAddr;
+
+    /// The handle of the export's root.
+    fn root_handle(&self) -> Handle;
+
+    /// The calls made to the server so far, by name: procedures, or the main operations of compounds. The
+    /// calls of mounting are left out.
+    fn calls(&self) -> Vec<(&'static str, ProcedureCounts)>;
+
+    /// How often the server's answer made no sense.
+    fn nonsense_heard(&self) -> u64;
+
+    /// Counts the state held at the server, and the calls in flight.
+    fn held(&self) -> Holdings;
+
+    /// Are files opened at the server? If not, [`vfs::Opens::open`] fails with `NotSupp`. The same as
+    /// `Features::STATE` of [`FileSystem::limits`], without a call.
+    fn has_opens(&self) -> bool;
+
+    /// Records the state held at the server in the file `path` from now on, before any caller relies on it,
+    /// so that the next incarnation can take it over. Then [`FileSystem::shutdown`] gives nothing back,
+    /// unless [`Origin::leave_nothing`] was called. A protocol whose state dies with the process writes no
+    /// file.
+    ///
+    /// # Errors
+    /// If the file cannot be written.
+    fn keep_record(&self, path: &Path) -> std::io::Result<()>;
+
+    /// Says that there will be no next incarnation that takes over this state. So [`FileSystem::shutdown`]
+    /// gives it back even if it is recorded, and removes the record.
+    fn leave_nothing(&self);
+
+    /// Says that the holders among the callers are clients of ours, and that the layers above know which of
+    /// them can give up state. If the server has no capacity for an open, the open then fails with `Resource`
+    /// and is not retried until the caller's deadline.
+    fn holds_for_others(&self);
 }
 
 /// Mounts the export of a URL with the highest version that its `vers` allows and the server supports: 4.2,
@@ -28,22 +84,26 @@ pub enum Origin {
 ///
 /// # Errors
 /// One line for the user: what failed, and what to do.
-pub async fn connect(url: &Url) -> Result<Origin, ConnectError> {
+pub async fn connect(url: &Url) -> Result<Arc<dyn Origin>, ConnectError> {
     connect_as(url, Incarnation::volatile(url)).await
 }
 
 /// Mounts as this client, if the version has client ids, and takes over what its last incarnation held.
-pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Origin, ConnectError> {
+///
+/// # Errors
+/// Those of [`connect()`].
+pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Arc<dyn Origin>, ConnectError> {
     let vers = url.options.vers;
     if vers == Version::Nqnfs {
-        return Ok(Origin::Nqnfs(Arc::new(Nqnfs::connect(url).await?)));
+        return Ok(Arc::new(Nqnfs::connect(url).await?));
     }
     let udp = url.options.proto == Proto::Udp;
     if vers.minors().is_empty() || (vers.takes_v3() && udp) {
-        return Ok(Origin::V3(Arc::new(Nfs3::connect(url).await?)));
+        return Ok(Arc::new(Nfs3::connect(url).await?));
     }
     let version4 = async || {
-        Nfs4::connect_as(url, incarnation.clone()).await.map(|mounted| Origin::V4(Arc::new(mounted)))
+        let mounted = Nfs4::connect_as(url, incarnation.clone()).await;
+        mounted.map(|mounted| Arc::new(mounted) as Arc<dyn Origin>)
     };
     let refused = match version4().await {
         Err(refused) if vers.takes_v3() && refused.leaves_v3() => refused,
@@ -53,107 +113,13 @@ pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Origin, C
         // A server that was just starting may support version 4 by now, and the choice is permanent.
         Ok(mounted) if refused.is_no_answer() => match version4().await {
             Ok(mounted) => Ok(mounted),
-            Err(_) => Ok(Origin::V3(Arc::new(mounted))),
+            Err(_) => Ok(Arc::new(mounted)),
         },
-        Ok(mounted) => Ok(Origin::V3(Arc::new(mounted))),
+        Ok(mounted) => Ok(Arc::new(mounted)),
         // The server supports version 4, so report its answer.
         Err(_) if matches!(refused, ConnectError::Refused4 { .. }) => Err(refused),
         // If the server is away, do not report the port of MOUNT.
         Err(failed) if refused.is_no_answer() && failed.is_no_answer() => Err(refused),
         Err(failed) => Err(failed),
-    }
-}
-
-impl Origin {
-    /// For the layer above.
-    pub fn file_system(&self) -> Arc<dyn FileSystem> {
-        match self {
-            Origin::V3(origin) => origin.clone(),
-            Origin::V4(origin) => origin.clone(),
-            Origin::Nqnfs(origin) => origin.clone(),
-        }
-    }
-
-    /// Records the state held at the server in the file `path` from now on, for the next incarnation. A
-    /// version without state records nothing.
-    ///
-    /// # Errors
-    /// If the file cannot be written.
-    pub fn keep_record(&self, path: &std::path::Path) -> std::io::Result<()> {
-        match self {
-            Origin::V3(_) | Origin::Nqnfs(_) => Ok(()),
-            Origin::V4(origin) => origin.keep_record(path),
-        }
-    }
-
-    /// See [`Nfs4::holds_for_others`]. Other versions hold no state for others.
-    pub fn holds_for_others(&self) {
-        if let Origin::V4(origin) = self {
-            origin.holds_for_others();
-        }
-    }
-
-    /// Says that there will be no next incarnation. Shutting down then gives back all state, recorded or not.
-    pub fn leave_nothing(&self) {
-        if let Origin::V4(origin) = self {
-            origin.leave_nothing();
-        }
-    }
-
-    /// The mounted URL. Its options tell a cache above its attribute timeouts.
-    pub fn url(&self) -> &Url {
-        match self {
-            Origin::V3(origin) => origin.url(),
-            Origin::V4(origin) => origin.url(),
-            Origin::Nqnfs(origin) => origin.url(),
-        }
-    }
-
-    /// `3`, `4.1`, `4.2` or `nqnfs`.
-    pub fn version(&self) -> &'static str {
-        match self {
-            Origin::V3(_) => "3",
-            Origin::Nqnfs(_) => "nqnfs",
-            Origin::V4(origin) if origin.minor() == 1 => "4.1",
-            Origin::V4(_) => "4.2",
-        }
-    }
-
-    /// The server's address and port of NFS.
-    pub fn server(&self) -> SocketAddr {
-        match self {
-            Origin::V3(origin) => origin.server(),
-            Origin::V4(origin) => origin.server(),
-            Origin::Nqnfs(origin) => origin.server(),
-        }
-    }
-
-    /// The handle of the export's root.
-    pub fn root_handle(&self) -> Handle {
-        match self {
-            Origin::V3(origin) => origin.root_handle(),
-            Origin::V4(origin) => origin.root_handle(),
-            Origin::Nqnfs(origin) => origin.root_handle(),
-        }
-    }
-
-    /// The calls made to the server so far, by name: procedures, or the main operations of compounds.
-    pub fn calls(&self) -> Vec<(&'static str, ProcedureCounts)> {
-        match self {
-            Origin::V3(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
-            Origin::V4(origin) => origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect(),
-            Origin::Nqnfs(origin) => {
-                origin.counts().called().map(|(it, counts)| (it.name(), *counts)).collect()
-            }
-        }
-    }
-
-    /// How often the server's answer made no sense.
-    pub fn nonsense_heard(&self) -> u64 {
-        match self {
-            Origin::V3(origin) => origin.nonsense_heard(),
-            Origin::V4(origin) => origin.nonsense_heard(),
-            Origin::Nqnfs(origin) => origin.nonsense_heard(),
-        }
     }
 }

@@ -50,6 +50,11 @@ impl Transport {
         Transport { links, next, machine: machine_name(), soft, counting, pulse, nonsense }
     }
 
+    /// The number of calls that wait for an answer.
+    pub(crate) fn calls_in_flight(&self) -> usize {
+        self.links.iter().map(Link::calls_in_flight).sum()
+    }
+
     /// Makes a call and decodes its results, which may be any failure that the origin reports except JUKEBOX.
     ///
     /// # Errors

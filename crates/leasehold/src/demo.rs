@@ -29,7 +29,7 @@ use table::Row;
 /// The parts of the demo, in the order in which they are stopped.
 struct Setting {
     proxy: Stack,
-    upstream: Origin,
+    upstream: Arc<dyn Origin>,
     relay: Relay,
     origin: Stack,
     directory: Directory,
@@ -132,7 +132,7 @@ async fn set_up(
         ..proxy::cache_options(upstream.url(), cache.clone())
     };
     let version4 = Version4::default();
-    let opened = proxy::open_cache(upstream.file_system(), options).await?;
+    let opened = proxy::open_cache(upstream.clone(), options).await?;
     let state = proxy::make_state(&cache)?;
     let nqnfs = stack::nqnfs(&state)?;
     let below = stack::arbiter(opened, &version4, &nqnfs);
@@ -172,7 +172,7 @@ fn loopback() -> Network {
     }
 }
 
-async fn connect(server: SocketAddr, vers: &str) -> Result<Origin, Failure> {
+async fn connect(server: SocketAddr, vers: &str) -> Result<Arc<dyn Origin>, Failure> {
     let failed = |error: String| Failure(format!("the demo cannot reach its own server: {error}"));
     let url = Url::parse(&format!("nfs://{server}{}?noresvport&vers={vers}", sample::EXPORT))
         .map_err(|error| failed(error.to_string()))?;
@@ -193,7 +193,7 @@ async fn read_three_times(setting: &Setting, progress: &ProgressBar) -> Result<V
         progress.set_message(format!("reading: {name}"));
         let before = counted.calls();
         let start = tokio::time::Instant::now();
-        let Reading { files, bytes, checksum } = reader::read_tree(&*reader.file_system(), progress).await?;
+        let Reading { files, bytes, checksum } = reader::read_tree(&**reader, progress).await?;
         let seconds = start.elapsed().as_secs_f64();
         let asked = since(&before, counted.calls());
         rows.push(Row {

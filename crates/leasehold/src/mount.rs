@@ -157,11 +157,11 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let mut options = proxy::cache_options(&url, directory.clone());
     words.keeping.apply(&mut options);
     options.write_behind = words.write_behind(&url);
-    let cache = proxy::open_cache(origin.file_system(), options).await?;
+    let cache = proxy::open_cache(origin.clone(), options).await?;
     // If the disk is full, mount without a record of state; the next mount then cannot resume.
     let state = directory.join("state");
     let state = state::try_make(&state)?.is_ok().then_some(state);
-    let lock = state.as_ref().map(|state| incarnation.keep(state, &origin)).transpose()?;
+    let lock = state.as_ref().map(|state| incarnation.keep(state, &*origin)).transpose()?;
     let mounting = async {
         // The programs of the previous incarnation lost their open files with it. Nothing is reclaimed, so
         // the cache may return the rest at once.
@@ -178,7 +178,7 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let place = places::remember(mounted.directory(), &directory);
     let marker = marker::set(&Words::shown(&arguments.source, &url), mounted.directory(), &words.remembered);
     let (shown, below, leaving) = (Arc::downgrade(&mounted), cache.clone(), origin.clone());
-    let admin = Admin::with_cache(&directory, move || status_of(&shown, &below, &origin), cache.clone())?;
+    let admin = Admin::with_cache(&directory, move || status_of(&shown, &below, &*origin), cache.clone())?;
     tell(&arguments, &url, &mounted, log)?;
     tokio::select! {
         () = mounted.ended() => {}
@@ -319,7 +319,7 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
 }
 
 /// Connects to the origin. If it does not answer, tries for as long as `retry` says; with 0, once.
-async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<Origin, Failure> {
+async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<Arc<dyn Origin>, Failure> {
     let silent = || {
         Failure(format!(
             "{url} does not answer; check that the server runs, or wait longer with -o retry=MINUTES"
@@ -335,7 +335,7 @@ async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<
         .unwrap_or_else(|_| Err(silent()))
 }
 
-fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &Origin) -> Value {
+fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &dyn Origin) -> Value {
     let Some(mounted) = mounted.upgrade() else {
         return json!({
             "role": "mount",

@@ -60,7 +60,7 @@ impl Incarnation {
     ///
     /// # Errors
     /// If a file cannot be written, or if another process took the lock first.
-    pub fn keep(self, state: &Path, origin: &Origin) -> Result<Lock, Failure> {
+    pub fn keep(self, state: &Path, origin: &dyn Origin) -> Result<Lock, Failure> {
         let lock = match self.lock {
             Some(lock) => lock,
             None => state::lock(state)?,

@@ -42,11 +42,11 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     };
     let mut options = cache_options(url, directory.clone());
     arguments.keeping.apply(&mut options);
-    let cache = open_cache(origin.file_system(), options).await?;
+    let cache = open_cache(origin.clone(), options).await?;
     let state = make_state(&directory)?;
     let nqnfs = stack::nqnfs(&state)?;
     let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs);
-    let lock = incarnation.keep(&state, &origin)?;
+    let lock = incarnation.keep(&state, &*origin)?;
     origin.holds_for_others();
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
@@ -56,7 +56,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let (front, load) = (stack.front().clone(), stack.load());
     let counted = cache.clone();
     let status = move || {
-        let mut status = status_of(&front, &arbiter, &counted, &origin);
+        let mut status = status_of(&front, &arbiter, &counted, &*origin);
         status["load"] = status::load(&load);
         status
     };
@@ -76,7 +76,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
 
 /// Connects to the origin. If it does not answer, tries again (unless the URL says `soft`); if it refuses,
 /// fails.
-pub async fn reach(url: &Url, incarnation: &client::Incarnation) -> Result<Origin, Failure> {
+pub async fn reach(url: &Url, incarnation: &client::Incarnation) -> Result<Arc<dyn Origin>, Failure> {
     let mut pause = Duration::from_millis(500);
     let mut told = false;
     loop {
@@ -152,7 +152,7 @@ pub fn make_state(cache: &Path) -> Result<PathBuf, Failure> {
     Ok(state)
 }
 
-fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &Origin) -> Value {
+fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &dyn Origin) -> Value {
     json!({
         "role": "proxy",
         "origin": origin.url().to_string(),

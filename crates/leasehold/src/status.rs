@@ -103,7 +103,7 @@ pub fn held(held: &arbiter::Holdings) -> Value {
 }
 
 /// Calls to the origin, by name.
-pub fn upstream(origin: &client::Origin) -> Value {
+pub fn upstream(origin: &dyn client::Origin) -> Value {
     let mut upstream = Map::new();
     for (name, counts) in origin.calls() {
         let micros = |share| counts.quantile(share).as_micros() as u64;

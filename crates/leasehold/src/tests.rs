@@ -6,10 +6,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
+mod ends;
+
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use arbiter::Arbiter;
 use bench::relay::{self, Relay};
 use bytes::Bytes;
 use cache::{Cache, WriteBehind};
@@ -29,7 +33,7 @@ const RTT: Duration = Duration::from_millis(10);
 struct Bed {
     export: std::path::PathBuf,
     cache: Arc<Cache>,
-    origin: Origin,
+    origin: Arc<dyn Origin>,
     serve: Stack,
     _relay: Relay,
     _directory: tempfile::TempDir,
@@ -40,10 +44,19 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
     let (export, kept) = (directory.path().join("export"), directory.path().join("state"));
     std::fs::create_dir(&export).unwrap();
     state::make(&kept).unwrap();
-    let version4 = Version4::default();
-    let nqnfs = stack::nqnfs(&kept).unwrap();
     let local = serve::open_local(&export, &kept, true, false).unwrap();
-    let arbiter = stack::arbiter(local, &version4, &nqnfs);
+    let (serve, _) = start(local, &kept).await;
+    let relay = Relay::start(serve.address(), relay::Options::rtt(RTT)).unwrap();
+    let (cache, origin) =
+        connect(relay.local_addr(), vers, &directory.path().join("cache"), write_behind).await;
+    Bed { export, cache, origin, serve, _relay: relay, _directory: directory }
+}
+
+/// A server of this file system, with its state in `kept`.
+async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
+    let version4 = Version4::default();
+    let nqnfs = stack::nqnfs(kept).unwrap();
+    let arbiter = stack::arbiter(fs, &version4, &nqnfs);
     let (anonuid, anongid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let open =
         ExportOptions { secure: false, squash: Squash::All, anonuid, anongid, ..ExportOptions::default() };
@@ -53,20 +66,46 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
         no_rpcbind: true,
         memory_in_flight: None,
     };
-    let keep = Keep { state: &kept, handle_key: &kept.join("handle.key") };
-    let served = stack::export("delayed", "/export".to_owned(), arbiter, open);
+    let keep = Keep { state: kept, handle_key: &kept.join("handle.key") };
+    let served = stack::export("delayed", "/export".to_owned(), arbiter.clone(), open);
     let serve = Stack::start(vec![served], keep, nqnfs, &network, &version4).await.unwrap();
-    let relay = Relay::start(serve.address(), relay::Options::rtt(RTT)).unwrap();
-    let text = format!("nfs://{}/export?noresvport&vers={vers}", relay.local_addr());
-    let url = Url::parse(&text).unwrap();
+    (serve, arbiter)
+}
+
+/// A cache over a client of the server.
+async fn connect(
+    server: SocketAddr,
+    vers: &str,
+    directory: &Path,
+    write_behind: Option<WriteBehind>,
+) -> (Arc<Cache>, Arc<dyn Origin>) {
+    let url = Url::parse(&format!("nfs://{server}/export?noresvport&vers={vers}")).unwrap();
     let origin = client::connect(&url).await.unwrap();
     let options = cache::Options {
         write_behind,
         min_free_bytes: 0,
-        ..proxy::cache_options(&url, directory.path().join("cache"))
+        ..proxy::cache_options(&url, directory.to_owned())
     };
-    let cache = proxy::open_cache(origin.file_system(), options).await.unwrap();
-    Bed { export, cache, origin, serve, _relay: relay, _directory: directory }
+    let cache = proxy::open_cache(origin.clone(), options).await.unwrap();
+    (cache, origin)
+}
+
+/// Makes a file in the root and opens it.
+async fn make(cache: &Cache, name: &str) -> Opened {
+    let root = cache.root(&Bed::caller()).await.unwrap().handle;
+    let request = OpenRequest {
+        handle: root,
+        name: Some(Name::new(name.as_bytes()).unwrap()),
+        owner: Owner(Bytes::copy_from_slice(name.as_bytes())),
+        access: Share::all(),
+        deny: Share::empty(),
+        create: Some((CreateHow::Guarded, vfs::SetAttributes { mode: Some(0o644), ..Default::default() })),
+        want: Want::Any,
+        reclaim: false,
+        read_first: None,
+        want_directory_lease: false,
+    };
+    cache.open(&Bed::caller(), &request).await.unwrap()
 }
 
 impl Bed {
@@ -77,23 +116,7 @@ impl Bed {
     }
 
     async fn make(&self, name: &str) -> Opened {
-        let root = self.cache.root(&Bed::caller()).await.unwrap().handle;
-        let request = OpenRequest {
-            handle: root,
-            name: Some(Name::new(name.as_bytes()).unwrap()),
-            owner: Owner(Bytes::copy_from_slice(name.as_bytes())),
-            access: Share::all(),
-            deny: Share::empty(),
-            create: Some((
-                CreateHow::Guarded,
-                vfs::SetAttributes { mode: Some(0o644), ..Default::default() },
-            )),
-            want: Want::Any,
-            reclaim: false,
-            read_first: None,
-            want_directory_lease: false,
-        };
-        self.cache.open(&Bed::caller(), &request).await.unwrap()
+        make(&self.cache, name).await
     }
 
     async fn write(&self, opened: &Opened, offset: u64, data: Bytes, stability: Stability) {

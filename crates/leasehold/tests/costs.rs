@@ -44,7 +44,7 @@ struct Bench {
     home: TempDir,
     serve: Running,
     _proxy: Running,
-    clients: [Origin; 2],
+    clients: [Arc<dyn Origin>; 2],
     v3: Arc<dyn FileSystem>,
     root: Handle,
 }
@@ -95,7 +95,7 @@ impl Bench {
         };
         let connect = async |vers: &str| client::connect(&at_proxy(vers)).await.unwrap();
         let clients = [connect("4.2").await, connect("4.1").await];
-        let v3 = connect("3").await.file_system();
+        let v3 = connect("3").await;
         let root = clients[0].root_handle();
         Bench { column, home, serve, _proxy: proxy, clients, v3, root }
     }
@@ -152,27 +152,27 @@ impl Bench {
     }
 
     async fn open(&self, client: usize, name: &'static str) -> Opened {
-        let fs = self.clients[client].file_system();
+        let fs = &self.clients[client];
         let reads = Share::READ;
         let access = if self.column == Column::Write { reads | Share::WRITE } else { reads };
         fs.open(&user(), &request(&self.root, owner(name), access)).await.unwrap()
     }
 
     async fn read(&self, client: usize, opened: &Opened) -> Bytes {
-        let fs = self.clients[client].file_system();
+        let fs = &self.clients[client];
         let read = fs.read(&user(), &opened.handle, StateidBasis::Open(opened.id), 0, 100).await.unwrap();
         read.data.to_bytes().unwrap()
     }
 
     async fn close(&self, client: usize, opened: &Opened) {
-        self.clients[client].file_system().close(&user(), opened.id).await.unwrap();
+        self.clients[client].close(&user(), opened.id).await.unwrap();
     }
 
     /// Makes the proxy look at the directory, and waits for the timestamp granularity. The cache trusts
     /// knowledge about a racy directory only briefly.
     async fn age(&self) {
         const GRANULARITY: Duration = Duration::from_millis(10);
-        self.clients[0].file_system().getattr(&user(), &self.root).await.unwrap();
+        self.clients[0].getattr(&user(), &self.root).await.unwrap();
         tokio::time::sleep(2 * GRANULARITY).await;
     }
 
@@ -216,7 +216,7 @@ impl Bench {
 /// All rows of the table except the last.
 async fn rows(bench: &Bench) {
     let opened = bench.costs("open for read, cached", bench.open(0, "one"), [("OPEN", 1)], [], []).await;
-    let (fs, file) = (bench.clients[0].file_system(), opened.handle);
+    let (fs, file) = (bench.clients[0].clone(), opened.handle);
     bench.costs("stat of a v4 client", fs.getattr(&user(), &file), [], [], []).await.unwrap();
     let data = bench.costs("read, cached", bench.read(0, &opened), [], [], []).await;
     assert_eq!(data, "content");
@@ -270,7 +270,7 @@ impl Bench {
         let opened = self.open(0, "reader").await;
         let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", self.serve.address)).unwrap();
         let direct = client::connect(&url).await.unwrap();
-        let fs = direct.file_system();
+        let fs = &direct;
         let root = Caller::unix(0, 0, &[]);
         let request = request(&direct.root_handle(), owner("writer"), Share::WRITE);
         let writing = tokio::time::timeout(Duration::from_secs(4), fs.open(&root, &request));
@@ -293,7 +293,7 @@ impl Bench {
 /// The rows about names. A request for the root of the export has fetched a lease on it; under that lease
 /// lookups cost nothing.
 async fn names(bench: &Bench) {
-    let [one, two] = [0, 1].map(|client| bench.clients[client].file_system());
+    let [one, two] = [0, 1].map(|client| bench.clients[client].clone());
     let (v3, v3_root, root) = (&bench.v3, bench.v3_root().await, bench.root);
     let absent = Name::new(b"absent").unwrap();
     bench.age().await;
@@ -336,7 +336,7 @@ async fn names(bench: &Bench) {
     let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", bench.serve.address)).unwrap();
     let direct = client::connect(&url).await.unwrap();
     let name = Name::new(b"absent").unwrap();
-    let (making, directory) = (direct.file_system(), direct.root_handle());
+    let (making, directory) = (direct.clone(), direct.root_handle());
     let making = making.create(&caller, &directory, &name, CreateHow::Guarded, &set);
     tokio::time::timeout(Duration::from_secs(4), making).await.expect("the recall is answered").unwrap();
     assert!(held.exists());
@@ -351,7 +351,7 @@ async fn names(bench: &Bench) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_on_a_directory_needs_no_access() {
     let bench = Bench::new(Column::Read).await;
-    let [one, two] = [0, 1].map(|client| bench.clients[client].file_system());
+    let [one, two] = [0, 1].map(|client| bench.clients[client].clone());
     let (root, caller) = (bench.root, user());
     one.getattr(&caller, &root).await.unwrap();
     let leases = || bench.status("serve-state")["held"]["/export"]["directory_leases"].clone();
@@ -395,10 +395,10 @@ async fn names_cost_nothing_under_a_lease_on_their_directory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
     let bench = Bench::new(Column::None).await;
-    let [one, two] = [0, 1].map(|client| bench.clients[client].file_system());
+    let [one, two] = [0, 1].map(|client| bench.clients[client].clone());
     let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", bench.serve.address)).unwrap();
     let direct = client::connect(&url).await.unwrap();
-    let (elsewhere, above) = (direct.file_system(), direct.root_handle());
+    let (elsewhere, above) = (direct.clone(), direct.root_handle());
     let (root, caller, machine) = (bench.root, user(), Caller::unix(0, 0, &[]));
     let opens = caller.clone().with_freshness(vfs::Freshness::Open);
     let name = |text: &str| Name::new(text.as_bytes()).unwrap();
@@ -473,7 +473,7 @@ async fn a_cold_read_costs_one_call() {
         let reading = v3.read(&caller, &found, StateidBasis::Anonymous, 0, 200_000);
         let read = bench.costs("cold READ of v3", reading, one, one, one).await.unwrap();
         assert!(read.data.to_bytes().unwrap() == large);
-        let fs = bench.clients[0].file_system();
+        let fs = &bench.clients[0];
         let small = Some(Name::new(b"small").unwrap());
         let request = OpenRequest { name: small, ..request(&bench.root, owner("reader"), Share::READ) };
         // Access rights reported for a state younger than the allowed clock skew do not answer the ACCESS of

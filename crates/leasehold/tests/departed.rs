@@ -10,7 +10,7 @@ mod program;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::{Incarnation, Nfs4, Url};
+use client::{Incarnation, Nfs4, Origin as _, Url};
 use program::{Running, Tree, run};
 use serde_json::Value;
 use vfs::{

@@ -125,6 +125,16 @@ pub struct Front {
     pub counters: Counters,
 }
 
+impl Drop for Front {
+    /// Every request borrows or owns the front, so none is in flight any more.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            debug_assert_eq!(self.recalls.opens_in_flight(), 0, "opens in flight at the end of a mount");
+            debug_assert_eq!(self.waits.len(), 0, "processes that wait for locks at the end of a mount");
+        }
+    }
+}
+
 /// Tells an operation that its requester does not wait any more.
 #[derive(Clone, Debug, Default)]
 pub struct Interrupt(Arc<Interrupted>);

@@ -301,8 +301,21 @@ impl Share {
     }
 }
 
+impl Drop for Account {
+    /// No share is left, so no peer holds bytes or waits for them.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            debug_assert_eq!(self.total.load(SeqCst), 0, "bytes in flight at the end of an account");
+            debug_assert_eq!(self.waiting.load(SeqCst), 0, "waiting pieces at the end of an account");
+        }
+    }
+}
+
 impl Drop for Share {
     fn drop(&mut self) {
+        if !std::thread::panicking() {
+            debug_assert_eq!(self.used.load(SeqCst), 0, "bytes in flight at the end of a peer's share");
+        }
         let mut shares = self.account.shares.lock();
         // A new share may have been made for the peer meanwhile.
         if shares.get(&self.peer).is_some_and(|share| share.strong_count() == 0) {

@@ -121,6 +121,11 @@ impl Congestion {
         true
     }
 
+    /// Is no call entered?
+    pub fn is_idle(&self) -> bool {
+        self.calls.is_empty() && self.waiting.is_empty() && self.due.is_empty()
+    }
+
     /// Forgets a call: its caller does not wait any more.
     pub fn forget(&mut self, xid: u32) {
         self.remove(xid);

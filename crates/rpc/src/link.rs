@@ -181,6 +181,14 @@ impl Drop for Link {
         if let Some(Way::Stream(connection)) = self.shared.way.lock().take() {
             connection.close();
         }
+        // A call borrows the link, so none is in flight any more.
+        if !std::thread::panicking() {
+            debug_assert_eq!(self.calls_in_flight(), 0, "calls in flight at the end of a link");
+            debug_assert!(
+                self.shared.congestion.lock().is_idle(),
+                "datagrams in flight at the end of a link"
+            );
+        }
         self.shared.pending.abandon();
     }
 }
@@ -229,6 +237,11 @@ impl Link {
     /// The state of the connection now.
     pub fn connected(&self) -> Connected {
         *self.shared.connected.borrow()
+    }
+
+    /// The number of calls whose callers wait for an answer.
+    pub fn calls_in_flight(&self) -> usize {
+        self.shared.pending.len()
     }
 
     /// Makes a call and waits for its results. Dropping the future forgets the call, which the server may

@@ -117,6 +117,11 @@ impl Pending {
         self.calls.lock().values().map(|waiting| waiting.last_sent).min()
     }
 
+    /// The number of calls that wait.
+    pub fn len(&self) -> usize {
+        self.calls.lock().len()
+    }
+
     /// Is no call waiting?
     pub fn is_empty(&self) -> bool {
         self.calls.lock().is_empty()

@@ -46,7 +46,7 @@ async fn serve() -> Served {
 
 /// A client with a cache.
 struct Mounted {
-    origin: Origin,
+    origin: Arc<dyn Origin>,
     cache: Arc<Cache>,
     _directory: TempDir,
 }
@@ -57,7 +57,7 @@ impl Served {
         let origin = client::connect(&Url::parse(&url).unwrap()).await.unwrap();
         let directory = tempfile::tempdir().unwrap();
         let options = cache::Options { min_free_bytes: 0, ..cache::Options::new(directory.path(), "test") };
-        let cache = Cache::open(origin.file_system(), options).await.unwrap();
+        let cache = Cache::open(origin.clone(), options).await.unwrap();
         Mounted { origin, cache, _directory: directory }
     }
 }

@@ -260,6 +260,12 @@ impl ObjectState {
         operations + self.names.busy.len() + self.data.in_flight()
     }
 
+    /// Number of calls in flight whose guards borrow or own the core: changes of the object, of names in it
+    /// and of its data, and fetches.
+    pub fn calls_in_flight(&self) -> usize {
+        self.own.history.under_way() as usize + self.names.busy.len() + self.data.calls_in_flight()
+    }
+
     /// Are we changing any name in this directory?
     pub fn is_busy(&self) -> bool {
         !self.names.busy.is_empty()

@@ -82,6 +82,11 @@ impl Channel {
         &self.links
     }
 
+    /// The number of calls that wait for an answer.
+    pub(crate) fn calls_in_flight(&self) -> usize {
+        self.links.iter().map(Link::calls_in_flight).sum()
+    }
+
     /// The next link in turn.
     pub(crate) fn turn(&self) -> usize {
         self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()

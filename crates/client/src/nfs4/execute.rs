@@ -127,6 +127,28 @@ enum Tried {
     NoSession(bool),
 }
 
+/// The failures of earlier attempts of one request.
+struct Met {
+    /// The request may have been executed before.
+    again: bool,
+    /// How often the origin did not have the state that the request named.
+    mends: u32,
+    /// How often the result was lost.
+    lost: u32,
+    /// When the origin first said DELAY.
+    delayed: Option<Instant>,
+}
+
+/// What follows from an answer.
+enum Next {
+    /// It has the results of the request.
+    Done,
+    /// The request is sent again without a pause.
+    AtOnce,
+    /// The request is sent again after a pause.
+    Later,
+}
+
 impl Nfs4Client {
     /// Runs the compound that `build` returns. Each attempt calls `build` again, because a recovery changes
     /// state ids.
@@ -136,10 +158,8 @@ impl Nfs4Client {
     {
         let started = Instant::now();
         let soft = self.channel.soft().map(|soft| started + soft);
-        let mut again = caller.resent;
+        let mut met = Met { again: caller.resent, mends: 0, lost: 0, delayed: None };
         let mut pause = PAUSE_MIN;
-        let (mut mends, mut lost) = (0, 0);
-        let mut delayed = None;
         loop {
             let session = self.session(caller.deadline, soft).await?;
             let (operations, used) = build(&self.state.lock())?;
@@ -155,67 +175,80 @@ impl Nfs4Client {
             };
             match self.attempt(&session, request).await? {
                 Tried::Answered(compound) => {
-                    let status = compound.status.err();
-                    let happened = plan.once && happened(&compound, plan.main);
-                    if status == Some(Wire::Moved) {
+                    if compound.status.err() == Some(Wire::Moved) {
                         let (operations, _) = build(&self.state.lock())?;
                         self.tell_moved(&session, operations, compound.resarray.len());
                     }
-                    match status {
-                        Some(Wire::Delay) if !happened => {
-                            let since = *delayed.get_or_insert_with(Instant::now);
-                            if !again && plan.delays_max.is_some_and(|max| since.elapsed() >= max) {
-                                return Err(Status::Resource.into());
-                            }
-                        }
-                        Some(Wire::Grace) if !happened => {}
-                        // After a successful SEQUENCE, this status says: the request was executed, and its
-                        // reply was not kept.
-                        Some(Wire::RetryUncachedRep) => {
-                            again |= plan.once;
-                            self.may_have_strays(&plan);
-                        }
-                        Some(lost)
-                            if convert::lost_state(lost)
-                                && !happened
-                                && used != Used::Nothing
-                                && mends < MENDS_MAX =>
-                        {
-                            mends += 1;
-                            match self.mend(&session, &used, lost).await {
-                                Mended::Again => continue,
-                                Mended::Lost => return Err(Status::BadStateId.into()),
-                            }
-                        }
-                        _ => {
-                            // Even if the request was sent more than once, the slot executed it only once.
-                            return Ok(Ran { results: compound.into_results(), again });
-                        }
+                    match self.judge(&session, &plan, &used, &compound, &mut met).await? {
+                        // Even if the request was sent more than once, the slot executed it only once.
+                        Next::Done => return Ok(Ran { results: compound.into_results(), again: met.again }),
+                        Next::AtOnce => continue,
+                        Next::Later => {}
                     }
                 }
                 Tried::Never(status) => return Err(convert::status(status).into()),
                 Tried::Untold => {
-                    again |= plan.once;
+                    met.again |= plan.once;
                     self.may_have_strays(&plan);
-                    lost += 1;
+                    met.lost += 1;
                 }
                 Tried::NoSession(maybe) => {
-                    again |= maybe && plan.once;
+                    met.again |= maybe && plan.once;
                     if maybe {
                         self.may_have_strays(&plan);
                     }
                     self.session_lost(&session);
-                    lost += 1;
+                    met.lost += 1;
                 }
             }
             // Retry the first time without a pause. Pause after that: an origin may grant sessions and refuse
             // each of them at once.
-            if lost == 1 {
-                lost += 1;
+            if met.lost == 1 {
+                met.lost += 1;
                 continue;
             }
             rest(pause, caller.deadline, soft).await?;
             pause = (pause * 2).min(PAUSE_MAX);
+        }
+    }
+
+    /// Decides what an answer means for the request: its results, or another attempt.
+    async fn judge(
+        &self,
+        session: &Arc<Session>,
+        plan: &Plan,
+        used: &Used,
+        compound: &CompoundRes,
+        met: &mut Met,
+    ) -> Result<Next> {
+        let Err(status) = compound.status else { return Ok(Next::Done) };
+        // After a successful SEQUENCE, this status says: the request was executed, and its reply was not
+        // kept.
+        if status == Wire::RetryUncachedRep {
+            met.again |= plan.once;
+            self.may_have_strays(plan);
+            return Ok(Next::Later);
+        }
+        if plan.once && happened(compound, plan.main) {
+            return Ok(Next::Done);
+        }
+        match status {
+            Wire::Delay => {
+                let since = *met.delayed.get_or_insert_with(Instant::now);
+                if !met.again && plan.delays_max.is_some_and(|max| since.elapsed() >= max) {
+                    return Err(Status::Resource.into());
+                }
+                Ok(Next::Later)
+            }
+            Wire::Grace => Ok(Next::Later),
+            lost if convert::lost_state(lost) && *used != Used::Nothing && met.mends < MENDS_MAX => {
+                met.mends += 1;
+                match self.mend(session, used, lost).await {
+                    Mended::Again => Ok(Next::AtOnce),
+                    Mended::Lost => Err(Status::BadStateId.into()),
+                }
+            }
+            _ => Ok(Next::Done),
         }
     }
 

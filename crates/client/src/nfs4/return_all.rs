@@ -28,14 +28,6 @@ pub const RETURN_ALL_MAX: Duration = Duration::from_secs(30);
 const ROUNDS_MAX: u32 = 3;
 
 impl Nfs4 {
-    /// Says that there will be no next incarnation that takes over this state. So [`FileSystem::shutdown`]
-    /// gives it back even if it is recorded, and removes the record.
-    ///
-    /// [`FileSystem::shutdown`]: vfs::FileSystem::shutdown
-    pub fn leave_nothing(&self) {
-        self.inner.leaves_nothing.store(true, Ordering::Relaxed);
-    }
-
     /// Returns, closes and destroys everything, as far as the origin answers. If the state is recorded for
     /// the next incarnation, leaves it there.
     pub(super) async fn give_everything_back(&self) {
@@ -73,6 +65,7 @@ impl Nfs4Client {
     /// Gives back all delegations and opens. Returns false if it is not certain that this finished.
     async fn give_all_back(self: &Arc<Nfs4Client>, until: Instant) -> bool {
         for _ in 0..ROUNDS_MAX {
+            let listed = self.state.lock().last_name();
             let leases: Vec<LeaseId> = self.state.lock().leases().map(|(id, _)| id).collect();
             let opens: Vec<OpenId> = self.state.lock().opens().map(|(id, _)| id).collect();
             let nothing = leases.is_empty() && opens.is_empty();
@@ -89,11 +82,21 @@ impl Nfs4Client {
             if timeout_at(limit, session.idle()).await.is_err() {
                 return false;
             }
+            self.check_counters(listed);
             if nothing {
                 return true;
             }
         }
         true
+    }
+
+    /// Checks the counters after a round. If no state has come since its list was made, none is left.
+    fn check_counters(&self, listed: u64) {
+        let state = self.state.lock();
+        if state.last_name() == listed {
+            debug_assert_eq!(state.opens().count(), 0, "opens at the origin after all were closed");
+            debug_assert_eq!(state.leases().count(), 0, "delegations after all were returned");
+        }
     }
 
     async fn return_last(self: Arc<Nfs4Client>, id: LeaseId, until: Instant) {

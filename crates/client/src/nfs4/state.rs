@@ -324,6 +324,11 @@ impl State {
         self.opens.iter().map(|(id, open)| (*id, open))
     }
 
+    /// Numbers of opens and of delegations, with those that are recorded as being given back.
+    pub(crate) fn counts(&self) -> (usize, usize) {
+        (self.opens.len() + self.going_opens.len(), self.leases.len() + self.going_leases.len())
+    }
+
     /// The open of a file by an owner.
     #[cfg(test)]
     pub(crate) fn open_of(&self, handle: &Handle, owner: &Owner) -> Option<OpenId> {

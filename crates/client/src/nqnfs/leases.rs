@@ -332,6 +332,18 @@ impl Leases {
         (!each.is_empty()).then_some(ReturnAll { all, each })
     }
 
+    /// Number of leases that are held, or whose return the server has not heard of.
+    pub(crate) fn held_at_server(&self) -> usize {
+        let vacating = self.files.values().filter(|file| file.vacating || file.evicted);
+        self.ids.len() + vacating.filter(|file| file.held.is_none()).count() + self.returned.len()
+    }
+
+    /// Checks the counters at the end: every lease that the client relies on is one that the layer above has.
+    pub(crate) fn check_counters(&self) {
+        let held = self.files.values().filter(|file| file.held.is_some()).count();
+        debug_assert_eq!(held, self.ids.len(), "leases that the layer above does not have");
+    }
+
     /// Notes that VACATED was answered.
     pub(crate) fn vacated(&mut self, handle: &Handle) {
         if let Some(file) = self.files.get_mut(handle) {

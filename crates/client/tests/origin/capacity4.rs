@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use client::Nfs4;
+use client::{Nfs4, Origin as _};
 use protocol::nfs4::{self, ArgOp, ResOp, Status as Wire};
 use vfs::{Caller, HolderId, Opens, Status, Want};
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use client::{ConnectError, Nfs3, Url};
+use client::{ConnectError, Nfs3, Origin as _, Url};
 use protocol::Reply;
 use protocol::nfs3::{self, Ftype, call};
 use vfs::{Caller, FileSystem};

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use client::{Nfs3, Url};
+use client::{Nfs3, Origin as _, Url};
 use protocol::nfs3::Procedure;
 use vfs::{CreateHow, FileSystem, Name, SetAttributes, Status};
 

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Nfs4, Url};
+use client::{Nfs4, Origin as _, Url};
 use protocol::nfs4::Operation;
 use vfs::{
     AccessMask, CreateHow, Extended, Extent, Features, FileSystem, Lock, LockKind, LockRequest, Locked,

@@ -4,6 +4,7 @@
 //! honest answer counts as usual.
 
 use bytes::Bytes;
+use client::Origin as _;
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs, CbRecallSlotArgs};
 use protocol::nfs4::{self, ArgOp, ReadOk, ResOp, SequenceOk, Status as Wire};
 use vfs::{FileSystem, Leases, Opens, StateidBasis, Want};

@@ -2,7 +2,7 @@
 //! panic.
 
 use bytes::Bytes;
-use client::Nfs3;
+use client::{Nfs3, Origin as _};
 use protocol::Reply;
 use protocol::nfs3::{self, Ftype, call};
 use vfs::{

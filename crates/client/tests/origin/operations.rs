@@ -1,6 +1,7 @@
 //! Tests of operations whose answers leave things out, and of limits.
 
 use bytes::Bytes;
+use client::Origin as _;
 use protocol::Reply;
 use protocol::nfs3::{self, Ftype, Procedure, call};
 use vfs::{AccessMask, CreateHow, FileSystem, ReadDir, SetAttributes, Stability, StateidBasis};

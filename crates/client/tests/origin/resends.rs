@@ -4,6 +4,7 @@
 
 use std::time::Duration;
 
+use client::Origin as _;
 use protocol::Reply;
 use protocol::nfs3::{self, Ftype, Procedure, call};
 use rpc::message::Refusal;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::Bytes;
-use client::{Incarnation, Nfs4, Url};
+use client::{Incarnation, Nfs4, Origin as _, Url};
 use protocol::nfs4::{self, ArgOp, OpenClaim, ResOp, Status, TestStateidOk};
 use vfs::{Adopted, Leases, Lock, LockKind, LockRequest, Locked, OpenId, Opens, Owner, Share};
 use xdr::List;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::{Incarnation, Nfs4, Url};
+use client::{Incarnation, Nfs4, Origin as _, Url};
 use protocol::nfs4::{self, ArgOp, ResOp};
 use tokio::sync::Notify;
 use tokio::time::Instant;

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
-use client::Nfs4;
+use client::{Nfs4, Origin as _};
 use protocol::nfs4::callback::{CbArgOp, CbRecallArgs};
 use protocol::nfs4::{
     self, Ace, ArgOp, Attr, Bitmap, Fattr, Ftype, OpenClaim, OpenDelegation, OpenReadDelegation,

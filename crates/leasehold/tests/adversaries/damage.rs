@@ -87,7 +87,7 @@ fn damage(path: &Path, random: &mut Random) -> Option<String> {
 
 async fn connect(server: &Running, vers: &str) -> Arc<dyn FileSystem> {
     let url = format!("{}&vers={vers}", server.url());
-    client::connect(&Url::parse(&url).unwrap()).await.unwrap().file_system()
+    client::connect(&Url::parse(&url).unwrap()).await.unwrap()
 }
 
 fn content(number: usize, generation: u8) -> Vec<u8> {

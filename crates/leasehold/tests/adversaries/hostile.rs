@@ -59,10 +59,10 @@ impl Proxied {
         let (liar, tree) = (Liar::start(), Tree::new());
         let proxy =
             Running::start(&["proxy", &liar.url(), "--cache", &tree.path("cache"), "--min-free", "0"]);
-        let mut clients = Vec::new();
+        let mut clients: Vec<Arc<dyn FileSystem>> = Vec::new();
         for vers in ["3", "4.2"] {
             let url = format!("{}&vers={vers}", proxy.url());
-            clients.push(client::connect(&Url::parse(&url).unwrap()).await.unwrap().file_system());
+            clients.push(client::connect(&Url::parse(&url).unwrap()).await.unwrap());
         }
         Proxied { liar, proxy, clients, _tree: tree }
     }

@@ -32,7 +32,7 @@ fn member() -> Caller {
 
 async fn connect(server: &Running, vers: &str) -> Arc<dyn FileSystem> {
     let url = format!("{}&vers={vers}", server.url());
-    client::connect(&Url::parse(&url).unwrap()).await.unwrap().file_system()
+    client::connect(&Url::parse(&url).unwrap()).await.unwrap()
 }
 
 impl Site {

@@ -56,6 +56,11 @@ pub struct Waiting<'a> {
 }
 
 impl Waits {
+    /// Number of processes that wait.
+    pub fn len(&self) -> usize {
+        self.table.lock().len()
+    }
+
     /// A process is about to wait.
     pub fn begin(&self) -> Waiting<'_> {
         Waiting { waits: self, number: self.next.fetch_add(1, Ordering::Relaxed) }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use tokio::time::Instant;
-use vfs::{Lock, LockKind, LockRequest, Locked, Owner, Status};
+use vfs::{Lock, LockKind, LockRequest, Locked, OpenId, Owner, Status};
 
 use super::deadlock::Wait;
 use crate::errno;
@@ -32,6 +32,18 @@ const LEAVING_MAX: Duration = Duration::from_secs(1);
 const LEAVING_PATIENCE: Duration = Duration::from_millis(200);
 /// How long after a lock the kernel must not cache names beside the locked file.
 const LOCKS_MEMORY: Duration = Duration::from_secs(60);
+
+/// A SETLK or SETLKW.
+struct Locking<'a> {
+    file: &'a File,
+    open: OpenId,
+    request: LockRequest,
+    /// The process that asks.
+    pid: u32,
+    flock: bool,
+    /// Ends the wait of a SETLKW.
+    wait: Option<&'a Interrupt>,
+}
 
 impl Front {
     /// GETLK: the conflicting lock.
@@ -57,21 +69,48 @@ impl Front {
         let owner = lock_owner(owner, flock);
         let Some(wanted) = lock_of(owner.clone(), lock) else {
             let range = (lock.start, length_of(lock));
-            self.fs.unlock(&file.caller, open, &owner, range).await.map_err(errno::of)?;
-            if !self.fs.holds_locks(open, &owner) {
-                file.inode.state.lock().lockers.remove(&owner);
-            }
-            file.inode.unlocked.notify_waiters();
+            self.release_lock(&file, open, &owner, range).await.map_err(errno::of)?;
             return Ok(Answer::Done);
         };
         let request = LockRequest { lock: wanted, wait: wait.is_some(), reclaim: false };
+        let range = (request.lock.offset, request.lock.length);
+        self.take_lock(&Locking { file: &file, open, request, pid: lock.pid, flock, wait }).await?;
+        // The requester is gone and would never release the lock.
+        if wait.is_some_and(Interrupt::is_raised) {
+            let _ = self.release_lock(&file, open, &owner, range).await;
+            return Err(Errno::INTR);
+        }
+        {
+            let mut state = file.inode.state.lock();
+            state.lockers.insert(owner.clone(), Locker { pid: lock.pid, open });
+            state.locked = Some(Instant::now());
+        }
+        self.look_anew(&file).await;
+        if file.passed
+            && let Err(errno) = self.refill_now(&file).await
+        {
+            // Its caller must not get the lock: it would read bytes from before the lock.
+            let _ = self.release_lock(&file, open, &owner, range).await;
+            return Err(errno);
+        }
+        self.doubt_names_beside(&file).await;
+        Ok(Answer::Done)
+    }
+
+    /// Asks the layer below for a lock until it is granted, or until the wait ends.
+    ///
+    /// # Errors
+    /// `AGAIN` if the lock is denied and the request does not wait, `DEADLK` if it would wait for itself,
+    /// `INTR` if a signal ends the wait, or the error of the layer below.
+    async fn take_lock(&self, locking: &Locking<'_>) -> Result<(), Errno> {
+        let Locking { file, open, request, pid, flock, wait } = locking;
         let mut pause = RETRY.0;
         let waiting = wait.filter(|_| !flock).map(|_| self.waits.begin());
         let mut waited = false;
         loop {
             let unlocked = file.inode.unlocked.notified();
-            match self.fs.lock(&file.caller, open, &request).await {
-                Ok(Locked::Granted) => break,
+            match self.fs.lock(&file.caller, *open, request).await {
+                Ok(Locked::Granted) => return Ok(()),
                 Ok(Locked::Denied(other))
                     if !std::mem::replace(&mut waited, true)
                         && until_left(&file.inode, &other.owner).await =>
@@ -80,13 +119,8 @@ impl Front {
                 }
                 Ok(Locked::Denied(other)) => {
                     let (inode, caller) = (file.inode.clone(), file.caller.clone());
-                    let wait = Wait {
-                        inode,
-                        caller,
-                        lock: request.lock.clone(),
-                        pid: lock.pid,
-                        blocker: other.owner,
-                    };
+                    let lock = request.lock.clone();
+                    let wait = Wait { inode, caller, lock, pid: *pid, blocker: other.owner };
                     if let Some(waiting) = &waiting
                         && waiting.closes_a_circle(self, wait).await
                     {
@@ -103,34 +137,23 @@ impl Front {
                 () = interrupt.raised() => return Err(Errno::INTR),
             }
         }
-        drop(waiting);
-        // The requester is gone and would never release the lock.
-        if wait.is_some_and(Interrupt::is_raised) {
-            let range = (request.lock.offset, request.lock.length);
-            let _ = self.fs.unlock(&file.caller, open, &owner, range).await;
-            file.inode.unlocked.notify_waiters();
-            return Err(Errno::INTR);
+    }
+
+    /// Releases a range of an owner, and wakes the requests that wait here. Forgets the owner if it holds no
+    /// lock any more.
+    async fn release_lock(
+        &self,
+        file: &File,
+        open: OpenId,
+        owner: &Owner,
+        range: (u64, u64),
+    ) -> vfs::Result<()> {
+        let released = self.fs.unlock(&file.caller, open, owner, range).await;
+        if !self.fs.holds_locks(open, owner) {
+            file.inode.state.lock().lockers.remove(owner);
         }
-        {
-            let mut state = file.inode.state.lock();
-            state.lockers.insert(owner.clone(), Locker { pid: lock.pid, open });
-            state.locked = Some(Instant::now());
-        }
-        self.look_anew(&file).await;
-        if file.passed
-            && let Err(errno) = self.refill_now(&file).await
-        {
-            // Its caller must not get the lock: it would read bytes from before the lock.
-            let range = (request.lock.offset, request.lock.length);
-            let _ = self.fs.unlock(&file.caller, open, &owner, range).await;
-            if !self.fs.holds_locks(open, &owner) {
-                file.inode.state.lock().lockers.remove(&owner);
-            }
-            file.inode.unlocked.notify_waiters();
-            return Err(errno);
-        }
-        self.doubt_names_beside(&file).await;
-        Ok(Answer::Done)
+        file.inode.unlocked.notify_waiters();
+        released
     }
 
     /// The holder of a lock must see the names that the last holder left beside the file, such as a journal

@@ -102,3 +102,33 @@ fn a_mount_that_somebody_else_unmounts_ends() {
     fs::write(setting.at("file"), b"again").unwrap();
     assert_eq!(fs::read(setting.there("file")).unwrap(), b"again");
 }
+
+/// Files that are written, locked, removed while they are open, and listed; then a clean end.
+#[test]
+fn a_clean_end_leaves_nothing_in_any_layer() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let setting = Setting::new(&format!("vers={version}"));
+        for name in ["kept", "removed"] {
+            let path = setting.at(name);
+            let file =
+                OpenOptions::new().create(true).truncate(true).read(true).write(true).open(path).unwrap();
+            file.write_all_at(&vec![1; 100_000], 0).unwrap();
+            match file.try_lock() {
+                Ok(()) => {}
+                Err(error) => panic!("version {version}: {error}"),
+            }
+            if name == "removed" {
+                fs::remove_file(setting.at(name)).unwrap();
+            }
+            let mut part = [0; 10];
+            file.read_exact_at(&mut part, 50_000).unwrap();
+            assert_eq!(part, [1; 10]);
+        }
+        assert_eq!(fs::read_dir(setting.mnt()).unwrap().count(), 1, "version {version}");
+        assert!(!setting.at("absent").exists());
+        setting.end();
+    }
+}

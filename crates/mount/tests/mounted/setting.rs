@@ -24,8 +24,8 @@ pub const VERSIONS: [&str; 2] = ["3", "4.2"];
 /// The complete stack, from the origin's directory to the mount.
 pub struct Setting {
     mount: Option<Mount>,
-    stack: Option<Arc<dyn FileSystem>>,
-    pub origin: Origin,
+    stack: Option<Arc<Cache>>,
+    pub origin: Arc<dyn Origin>,
     server: Option<Serving>,
     address: SocketAddr,
     runtime: Runtime,
@@ -38,7 +38,10 @@ pub struct Setting {
 struct Serving {
     runtime: Runtime,
     server: Server,
+    /// These end with the server's tasks.
     local: Weak<LocalFs>,
+    arbiter: Weak<Arbiter>,
+    front: Weak<Front>,
 }
 
 /// Can this process mount at all?
@@ -92,7 +95,7 @@ impl Setting {
         let name = vfs::Name::new(name.as_bytes()).unwrap();
         self.runtime.block_on(async {
             let other = client::connect(&self.url).await.unwrap();
-            other.file_system().remove(&caller, &other.root_handle(), &name).await.unwrap();
+            other.remove(&caller, &other.root_handle(), &name).await.unwrap();
         });
     }
 
@@ -103,7 +106,7 @@ impl Setting {
         let named = |name: &[u8]| vfs::Name::new(name).unwrap();
         self.runtime.block_on(async {
             let other = client::connect(&self.url).await.unwrap();
-            let (fs, root) = (other.file_system(), other.root_handle());
+            let (fs, root) = (&other, other.root_handle());
             // From the deepest directory up.
             let mut found = vec![(root, named(name.as_bytes()))];
             let mut directories = Vec::new();
@@ -134,8 +137,8 @@ impl Setting {
     /// Mounts.
     pub fn mount(&mut self) {
         let target = Target { allow_other: true, ..Target::new(self.mnt(), "test") };
-        let mount =
-            self.runtime.block_on(Mount::start(self.stack.clone().unwrap(), target, self.options.clone()));
+        let stack = self.stack.clone().unwrap();
+        let mount = self.runtime.block_on(Mount::start(stack, target, self.options.clone()));
         self.mount = Some(mount.unwrap());
     }
 
@@ -151,6 +154,24 @@ impl Setting {
         let ended = async { tokio::time::timeout(Duration::from_secs(10), mount.ended()).await };
         assert!(self.runtime.block_on(ended).is_ok());
         self.runtime.block_on(mount.stop(Duration::from_secs(1)));
+    }
+
+    /// Ends everything in order, after all files were closed. Waits until no layer holds anything or has
+    /// anything in flight.
+    #[track_caller]
+    pub fn end(mut self) {
+        let kernel = |stats: mount::Stats| [stats.open, stats.waiting, stats.opening, stats.silly];
+        becomes("the mount", &[0; 4], || kernel(self.stats()));
+        self.unmount();
+        let cache = self.stack.take().unwrap();
+        self.runtime.block_on(cache.shutdown());
+        // The client closes the opens that the cache kept for a while, and the cache does not hear of that.
+        let held = || cache::Holdings { opens_below: 0, ..cache.held() };
+        becomes("the cache", &cache::Holdings::default(), held);
+        becomes("the origin", &client::Holdings::default(), || self.origin.held());
+        let server = self.server.as_ref().unwrap();
+        let (arbiter, front) = (server.arbiter.upgrade().unwrap(), server.front.upgrade().unwrap());
+        becomes("the server", &(true, 0), || (arbiter.held().is_empty(), front.clients().known));
     }
 
     /// Unmounts, and mounts with a new stack over the same cache.
@@ -224,8 +245,8 @@ impl Serving {
     fn start(directory: &Path, port: u16) -> Serving {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-        let (server, local) = runtime.block_on(serve(directory, port));
-        Serving { runtime, server, local }
+        let (server, local, arbiter, front) = runtime.block_on(serve(directory, port));
+        Serving { runtime, server, local, arbiter, front }
     }
 
     /// Ends all tasks at once. Otherwise a recall without a possible answer would go on, and keep the
@@ -237,13 +258,17 @@ impl Serving {
     }
 }
 
-async fn serve(directory: &Path, port: u16) -> (Server, Weak<LocalFs>) {
+/// The server, and its layers.
+type Served = (Server, Weak<LocalFs>, Weak<Arbiter>, Weak<Front>);
+
+async fn serve(directory: &Path, port: u16) -> Served {
     let state = directory.join("state");
     let settings = local::Options { sync: false, crossmnt: false, ..local::Options::new(&state) };
     let fs = Arc::new(LocalFs::open(&directory.join("origin"), settings).unwrap());
     let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
     let local = Arc::downgrade(&fs);
     let arbiter = Arc::new(Arbiter::new(fs));
+    let counted = Arc::downgrade(&arbiter);
     let export = Export { id: ExportId::of("test"), path: "/export".to_owned(), fs: arbiter, options };
     let key = HandleKey::load_or_create(&state.join("handle.key")).unwrap();
     let handles = Handles::open(key, &state).unwrap();
@@ -251,7 +276,7 @@ async fn serve(directory: &Path, port: u16) -> (Server, Weak<LocalFs>) {
     let options = ServerOptions { udp: false, ..ServerOptions::new((Ipv4Addr::LOCALHOST, port).into()) };
     for attempt in 0.. {
         match Server::start(options, front.clone(), ReplyCache::volatile()).await {
-            Ok(server) => return (server, local),
+            Ok(server) => return (server, local, counted, Arc::downgrade(&front)),
             Err(error) if attempt > 100 => panic!("{error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
@@ -259,7 +284,7 @@ async fn serve(directory: &Path, port: u16) -> (Server, Weak<LocalFs>) {
     unreachable!()
 }
 
-async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<dyn FileSystem>) {
+async fn stack(url: &Url, directory: &Path) -> (Arc<dyn Origin>, Arc<Cache>) {
     let origin = client::connect(url).await.unwrap();
     let mut options = cache::Options::new(directory.join("cache"), "test");
     options.min_free_bytes = 0;
@@ -274,12 +299,22 @@ async fn stack(url: &Url, directory: &Path) -> (Origin, Arc<dyn FileSystem>) {
     // A process of another test may hold a copy of the old stack's lock until exec(2) closes it.
     let deadline = std::time::Instant::now() + Duration::from_secs(10);
     loop {
-        match Cache::open(origin.file_system(), options.clone()).await {
+        match Cache::open(origin.clone(), options.clone()).await {
             Ok(cache) => return (origin, cache),
             Err(cache::OpenError::InUse { .. }) if std::time::Instant::now() < deadline => {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
             Err(error) => panic!("{error}"),
         }
+    }
+}
+
+/// Waits until a part of the stack shows these counts.
+#[track_caller]
+fn becomes<T: PartialEq + std::fmt::Debug>(part: &str, wanted: &T, counts: impl Fn() -> T) {
+    let end = std::time::Instant::now() + Duration::from_secs(20);
+    while counts() != *wanted {
+        assert!(std::time::Instant::now() < end, "{part}: {:?}, not {wanted:?}", counts());
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

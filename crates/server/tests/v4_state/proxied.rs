@@ -14,7 +14,7 @@ use crate::wire::{ROOT, create, getattr, lookup, name, then, walk};
 struct Bench {
     origin: Incarnation,
     proxy: Incarnation,
-    client: Origin,
+    client: Arc<dyn Origin>,
     served: Home,
     _homes: [Home; 2],
 }
@@ -30,7 +30,7 @@ async fn proxied(vers: &str) -> Bench {
     let url = format!("nfs://{}/?noresvport&vers={vers}", origin.address());
     let client = client::connect(&Url::parse(&url).unwrap()).await.unwrap();
     let options = cache::Options { min_free_bytes: 0, ..cache::Options::new(cached.tree(), "test") };
-    let cache = Cache::open(client.file_system(), options).await.unwrap();
+    let cache = Cache::open(client.clone(), options).await.unwrap();
     let below: Arc<dyn vfs::FileSystem> = cache;
     let proxy = kept.serve_over(below, LEASE, arbiter::Options::default(), Scarcity::default()).await;
     Bench { origin, proxy, client, served, _homes: [cached, kept] }
@@ -133,7 +133,7 @@ async fn version_3_is_told_the_same_through_the_proxy() {
         for server in [bench.origin.address(), bench.proxy.address()] {
             let url = Url::parse(&format!("nfs://{server}/?noresvport&vers=3")).unwrap();
             let mounted = client::connect(&url).await.unwrap();
-            let (fs, root) = (mounted.file_system(), mounted.root_handle());
+            let (fs, root) = (&mounted, mounted.root_handle());
             let dir = fs.lookup(&caller, &root, &by("dir"), vfs::Want::None).await.unwrap().node.handle;
             let inner = fs.lookup(&caller, &dir, &by("inner"), vfs::Want::None).await.unwrap().node.handle;
             let mut statuses = Vec::new();
