@@ -4,7 +4,8 @@
 //! - An open of a name finds the object that the name leads to. It shows what the last writer closed, or
 //!   something later.
 //! - A negative entry is trusted for a second at most. It also ends when a later call of this client
-//!   succeeds in the directory: an open, a creation, a lock, a rename, a link or a listing.
+//!   succeeds in the directory: an open, a creation, a rename, a link, a listing, or a lock of a file that
+//!   another client has open.
 //! - lstat(2) and path lookup through directories may show old state within the attribute timeout. That
 //!   ends, too, when a later call of this client changes a name in the directory: a creation, a link, a
 //!   rename or a removal.
@@ -163,6 +164,10 @@ impl Model {
         let writes = |open: &Open| open.object == file && open.write && open.client != client;
         let content = self.objects[file].content.as_ref();
         content.is_some_and(|content| content.is_free_for(client)) && !self.open.values().any(writes)
+    }
+
+    fn is_open_elsewhere(&self, file: usize, client: usize) -> bool {
+        self.open.values().any(|open| open.object == file && open.client != client)
     }
 
     /// The directory that a path really leads to.

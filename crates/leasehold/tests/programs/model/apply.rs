@@ -190,6 +190,7 @@ impl Model {
         self.succeed(call, place, directory);
         let is_free = place.name.kind == 'l' || self.is_free(file, call.client);
         let Some(content) = &mut self.objects[file].content else { return call.wants("it is a directory") };
+        content.use_by(call.client, call.ended);
         let mut floors = content.opened(call.client);
         if access.truncate {
             if !is_free {
@@ -369,9 +370,11 @@ impl Model {
         let holder = (call.seat, slot);
         let Some(mut open) = self.open.remove(&holder) else { return call.wants("nothing is open") };
         let is_free = open.place.name.kind == 'l' || self.is_free(open.object, call.client);
+        let is_shared = self.is_open_elsewhere(open.object, call.client);
         let object = &mut self.objects[open.object];
         let gone = object.links == 0 && object.removed_by != Some(call.client);
         let Some(content) = &mut object.content else { return call.wants("it is a directory") };
+        content.use_by(call.client, call.ended);
         let is_stale = call.failed(Errno::STALE) && gone && self.clients[call.client].goes_stale;
         if matches!(op, Op::Close { .. }) {
             content.close(holder, call.client, call.ended);
@@ -418,8 +421,12 @@ impl Model {
                 if *granted {
                     content.lock(holder, cells.clone(), *exclusive);
                     open.floors.raise(&content.floors(call.client));
+                    // Under a lease the client grants the lock itself. Then it knows no later work of others
+                    // than what they did before they left the file to it.
+                    let others = content.used_by_others(call.client).unwrap_or_default();
+                    let confirms = if is_shared { call.began } else { others.min(call.began) };
                     let coherent = self.coherent.entry((call.client, open.directory)).or_default();
-                    *coherent = call.began.max(*coherent);
+                    *coherent = confirms.max(*coherent);
                 }
             }
             (Op::Unlock { .. }, Outcome::Done) => {

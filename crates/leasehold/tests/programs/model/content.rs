@@ -65,6 +65,8 @@ pub struct Content {
     was_cut: bool,
     locks: Vec<Lock>,
     left: Vec<Left>,
+    /// For each client, the end of its last call on the file.
+    used: BTreeMap<usize, Duration>,
 }
 
 impl Content {
@@ -81,7 +83,19 @@ impl Content {
             was_cut: false,
             locks: Vec::new(),
             left: Vec::new(),
+            used: BTreeMap::new(),
         }
+    }
+
+    /// A call of a client on the file has ended.
+    pub fn use_by(&mut self, client: usize, ended: Duration) {
+        let last = self.used.entry(client).or_default();
+        *last = ended.max(*last);
+    }
+
+    /// When a client other than this one last used the file.
+    pub fn used_by_others(&self, client: usize) -> Option<Duration> {
+        self.used.iter().filter(|(user, _)| **user != client).map(|(_, ended)| *ended).max()
     }
 
     /// The oldest changes that an open, or a lock, of a client may show.
