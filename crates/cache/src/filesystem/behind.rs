@@ -258,7 +258,7 @@ impl Core {
         let read = self.read_over_once(reader, &object, &range).await;
         // This READ itself may have shown a change.
         if self.settle_doubt(&object).await {
-            return self.read_over_once(reader, &object, &range).await;
+            return Box::pin(self.read_over_once(reader, &object, &range)).await;
         }
         read
     }
@@ -316,7 +316,7 @@ impl Core {
         let may =
             |core: &Core| core.with(object, |state| core.may(state, &caller.principal, AccessMask::READ));
         if may(self).is_none() {
-            self.ask_right(caller, object, AccessMask::READ).await?;
+            Box::pin(self.ask_right(caller, object, AccessMask::READ)).await?;
         }
         Ok(may(self) == Some(true))
     }

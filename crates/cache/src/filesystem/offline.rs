@@ -263,9 +263,9 @@ impl Core {
         if !self.link.outage().is_possible() {
             return self.read((caller, by), handle, offset, count).await;
         }
-        let online = async { self.read((caller, by), handle, offset, count).await.map(Ok) };
+        let online = Box::pin(async { self.read((caller, by), handle, offset, count).await.map(Ok) });
         let offline = || self.offline_read(caller, handle, offset, count).map(|read| Ok(Err(read)));
-        match self.or_offline_after(online, self.prove(handle), offline).await? {
+        match self.or_offline_after(online, Box::pin(self.prove(handle)), offline).await? {
             Ok(read) => Ok(read),
             Err(OfflineRead { pin: None, eof }) => {
                 Ok(Read { data: vfs::Data::default(), eof, attributes: None })

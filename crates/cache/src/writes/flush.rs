@@ -311,7 +311,7 @@ impl Core {
         let doubtful =
             self.with(object, |state| state.delayed.writes.as_ref().is_some_and(|w| w.is_doubtful()));
         if doubtful {
-            self.flush_writes(object, Level::Stable).await;
+            Box::pin(self.flush_writes(object, Level::Stable)).await;
         }
         doubtful
     }

@@ -27,10 +27,11 @@ pub fn git(at: &Path, arguments: &[&str]) -> Result<String, String> {
     if output.status.success() { Ok(said(&output.stdout)) } else { Err(said(&output.stderr)) }
 }
 
-/// Does the message mean that another client was faster? That is no fault.
+/// Does the message mean that another client was faster? That is no fault. The hash of a commit may end in
+/// "bad".
 pub fn is_contention(said: &str) -> bool {
     let words = ["non-fast-forward", "fetch first", "failed to update ref", "cannot lock ref", "File exists"];
-    words.iter().any(|word| said.contains(word)) && !said.contains("bad ") && !said.contains("corrupt")
+    words.iter().any(|word| said.contains(word)) && !said.contains(" bad ") && !said.contains("corrupt")
 }
 
 /// Retries until the other client is not faster.
