@@ -461,7 +461,7 @@ impl Nfs4Client {
         });
     }
 
-    /// See [`super::Nfs4::keep_record`].
+    /// See [`crate::Origin::keep_record`].
     pub(super) fn keep_record(&self, path: &std::path::Path) -> std::io::Result<()> {
         let session = match &*self.phase.borrow() {
             super::Phase::Ready(session) => session.id,

@@ -5,7 +5,7 @@
 //! that found the fault, and prints a row for docs/security.md. The attacker and the client share the
 //! processors, so the row also has the latency of a server that somebody attacks another server beside:
 //!
-//!     LAB_ATTACK=10 cargo test --release -p leasehold --test adversaries bounds:: -- --test-threads 1 --nocapture
+//!     LAB_ATTACK=10 cargo test --release -p leasehold --test adversaries bounds:: -- --nocapture --test-threads 1
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
@@ -38,7 +38,8 @@ const MIB: usize = 1 << 20;
 /// system's allocator loses to fragmentation.
 const LIMIT: &str = "48M";
 const GROWTH_MAX: usize = 96 * MIB;
-/// The longest that 99 of 100 calls may take under attack, unless three times their duration before is longer.
+/// The longest that 99 of 100 calls may take under attack, unless three times their duration before is
+/// longer.
 const SLOW: Duration = Duration::from_millis(150);
 
 /// An attack and its size: connections, sessions or calls.

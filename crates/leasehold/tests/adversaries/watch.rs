@@ -11,7 +11,7 @@ use crate::wire::Wire;
 /// Calls in a measurement at least.
 const CALLS: usize = 200;
 
-/// What the client does again and again.
+/// The call that the client repeats.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// GETATTR of the root of `/export`.
