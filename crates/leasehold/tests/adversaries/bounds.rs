@@ -5,7 +5,8 @@
 //! that found the fault, and prints a row for docs/security.md. The attacker and the client share the
 //! processors, so the row also has the latency of a server that somebody attacks another server beside:
 //!
-//!     LAB_ATTACK=10 cargo test --release -p leasehold --test adversaries bounds:: -- --nocapture --test-threads 1
+//!     LAB_ATTACK=10 cargo test --release -p leasehold --test adversaries bounds:: -- \
+//!         --test-threads 1 --nocapture
 
 use std::collections::VecDeque;
 use std::net::Ipv4Addr;
