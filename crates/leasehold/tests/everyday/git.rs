@@ -5,6 +5,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::Pair;
@@ -34,13 +35,46 @@ pub fn is_contention(said: &str) -> bool {
     words.iter().any(|word| said.contains(word)) && !said.contains(" bad ") && !said.contains("corrupt")
 }
 
-/// Retries until the other client is not faster.
-fn until_done<T>(what: &str, mut attempt: impl FnMut() -> Result<T, String>) -> T {
+/// The collections of garbage. git removes the empty directories of `objects`, and so pulls away the
+/// directory that another git has just made for an object. It does so on a local disk too, if a collection
+/// runs between the `mkdir` and the `link` of a push.
+#[derive(Default)]
+struct Collections {
+    /// Odd while one runs.
+    borders: AtomicU64,
+}
+
+impl Collections {
+    fn run<T>(&self, collect: impl FnOnce() -> T) -> T {
+        self.borders.fetch_add(1, Ordering::SeqCst);
+        let done = collect();
+        self.borders.fetch_add(1, Ordering::SeqCst);
+        done
+    }
+
+    /// Runs `attempt`. Says too whether a collection ran meanwhile.
+    fn beside<T>(&self, attempt: impl FnOnce() -> T) -> (T, bool) {
+        let before = self.borders.load(Ordering::SeqCst);
+        let done = attempt();
+        (done, before % 2 == 1 || before != self.borders.load(Ordering::SeqCst))
+    }
+}
+
+/// Does the message mean that a directory of objects was removed before the object was in it?
+fn is_pulled_away(said: &str) -> bool {
+    said.contains("unable to write file ")
+        && said.contains("/objects/")
+        && said.contains("No such file or directory")
+}
+
+/// Retries until the other client is not faster, and collects no garbage meanwhile.
+fn until_done<T>(what: &str, collections: &Collections, mut attempt: impl FnMut() -> Result<T, String>) -> T {
     let began = Instant::now();
     loop {
-        let said = match attempt() {
-            Ok(done) => return done,
-            Err(said) => said,
+        let said = match collections.beside(&mut attempt) {
+            (Ok(done), _) => return done,
+            (Err(said), collected) if collected && is_pulled_away(&said) => continue,
+            (Err(said), _) => said,
         };
         assert!(is_contention(&said), "{what}: {said}");
         assert!(began.elapsed() < PATIENCE, "{what}: never let in: {said}");
@@ -72,16 +106,18 @@ pub fn play(pair: &Pair, commits: usize) {
         git(&at.join("shared.git"), &words)
             .unwrap_or_else(|said| panic!("{setting}: {name}: worktree add: {said}"));
     }
+    let collections = Collections::default();
     pair.each(|name, at| {
         let by = format!("{setting}: {name}");
         let shared = at.join("shared.git");
         let tree = at.join(format!("tree-{name}"));
         for number in 0..commits {
-            push(&by, &clone(name), &format!("{name} {number}"));
-            update(&by, &shared, &format!("{name} {number}"));
-            commit(&by, &tree, &format!("{name} {number}"));
+            push(&by, &collections, &clone(name), &format!("{name} {number}"));
+            update(&by, &collections, &shared, &format!("{name} {number}"));
+            commit(&by, &collections, &tree, &format!("{name} {number}"));
             if name == *first && number % COLLECT_EVERY == COLLECT_EVERY - 1 {
-                until_done(&format!("{by}: gc"), || git(&shared, &["gc", "--quiet"]));
+                let collect = || collections.run(|| git(&shared, &["gc", "--quiet"]));
+                until_done(&format!("{by}: gc"), &collections, collect);
             }
         }
     });
@@ -92,11 +128,11 @@ pub fn play(pair: &Pair, commits: usize) {
 }
 
 /// Commits in a clone, and pushes on top of the other client's commits.
-fn push(by: &str, clone: &Path, subject: &str) {
+fn push(by: &str, collections: &Collections, clone: &Path, subject: &str) {
     fs::write(clone.join(subject), subject).unwrap();
     git(clone, &["add", "."]).unwrap();
     git(clone, &["commit", "-q", "-m", subject]).unwrap();
-    until_done(&format!("{by}: push of {subject}"), || {
+    until_done(&format!("{by}: push of {subject}"), collections, || {
         let pushed = git(clone, &["push", "-q", "origin", "main"]);
         if pushed.is_err() {
             git(clone, &["pull", "-q", "--no-edit", "--rebase", "origin", "main"])
@@ -108,8 +144,8 @@ fn push(by: &str, clone: &Path, subject: &str) {
 
 /// Moves a branch if it is still at the commit that was read. If two clients have read the same commit, one
 /// wins.
-fn update(by: &str, shared: &Path, subject: &str) {
-    until_done(&format!("{by}: update-ref to {subject}"), || {
+fn update(by: &str, collections: &Collections, shared: &Path, subject: &str) {
+    until_done(&format!("{by}: update-ref to {subject}"), collections, || {
         let old = git(shared, &["rev-parse", "-q", "--verify", "refs/heads/counter"]).unwrap_or_default();
         let tree = git(shared, &["rev-parse", "main^{tree}"])?;
         let mut words = vec!["commit-tree", "-m", subject, &tree];
@@ -123,10 +159,10 @@ fn update(by: &str, shared: &Path, subject: &str) {
 }
 
 /// Commits in a worktree on the export.
-fn commit(by: &str, tree: &Path, subject: &str) {
+fn commit(by: &str, collections: &Collections, tree: &Path, subject: &str) {
     fs::write(tree.join(subject), subject).unwrap();
     for words in [&["add", "."][..], &["commit", "-q", "-m", subject]] {
-        until_done(&format!("{by}: {} of {subject}", words[0]), || git(tree, words));
+        until_done(&format!("{by}: {} of {subject}", words[0]), collections, || git(tree, words));
     }
 }
 
