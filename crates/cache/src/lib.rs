@@ -181,6 +181,7 @@ impl Cache {
     pub fn stats(&self) -> Stats {
         let mut stats = self.core.counters.snapshot();
         stats.used_bytes = self.core.disk.objects().used_bytes();
+        stats.used_max_bytes = self.core.options.size_max_bytes;
         stats.objects_in_memory = self.core.memory.table().len() as u64;
         if let Some(delayed) = &self.core.delayed {
             stats.dirty_bytes = delayed.bytes();

@@ -133,6 +133,8 @@ pub struct Stats {
     pub leases_write: u64,
     /// Gauge: bytes of disk in use by data.
     pub used_bytes: u64,
+    /// The hard limit of these bytes.
+    pub used_max_bytes: u64,
     /// Gauge: objects whose state is in memory.
     pub objects_in_memory: u64,
 }
@@ -287,6 +289,7 @@ impl Counters {
             leases_read: 0,
             leases_write: 0,
             used_bytes: 0,
+            used_max_bytes: 0,
             objects_in_memory: 0,
         }
     }

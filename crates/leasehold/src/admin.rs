@@ -18,7 +18,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use cache::Cache;
 use serde::{Deserialize, Serialize};
@@ -75,9 +75,23 @@ impl Drop for Admin {
 
 /// The sources of the answers.
 struct Answering {
+    started: SystemTime,
     status: Box<dyn Fn() -> Value + Send + Sync>,
     cache: Option<Arc<Cache>>,
     departure: Departure,
+}
+
+impl Answering {
+    /// The state, with what is said of each process.
+    fn status(&self) -> Value {
+        let mut status = (self.status)();
+        status["process"] = json!({
+            "id": std::process::id(),
+            "started": crate::status::seconds(self.started),
+            "version": env!("CARGO_PKG_VERSION"),
+        });
+        status
+    }
 }
 
 impl Admin {
@@ -119,7 +133,7 @@ impl Admin {
         cache: Option<Arc<Cache>>,
     ) -> Result<Admin, Failure> {
         let departure = Departure::default();
-        let answering = Answering { status, cache, departure: departure.clone() };
+        let answering = Answering { started: SystemTime::now(), status, cache, departure: departure.clone() };
         let path = socket(directory);
         // A process that was killed leaves its socket behind.
         let _ = std::fs::remove_file(&path);
@@ -158,7 +172,7 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
     let silent = !matches!(read, Ok(Ok(length)) if length > 0);
     let request = if silent { Ok(Request::Status) } else { serde_json::from_str(&line) };
     let (cache, request) = match (request, &answering.cache) {
-        (Ok(Request::Status), _) => return send(&mut writer, &(answering.status)()).await,
+        (Ok(Request::Status), _) => return send(&mut writer, &answering.status()).await,
         (Ok(Request::Depart), _) => return see_off(reader, writer, answering).await,
         (Ok(Request::Cache(request)), Some(cache)) => (cache.clone(), request),
         (Ok(Request::Cache(_)), None) => {

@@ -344,8 +344,11 @@ pub struct Status {
     /// The cache directory of a proxy or mount, the mount point, or the state directory of a serve
     #[arg(value_name = "DIR")]
     pub directory: PathBuf,
-    /// Print JSON
+    /// Print all counters instead of a summary
     #[arg(long)]
+    pub all: bool,
+    /// Print all counters as JSON
+    #[arg(long, conflicts_with = "all")]
     pub json: bool,
 }
 

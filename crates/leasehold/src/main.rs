@@ -23,6 +23,7 @@ mod state;
 mod status;
 #[cfg(test)]
 mod tests;
+mod units;
 
 use std::process::ExitCode;
 

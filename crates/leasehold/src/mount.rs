@@ -341,6 +341,7 @@ fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &dyn Origin) -> Value
             "role": "mount",
             "origin": origin.url().to_string(),
             "ending": Left::of(cache).to_string(),
+            "link": status::link(origin),
             "upstream": status::upstream(origin),
             "cache": status::cache(&cache.stats()),
         });
@@ -363,6 +364,7 @@ fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &dyn Origin) -> Value
             "given_up": stats.abandoned,
             "recalls": stats.recalls,
         },
+        "link": status::link(origin),
         "upstream": status::upstream(origin),
         "cache": status::cache(&cache.stats()),
         "lost": status::lost(cache),

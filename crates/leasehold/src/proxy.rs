@@ -161,6 +161,7 @@ fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &dyn Origi
         "calls": status::calls(front),
         "clients": status::clients(front),
         "held": status::held(&arbiter.held()),
+        "link": status::link(origin),
         "upstream": status::upstream(origin),
         "cache": status::cache(&cache.stats()),
     })

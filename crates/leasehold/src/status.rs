@@ -1,5 +1,10 @@
 //! `leasehold status`: shows the state and counters of a running Leasehold.
 
+mod summary;
+mod trouble;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
 use serde_json::{Map, Value, json};
 use server::Front;
 
@@ -12,13 +17,20 @@ pub async fn run(arguments: &Status) -> Result<(), Failure> {
     let status = admin::ask(mounted.as_ref().unwrap_or(&arguments.directory)).await?;
     if arguments.json {
         crate::output::line(format_args!("{status}"));
-    } else {
+    } else if arguments.all {
         crate::output::line(format_args!("{}", text(&status)));
+    } else {
+        crate::output::line(summary::text(&status, seconds(SystemTime::now())));
     }
     Ok(())
 }
 
-/// The status as text: plain values first, then the groups with one line for each entry.
+/// Seconds since 1970.
+pub fn seconds(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// All of the status as text: plain values first, then the groups with one line for each entry.
 fn text(status: &Value) -> String {
     let mut lines = Vec::new();
     if let Value::Object(fields) = status {
@@ -119,6 +131,15 @@ pub fn upstream(origin: &dyn client::Origin) -> Value {
     Value::Object(upstream)
 }
 
+/// The calls that wait for the origin, and for how long it has not answered.
+pub fn link(origin: &dyn client::Origin) -> Value {
+    let silent = origin.unanswered_since().and_then(|since| *since.borrow());
+    json!({
+        "calls_in_flight": origin.held().calls_in_flight,
+        "unanswered_ms": silent.map(|since| since.elapsed().as_millis() as u64),
+    })
+}
+
 /// Files that lost data after their close had succeeded, by path, and the number of such losses.
 pub fn lost(cache: &cache::Cache) -> Value {
     let (losses, count) = cache.lost();
@@ -144,6 +165,7 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "piggybacked_reads": stats.piggybacked_reads,
         "stored_bytes": stats.stored_bytes,
         "used_bytes": stats.used_bytes,
+        "used_max_bytes": stats.used_max_bytes,
         "leases_read": stats.leases_read,
         "leases_write": stats.leases_write,
         "opens_shared": stats.opens_shared,

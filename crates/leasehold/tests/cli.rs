@@ -159,6 +159,51 @@ fn who_may_not_ask_is_told_that_and_not_that_nobody_is_there() {
 }
 
 #[test]
+fn the_status_is_ten_lines_that_tell_of_a_silent_origin() {
+    let tree = Tree::new();
+    std::fs::create_dir_all(tree.path("served")).unwrap();
+    std::fs::write(tree.path("served/file"), "content").unwrap();
+    let serve = tree.serve();
+    let proxy = tree.proxy(&serve);
+    let cache = tree.path("cache");
+    let told = |words: &[&str]| {
+        let output = run(&[&["status"], words, &[&cache]].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert!(run(&["cache", "warm", &cache, "/"]).status.success());
+    let summary = told(&[]);
+    assert_eq!(summary.lines().count(), 10, "{summary}");
+    let process = format!("process {}, Leasehold ", proxy.child.id());
+    for words in ["proxy of nfs://", &process, "exports   /export", "trouble   none"] {
+        assert!(summary.contains(words), "{words}: {summary}");
+    }
+    let all = told(&["--all"]);
+    assert!(all.contains("  used_max_bytes: ") && all.lines().count() > 40, "{all}");
+    assert_eq!(run(&["status", "--all", "--json", &cache]).status.code(), Some(2));
+
+    let signal = |signal| {
+        rustix::process::kill_process(rustix::process::Pid::from_child(&serve.child), signal).unwrap();
+    };
+    signal(rustix::process::Signal::STOP);
+    let mut waiting = program::leasehold(&["cache", "warm", &cache, "/unknown"]).spawn().unwrap();
+    let began = std::time::Instant::now();
+    let silent = loop {
+        let summary = told(&[]);
+        if summary.contains("the origin has not answered for") {
+            break summary;
+        }
+        assert!(began.elapsed() < std::time::Duration::from_secs(60), "{summary}");
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    };
+    signal(rustix::process::Signal::CONT);
+    assert!(!silent.contains("trouble   none") && silent.contains("1 call waits"), "{silent}");
+    assert!(!waiting.wait().unwrap().success());
+    assert!(told(&[]).contains("trouble   none"));
+    proxy.terminate();
+}
+
+#[test]
 fn a_damaged_index_costs_warmth_and_nothing_else() {
     let tree = Tree::new();
     let serve = tree.serve();

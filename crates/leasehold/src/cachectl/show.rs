@@ -6,6 +6,7 @@ use serde_json::Value;
 use super::time;
 use crate::Failure;
 use crate::cli::cache::CacheCommand;
+use crate::units::{ago, counted, human};
 
 /// The command whose answers are printed.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -254,46 +255,4 @@ fn bar() -> ProgressBar {
     }
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
     bar
-}
-
-/// A number with the noun in its singular or plural.
-fn counted(number: u64, one: &str, more: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { more })
-}
-
-/// A number of bytes in a short form.
-fn human(bytes: u64) -> String {
-    let mut size = bytes as f64;
-    for unit in ["", "K", "M", "G", "T"] {
-        if size < 1000.0 {
-            return if unit.is_empty() || size >= 100.0 {
-                format!("{size:.0}{unit}")
-            } else {
-                format!("{size:.1}{unit}")
-            };
-        }
-        size /= 1024.0;
-    }
-    format!("{size:.1}P")
-}
-
-fn ago(seconds: u64) -> String {
-    match seconds {
-        0..=119 => format!("{seconds} s"),
-        120..=7199 => format!("{} min", seconds / 60),
-        7200..=172_799 => format!("{} h", seconds / 3600),
-        _ => format!("{} days", seconds / 86_400),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_and_ages_are_short() {
-        let sizes = [0, 999, 1000, 4096, 150 << 20, 5 << 40].map(human);
-        assert_eq!(sizes, ["0", "999", "1.0K", "4.0K", "150M", "5.0T"]);
-        assert_eq!([5, 300, 8000, 200_000].map(ago), ["5 s", "5 min", "2 h", "2 days"]);
-    }
 }
