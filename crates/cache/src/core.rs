@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use vfs::{Attributes, Caller, Error, Features, FileSystem, FsLimits, Fsid, Handle, Principal, Status};
+use vfs::{Attributes, Caller, Error, Features, FileSystem, FsLimits, Fsid, Handle, Name, Principal, Status};
 
 use crate::above::Above;
 use crate::adopting::Adopting;
@@ -22,6 +22,7 @@ use crate::open_table::OpenTable;
 use crate::options::Options;
 use crate::outage::Outage;
 use crate::policy::Policy;
+use crate::prefetch::Prefetch;
 use crate::settling::Settling;
 use crate::singleflight::Singleflight;
 use crate::stats::Counters;
@@ -45,6 +46,8 @@ pub struct Core {
     pub memory: Memory,
     /// The link to the origin, as far as it is known.
     pub link: OriginLink,
+    /// Read-ahead in directories, if the options enable it.
+    pub prefetch: Option<Prefetch>,
     /// State that is held at the origin.
     pub origin: OriginState,
     /// The opens of the layer above.
@@ -67,7 +70,7 @@ pub struct Core {
 pub struct Memory {
     table: ObjectTable,
     listings: LoadedListings,
-    lookups: Singleflight,
+    lookups: Singleflight<(Handle, Name)>,
 }
 
 impl Memory {
@@ -82,7 +85,7 @@ impl Memory {
     }
 
     /// LOOKUPs in flight, shared by callers that look up the same name.
-    pub fn lookups(&self) -> &Singleflight {
+    pub fn lookups(&self) -> &Singleflight<(Handle, Name)> {
         &self.lookups
     }
 }
@@ -149,6 +152,7 @@ impl Core {
                 lookups: Singleflight::default(),
             },
             link: OriginLink::new(outage),
+            prefetch: Prefetch::new(start.options.prefetch_max_bytes),
             origin: OriginState::default(),
             opens: OpenTable::default(),
             above: Above::default(),

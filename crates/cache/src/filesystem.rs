@@ -309,6 +309,9 @@ impl FileSystem for Cache {
     }
 
     async fn shutdown(&self) {
+        if let Some(prefetch) = &self.core.prefetch {
+            prefetch.end().await;
+        }
         self.core.flush_all_writes().await;
         self.core.below.prepare_shutdown();
         self.core.return_unused().await;
@@ -316,7 +319,11 @@ impl FileSystem for Cache {
         self.core.below.shutdown().await;
     }
 
-    fn prepare_shutdown(&self) {}
+    fn prepare_shutdown(&self) {
+        if let Some(prefetch) = &self.core.prefetch {
+            prefetch.stop();
+        }
+    }
 }
 
 #[async_trait]

@@ -122,6 +122,8 @@ pub struct ObjectState {
     pub delayed: DelayedData,
     /// Sequential readers.
     pub streams: Streams,
+    /// A guess has brought the listing of this directory, or this file, and nobody has used it so far.
+    pub guessed: bool,
     /// The target of a symbolic link.
     pub link: Option<Bytes>,
     /// The names in this directory.
@@ -209,6 +211,7 @@ impl ObjectState {
             fresh: false,
             delayed: DelayedData::default(),
             streams: Streams::default(),
+            guessed: false,
             link: None,
             names: DirectoryNames::default(),
         }

@@ -173,6 +173,9 @@ pub struct Options {
     pub min_free_bytes: u64,
     /// The largest number of bytes that are read ahead of one sequential reader.
     pub readahead_max_bytes: u64,
+    /// The largest number of bytes that are fetched ahead of readers who go through a tree, and that nobody
+    /// has used yet. Zero: fetch nothing ahead of them.
+    pub prefetch_max_bytes: u64,
     /// The smallest timestamp granularity that is assumed of the origin, whatever it reports. Kernels stamp
     /// files with a clock that moves with the timer tick, which takes up to ten milliseconds.
     pub granularity_min: Duration,
@@ -215,6 +218,7 @@ impl Options {
             offline_after: Duration::from_secs(5),
             min_free_bytes: 1 << 30,
             readahead_max_bytes: 16 << 20,
+            prefetch_max_bytes: 0,
             granularity_min: Duration::from_millis(10),
             clock_skew: Duration::from_secs(3),
             objects_in_memory_max: 1 << 16,

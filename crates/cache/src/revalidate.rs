@@ -72,6 +72,9 @@ impl Core {
         if let Some(attributes) = self.with(object, |state| state.believed(open).copied()) {
             return Ok(attributes);
         }
+        if !open {
+            self.step_at(caller, object, false);
+        }
         self.revalidate(caller, object, arrived).await
     }
 }

@@ -85,6 +85,12 @@ pub struct Stats {
     pub fetched_bytes: u64,
     /// READs of the origin that were piggybacked on an OPEN, and are no calls of their own.
     pub piggybacked_reads: u64,
+    /// Calls that were made ahead of readers who go through a tree. They are part of `upstream`.
+    pub guesses: u64,
+    /// Listings and files that such calls have brought, and that a reader has used.
+    pub guesses_used: u64,
+    /// Bytes of files that such calls have brought. They are part of `fetched_bytes`.
+    pub guessed_bytes: u64,
     /// Bytes stored in the cache.
     pub stored_bytes: u64,
     /// Objects whose data was evicted to free capacity.
@@ -217,6 +223,9 @@ pub struct Counters {
     pub read_hit_bytes: Counter,
     pub fetched_bytes: Counter,
     pub piggybacked_reads: Counter,
+    pub guesses: Counter,
+    pub guesses_used: Counter,
+    pub guessed_bytes: Counter,
     pub stored_bytes: Counter,
     pub evictions: Counter,
     pub revalidations: Counter,
@@ -265,6 +274,9 @@ impl Counters {
             read_hit_bytes: self.read_hit_bytes.get(),
             fetched_bytes: self.fetched_bytes.get(),
             piggybacked_reads: self.piggybacked_reads.get(),
+            guesses: self.guesses.get(),
+            guesses_used: self.guesses_used.get(),
+            guessed_bytes: self.guessed_bytes.get(),
             stored_bytes: self.stored_bytes.get(),
             evictions: self.evictions.get(),
             revalidations: self.revalidations.get(),

@@ -159,7 +159,7 @@ impl World {
     async fn new(behind: Option<WriteBehind>) -> World {
         let bench = Bench { behind, ..Bench::over(Origin::with_granularity(GRANULARITY)) };
         bench.origin.put(&root(), NAMES[0], &vec![1; 10_000]);
-        let cache = Some(bench.open().await);
+        let cache = Some(bench.open_with(bench.eager()).await);
         World { bench, cache, opened: HashMap::new() }
     }
 
@@ -210,7 +210,7 @@ impl World {
 
     async fn go_on_with(&mut self, killed: Bench) {
         drop(self.cache.take());
-        self.cache = Some(killed.open().await);
+        self.cache = Some(killed.open_with(killed.eager()).await);
         self.bench = killed;
     }
 

@@ -211,7 +211,7 @@ fn run(seed: u64, policy: Option<Policy>) {
         let leased = policy.is_some_and(|policy| policy != Policy::Never);
         let files: Vec<Handle> = (0..4).map(|n| origin.put(&root(), &format!("f{n}"), b"old")).collect();
         origin.pass(Duration::from_secs(10));
-        let cache = bench.open().await;
+        let cache = bench.open_with(bench.eager()).await;
         origin.jitter.store(3000, Ordering::Relaxed);
         let mut tasks = tokio::task::JoinSet::new();
         for (number, file) in (0..).zip(files) {

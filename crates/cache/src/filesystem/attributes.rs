@@ -21,6 +21,9 @@ impl Core {
             return Ok(attributes);
         }
         self.counters.attributes.miss();
+        if !open {
+            self.step_at(caller, &object, false);
+        }
         self.revalidate(caller, &object, arrived).await
     }
 
@@ -72,6 +75,11 @@ impl Core {
         if self.wants_directory(object) {
             return self.ask_delegated(caller, object).await;
         }
+        self.ask_rights(caller, object).await
+    }
+
+    /// The same, without asking for a lease.
+    pub async fn ask_rights(&self, caller: &Caller, object: &Arc<Object>) -> Result<Accessed> {
         let before = self.with(object, |state| Before::of(state));
         let sent = self.policy.sending();
         self.counters.access_calls.bump();

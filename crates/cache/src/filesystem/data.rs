@@ -42,6 +42,8 @@ enum Answer {
     Hit {
         pin: Pin,
         eof: bool,
+        /// The file was a guess, and this is its first use.
+        guessed: bool,
     },
     /// The range lies behind the end of the file.
     Nothing {
@@ -159,7 +161,10 @@ impl Core {
             let eof = want.end == size;
             let racy = state.is_racy(&self.policy, &sent);
             match state.data.plan(&want, size, chunk, racy, sent.sequence) {
-                Plan::Hit(file) => Answer::Hit { pin: file.pin(want), eof },
+                Plan::Hit(file) => {
+                    let guessed = std::mem::take(&mut state.guessed);
+                    Answer::Hit { pin: file.pin(want), eof, guessed }
+                }
                 Plan::Fill { file, present, join, send } => {
                     let pin = |part: Range<u64>| file.as_ref().map(|file| file.pin(part));
                     let present = present.into_iter().filter_map(pin).collect();
@@ -174,13 +179,21 @@ impl Core {
 
     async fn answer(&self, request: &Request<'_>, answer: Answer, fresh: Option<Attributes>) -> Result<Read> {
         match answer {
-            Answer::Hit { pin, eof } => self.hit(request, pin, eof, fresh).await,
+            Answer::Hit { pin, eof, guessed } => {
+                if guessed {
+                    self.used_file(request.caller, request.object);
+                }
+                self.hit(request, pin, eof, fresh).await
+            }
             Answer::Nothing { eof } => {
                 self.counters.data.hit();
                 Ok(Read { data: Data::default(), eof, attributes: fresh })
             }
             Answer::Fill(fill) => {
                 self.counters.data.miss();
+                if request.range.start == 0 && request.by == StateidBasis::Anonymous {
+                    self.step_at(request.caller, request.object, true);
+                }
                 Box::pin(self.fill(request, fill, fresh)).await
             }
             Answer::AskAccess | Answer::Bypass => {

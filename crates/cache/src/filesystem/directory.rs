@@ -12,6 +12,7 @@ use crate::store::codec::{Reader, Writer};
 use crate::store::{Batch, Table};
 use crate::table::Object;
 use crate::trust::Sent;
+use crate::walk::Action;
 
 const VERSION: u8 = 1;
 /// Entries in one value of the index.
@@ -26,7 +27,18 @@ impl Core {
         let caller = &self.demanding(caller, &object);
         if let Some(listing) = self.remembered_part(caller, &object, &part, arrived).await? {
             self.counters.listings.hit();
+            self.use_guess(caller, &object, || Action::Listed);
             return Ok(listing);
+        }
+        if part.cookie == 0 {
+            self.step(caller, &object, || Action::Listed);
+            if self.wait_for_guess(&object).await
+                && let Some(listing) = self.remembered_part(caller, &object, &part, arrived).await?
+            {
+                self.counters.listings.miss();
+                self.use_guess(caller, &object, || Action::Listed);
+                return Ok(listing);
+            }
         }
         self.counters.listings.miss();
         self.ask_readdir(caller, &object, part).await
@@ -123,7 +135,8 @@ impl Core {
             .await
     }
 
-    async fn run_readdir(
+    /// Sends a READDIR, which also asks for a lease on the directory if `delegated` is true.
+    pub async fn run_readdir(
         &self,
         caller: &Caller,
         object: &Arc<Object>,
@@ -143,6 +156,7 @@ impl Core {
                 self.remember_success(caller, object, AccessMask::READ, &sent, &before);
                 self.prime(object, listing, seen, &sent, &before);
                 self.gather(object, &part, listing, (seen, &sent, &before));
+                self.note_roster(object, &part, listing);
             }
             Err(error) => self.note_error(object, error, &sent),
         }

@@ -15,6 +15,7 @@ use crate::options::LookupCache;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 use crate::trust::Sent;
+use crate::walk::Action;
 
 impl Core {
     /// LOOKUP: a remembered name, or one LOOKUP. At an open, one GETATTR confirms the name: of the child,
@@ -25,9 +26,12 @@ impl Core {
         self.lease_names(caller, &directory).await;
         if let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await? {
             self.counters.names.hit();
+            self.use_guess(caller, &directory, || Action::Looked(name.clone()));
             return found;
         }
-        let listed = self.list_names(caller, &directory).await
+        self.step(caller, &directory, || Action::Looked(name.clone()));
+        let listed = self.wait_for_guess(&directory).await
+            || self.list_names(caller, &directory).await
             || self.learn_new(caller, &directory).await
             || self.learn_missing(caller, &directory).await;
         if listed && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await? {
@@ -36,7 +40,7 @@ impl Core {
         }
         let mut grant = None;
         if self.policy.lookup_cache != LookupCache::None && !self.policy.is_open(caller) {
-            grant = self.memory.lookups().begin(&directory.handle, name).await;
+            grant = self.memory.lookups().begin((directory.handle, name.clone())).await;
             if grant.is_none()
                 && let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await?
             {

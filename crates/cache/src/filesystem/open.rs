@@ -41,6 +41,7 @@ impl Core {
             None => return Err(Status::Delay.into()),
             Some(false) => {
                 let opened = self.open_without_state(caller, request).await?;
+                self.step_opened(caller, request, &opened.handle);
                 self.note_open(request, arrived);
                 return Ok(opened);
             }
@@ -150,7 +151,10 @@ impl Core {
             match may {
                 Some(false) => return Ok(None),
                 None if attempt > 0 => return Ok(None),
-                None => fresh = self.ask_right(caller, object, needed(request.access)).await?.attributes,
+                None => {
+                    self.step_open(caller, request);
+                    fresh = self.ask_right(caller, object, needed(request.access)).await?.attributes;
+                }
                 Some(true) => {}
             }
             let leased = self.with(object, |state| state.leased().is_some());
@@ -181,6 +185,7 @@ impl Core {
             });
             if let Some(opened) = opened {
                 self.counters.opens_shared.bump();
+                self.use_guessed_file(caller, object);
                 return Ok(Some(Opened { directory: self.leased_directory(request), ..opened }));
             }
         }
@@ -217,6 +222,7 @@ impl Core {
         turn: Option<OwnedMutexGuard<()>>,
         arrived: u64,
     ) -> Result<Opened> {
+        self.step_open(caller, request);
         let below = self.cheapest_below(caller, request);
         let piggyback = self.piggyback_on_open(&below);
         let mut first = match self.open_with_piggyback(caller, below, turn, piggyback).await {

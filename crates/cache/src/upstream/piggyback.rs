@@ -43,6 +43,11 @@ pub struct Brought {
 }
 
 impl Brought {
+    /// The number of bytes.
+    pub fn len(&self) -> u64 {
+        self.bytes.len() as u64
+    }
+
     /// Stores the bytes on this disk, if they are still wanted.
     pub async fn store(self) {
         let start = self.fetch.range.start;

@@ -36,6 +36,10 @@ pub struct Keeping {
     /// Do not fetch the rest of partly read files while the link is idle
     #[arg(long)]
     pub no_fill: bool,
+    /// Fetch at most this much ahead of readers who go through a tree, as `find`, `grep -r` and `git status`
+    /// do: listings, leases and small files. 0: nothing
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
+    pub prefetch: u64,
     /// Send access times of cached reads to the origin: a SETATTR after a read, at most every 30 s for each
     /// file. Then every other cache of the file must revalidate it
     #[arg(long)]
@@ -70,6 +74,7 @@ impl Default for Keeping {
             file_max: None,
             changed_min: 0,
             no_fill: false,
+            prefetch: 64 << 20,
             atime: false,
             offline: OfflineAnswer::Wait,
             offline_after: 5,
@@ -91,6 +96,7 @@ impl Keeping {
         options.file_max_bytes = self.file_max.unwrap_or(u64::MAX);
         options.changed_min_age = Duration::from_secs(self.changed_min);
         options.fill = (!self.no_fill).then(cache::Fill::default);
+        options.prefetch_max_bytes = self.prefetch;
         options.atime_after = self.atime.then_some(Keeping::ATIME_AFTER);
         options.offline = match self.offline {
             OfflineAnswer::Wait => cache::Offline::Wait,

@@ -47,7 +47,7 @@ pub struct Words {
 
 /// The options besides those of nfs(5).
 const OURS: &str = "ro, rw, remount, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, sync, async, allow_other, \
-     noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, log, retry, and those that \
+     noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, prefetch, log, retry, and those that \
      only fstab uses";
 
 impl Words {
@@ -105,6 +105,9 @@ impl Words {
             "cache" => self.cache = Some(text("name a directory, such as cache=/var/cache/x")?.into()),
             "cachesize" => self.keeping.cache_size = parse_size(text("write e.g. 10G")?).map_err(Failure)?,
             "minfree" => self.keeping.min_free = parse_size(text("write e.g. 1G")?).map_err(Failure)?,
+            "prefetch" => {
+                self.keeping.prefetch = parse_size(text("write e.g. 64M, or 0")?).map_err(Failure)?
+            }
             "offline" => {
                 self.keeping.offline = match value {
                     Some("wait") => OfflineAnswer::Wait,
@@ -262,6 +265,7 @@ mod tests {
             ("local_lock=flock", "`local_lock=flock`"),
             ("ro=1", "`ro=1`"),
             ("minfree=lots", "lots"),
+            ("prefetch=", "64M"),
         ] {
             let failure = take(wrong).unwrap_err();
             assert!(failure.contains(said), "{wrong}: {failure}");

@@ -79,7 +79,7 @@ fn a_second_credential_costs_access_calls_and_no_data() {
     let Some(lab) = Lab::enter("counts-credential") else { return };
     let guest = lab.guest("client");
     let serve = aged_tree(&lab, &guest);
-    let proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
+    let proxy = stack::proxy(&lab, &serve.origin(), "cache", &["--prefetch", "0"]);
     guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
     guest.sh(READ_ALL);
     guest.drop_caches();
@@ -106,7 +106,7 @@ fn a_first_read_comes_with_its_open_before_ganesha() {
     for name in ["one", "two"] {
         std::fs::write(ganesha.directory().join(name), &content).unwrap();
     }
-    let proxy = stack::proxy_in(&lab, &ganesha.origin(), "4.2", "cache", &[]);
+    let proxy = stack::proxy_in(&lab, &ganesha.origin(), "4.2", "cache", &["--prefetch", "0"]);
     let guest = lab.guest("client");
     // Bytes of a file that changed just now are not used at a later READ, because a change within the
     // granularity of the timestamps would not show.

@@ -30,7 +30,7 @@ PERL
 /// rounds.
 fn table_2(lab: &Lab, origin: &Origin, prepare: impl Fn(&str)) -> (Calls, Calls) {
     prepare("mkdir files; for f in $(seq 100); do head -c 4096 /dev/urandom >files/$f; done; sync");
-    let proxy = stack::proxy_in(lab, origin, "4.2", "cache", &[]);
+    let proxy = stack::proxy_in(lab, origin, "4.2", "cache", &["--prefetch", "0"]);
     let guests = ["one", "two"].map(|name| lab.guest(name));
     for guest in &guests {
         guest.sh(ROUNDS_PL);

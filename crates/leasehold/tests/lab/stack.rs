@@ -72,7 +72,7 @@ pub fn proxy_in(lab: &Lab, origin: &Origin, vers: &str, cache: &str, more: &[&st
 /// The same with attribute timeouts of ten minutes, for counts that must not depend on the speed of the
 /// machine. Leases and opens still tell the proxy about changes.
 pub fn patient_proxy(lab: &Lab, origin: &Origin, vers: &str, cache: &str) -> Leasehold {
-    proxy_in(lab, origin, &format!("{vers}&actimeo=600"), cache, &[])
+    proxy_in(lab, origin, &format!("{vers}&actimeo=600"), cache, &["--prefetch", "0"])
 }
 
 fn start(lab: &Lab, program: Program, address: SocketAddr, export: &str, state: PathBuf) -> Leasehold {

@@ -1,0 +1,366 @@
+//! Guesses: reports the steps of readers to their walks, and makes the calls that they will probably need.
+//! [`crate::walk`] decides which.
+//!
+//! A guess is a call that a reader would have needed, made earlier: under the reader's credential, by the
+//! same functions, and believed no longer. It delays no reader:
+//! - Guesses have half of the session's slots at most.
+//! - A reader that needs a listing in flight waits for its reply, as if it had asked by itself.
+//! - No guess is made while the origin does not answer, or when the process is about to end.
+//!
+//! A step is reported only when a call was needed or a guess was used. Other hits cost nothing.
+
+use std::sync::Arc;
+
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::Instant;
+use vfs::{
+    AccessMask, Attributes, Caller, FileType, Freshness, Handle, Listing, Name, OpenRequest, Owner, ReadDir,
+    Share, Verifier,
+};
+
+use crate::core::Core;
+use crate::data::BLOCK_BYTES;
+use crate::listing::CompleteListing;
+use crate::object::ObjectState;
+use crate::store::Place;
+use crate::table::Object;
+use crate::upstream::piggyback::Brought;
+use crate::walk::roster::{Entry, Kind, Roster};
+use crate::walk::{Action, FILE_READ_MAX_BYTES, Guess, OLD_MIN, Outcome, Step, Target};
+
+/// The bytes that a guessed READDIR asks for. The reader asks for the rest of a larger directory.
+const LISTING_BYTES_MIN: u32 = 8 << 10;
+const LISTING_BYTES_MAX: u32 = 256 << 10;
+/// The bytes of an entry in such a reply, approximately.
+const ENTRY_BYTES: u64 = 200;
+/// Entries whose attributes tell whether those of a listing are still believed.
+const SAMPLE: usize = 16;
+/// The bytes that a call other than a READ brings, approximately.
+const CALL_BYTES: u64 = 256;
+
+/// What an open of a file for reading would ask the origin for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    Nothing,
+    /// An OPEN, or the data.
+    Open,
+    /// Whether the reader may.
+    Rights,
+}
+
+impl Core {
+    /// A reader takes a step in a directory, which needs a call.
+    pub fn step(&self, caller: &Caller, directory: &Arc<Object>, action: impl FnOnce() -> Action) {
+        let Some(prefetch) = &self.prefetch else { return };
+        let (place, bytes) = self.with(directory, |state| {
+            state.guessed = false;
+            (state.place.clone(), state.attributes().map_or(0, |known| known.size))
+        });
+        let step = Step {
+            directory: directory.handle,
+            at: place.map(|Place { directory, name }| (directory, name)),
+            directory_bytes: bytes,
+            action: action(),
+        };
+        prefetch.walks().step(caller, &step, Instant::now());
+        self.make_guesses();
+    }
+
+    /// The same, for the name under which an object was last seen.
+    pub fn step_at(&self, caller: &Caller, object: &Arc<Object>, opened: bool) {
+        if self.prefetch.is_none() {
+            return;
+        }
+        let Some(Place { directory, name }) = self.with(object, |state| state.place.clone()) else { return };
+        let action = || if opened { Action::Opened(name, object.handle) } else { Action::Looked(name) };
+        self.step(caller, &self.glance(&directory), action);
+    }
+
+    /// A file is about to be opened at the origin.
+    pub fn step_open(&self, caller: &Caller, request: &OpenRequest) {
+        if self.prefetch.is_none() || request.access != Share::READ || request.create.is_some() {
+            return;
+        }
+        let Some(name) = &request.name else {
+            return self.step_at(caller, &self.glance(&request.handle), true);
+        };
+        let file = match self.name_entry(&request.handle, name).map(|entry| entry.leads) {
+            Some(crate::names::Leads::To(file)) => file,
+            _ => request.handle,
+        };
+        self.step(caller, &self.glance(&request.handle), || Action::Opened(name.clone(), file));
+    }
+
+    /// A file of an origin without opens was opened.
+    pub fn step_opened(&self, caller: &Caller, request: &OpenRequest, file: &Handle) {
+        if self.prefetch.is_none() || request.access != Share::READ || request.create.is_some() {
+            return;
+        }
+        let file = self.glance(file);
+        match self.with(&file, |state| (std::mem::take(&mut state.guessed), state.is_complete())) {
+            (true, _) => self.used_file(caller, &file),
+            (false, false) => self.step_at(caller, &file, true),
+            (false, true) => {}
+        }
+    }
+
+    /// A reader was served from this directory. If its listing was a guess, the guess was right.
+    pub fn use_guess(&self, caller: &Caller, directory: &Arc<Object>, action: impl FnOnce() -> Action) {
+        if self.prefetch.is_some() && self.with(directory, |state| std::mem::take(&mut state.guessed)) {
+            self.counters.guesses_used.bump();
+            self.step(caller, directory, action);
+        }
+    }
+
+    /// A reader was served from this file. If the file was a guess, the guess was right.
+    pub fn use_guessed_file(&self, caller: &Caller, file: &Arc<Object>) {
+        if self.prefetch.is_some() && self.with(file, |state| std::mem::take(&mut state.guessed)) {
+            self.used_file(caller, file);
+        }
+    }
+
+    /// A reader was served from a file that was a guess.
+    pub fn used_file(&self, caller: &Caller, file: &Arc<Object>) {
+        self.counters.guesses_used.bump();
+        self.step_at(caller, file, true);
+    }
+
+    /// If the listing of this directory is guessed now, waits for the reply. False if it is not.
+    pub async fn wait_for_guess(&self, directory: &Arc<Object>) -> bool {
+        match &self.prefetch {
+            Some(prefetch) => prefetch.listings().wait(&directory.handle).await,
+            None => false,
+        }
+    }
+
+    /// A READDIR has brought entries of a directory.
+    pub fn note_roster(&self, directory: &Arc<Object>, part: &ReadDir, listing: &Listing) {
+        let Some(prefetch) = &self.prefetch else { return };
+        if !prefetch.walks().has(&directory.handle) {
+            return;
+        }
+        if !part.plus {
+            prefetch.walks().want(&directory.handle);
+        } else if listing.eof
+            && let Some(complete) =
+                self.with(directory, |state| state.names.listing.as_ref()?.complete.clone())
+        {
+            let roster = self.roster_of(&complete);
+            prefetch.walks().listed(&directory.handle, &Arc::new(roster), Instant::now());
+        } else if part.cookie == 0 {
+            let entry = |entry: &vfs::Entry| {
+                let node = entry.node?;
+                let kind = kind_of(&node.attributes?);
+                Some(Entry { name: entry.name.clone(), handle: node.handle, kind })
+            };
+            let roster = Roster::new(listing.entries.iter().filter_map(entry).collect(), listing.eof);
+            prefetch.walks().listed(&directory.handle, &Arc::new(roster), Instant::now());
+        }
+        self.make_guesses();
+    }
+
+    fn roster_of(&self, complete: &CompleteListing) -> Roster {
+        let entry = |listed: &crate::listing::Listed| {
+            let handle = listed.handle?;
+            let kind = self.with(&self.glance(&handle), |state| state.attributes().map(kind_of))?;
+            Some(Entry { name: listed.name.clone(), handle, kind })
+        };
+        Roster::new(complete.entries.iter().filter_map(entry).collect(), true)
+    }
+
+    /// Makes as many guesses as there may be now.
+    pub fn make_guesses(&self) {
+        let Some(prefetch) = &self.prefetch else { return };
+        let Some(core) = self.share() else { return };
+        let silent = self.link.outage().is_silent() || self.is_away();
+        let free = prefetch.free();
+        if silent || free == 0 {
+            return;
+        }
+        let demanded = self.demanded_bytes();
+        let guesses = prefetch.walks().guesses(demanded, free, Instant::now());
+        for guess in guesses {
+            let Some(permit) = prefetch.permit() else {
+                prefetch.walks().done(&guess, Outcome::Nothing, Instant::now());
+                continue;
+            };
+            tokio::spawn(core.clone().make_guess(guess, permit));
+        }
+    }
+
+    /// Bytes that readers have asked the origin for.
+    fn demanded_bytes(&self) -> u64 {
+        let guessed = self.counters.guessed_bytes.get();
+        let calls = self.counters.snapshot().upstream.total();
+        self.counters.fetched_bytes.get().saturating_sub(guessed) + calls * CALL_BYTES
+    }
+
+    async fn make_guess(self: Arc<Core>, guess: Guess, permit: OwnedSemaphorePermit) {
+        let caller = guess.caller.clone().with_freshness(Freshness::Timeout);
+        let outcome = match &guess.target {
+            Target::Listing(directory) => self.guess_listing(&caller, directory, guess.bytes).await,
+            Target::File { directory, name, handle } => {
+                self.guess_file(&caller, directory, name, handle).await
+            }
+        };
+        drop(permit);
+        if let Some(prefetch) = &self.prefetch {
+            prefetch.walks().done(&guess, outcome, Instant::now());
+        }
+        self.make_guesses();
+    }
+
+    async fn guess_listing(&self, caller: &Caller, directory: &Handle, bytes: u64) -> Outcome {
+        let Some(prefetch) = &self.prefetch else { return Outcome::Nothing };
+        let object = self.glance(directory);
+        if let Some(roster) = self.known_roster(caller, &object) {
+            prefetch.walks().listed(directory, &Arc::new(roster), Instant::now());
+            return Outcome::Nothing;
+        }
+        let Some(asking) = prefetch.listings().begin(*directory).await else { return Outcome::Nothing };
+        let part = ReadDir {
+            cookie: 0,
+            verifier: Verifier::default(),
+            bytes: (bytes as u32).clamp(LISTING_BYTES_MIN, LISTING_BYTES_MAX),
+            plus: true,
+            want_directory_lease: false,
+        };
+        self.counters.guesses.bump();
+        // The lease comes with ACCESS: with READDIR, the reply would have to fit into a slot's reply cache.
+        let rights = async {
+            let leases = self.link.delegates() && self.wants_directory(&object);
+            if leases || self.look_right(caller, &object).is_none() {
+                let _ = self.ask_access(caller, &object).await;
+            }
+        };
+        self.know_limits(caller, directory).await;
+        let (listing, ()) = tokio::join!(self.run_readdir(caller, &object, part, false), rights);
+        let Ok(listing) = listing else { return Outcome::Nothing };
+        self.with(&object, |state| state.guessed = true);
+        drop(asking);
+        Outcome::Listing { bytes: CALL_BYTES + ENTRY_BYTES * listing.entries.len() as u64 }
+    }
+
+    /// The entries of a directory, if a reader would get them without a call.
+    fn known_roster(&self, caller: &Caller, directory: &Arc<Object>) -> Option<Roster> {
+        let complete = self.with(directory, |state| {
+            let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
+            let listing = state.names.listing.as_ref().filter(|listing| listing.edits.is_empty() && may)?;
+            let complete = listing.complete.clone().filter(|complete| complete.plus)?;
+            state.current().map(|_| complete)
+        })?;
+        let current = |handle: Handle| {
+            self.with(&self.glance(&handle), |state| state.current_within(Some(OLD_MIN)).is_some())
+        };
+        let known = complete.entries.iter().filter_map(|listed| listed.handle).take(SAMPLE).all(current);
+        known.then(|| self.roster_of(&complete))
+    }
+
+    async fn guess_file(&self, caller: &Caller, directory: &Handle, name: &Name, file: &Handle) -> Outcome {
+        let object = self.glance(file);
+        let needs = |state: &mut ObjectState| {
+            let quiet =
+                state.delayed.writes.is_none() && !state.data.is_being_written() && state.in_flight() == 0;
+            if !quiet || !self.takes(state) {
+                return Needs::Nothing;
+            }
+            if state.leased().is_some() && state.is_complete() {
+                let may = self.may(state, &caller.principal, AccessMask::READ);
+                return if may.is_none() { Needs::Rights } else { Needs::Nothing };
+            }
+            if state.held.lease.is_none() && state.held.opens.is_empty() {
+                Needs::Open
+            } else {
+                Needs::Nothing
+            }
+        };
+        if !self.may_store() {
+            return Outcome::Nothing;
+        }
+        match (self.with(&object, needs), self.has_state()) {
+            (Needs::Open, Some(true)) if !self.leases_alone() => {
+                self.guess_open(caller, directory, name, &object).await
+            }
+            (Needs::Open, Some(false)) => self.guess_data(caller, &object).await,
+            (Needs::Rights, Some(true)) => {
+                self.counters.guesses.bump();
+                match self.ask_rights(caller, &object).await {
+                    Ok(_) => self.with(&object, |state| state.guessed = true),
+                    Err(_) => return Outcome::Nothing,
+                }
+                Outcome::File { bytes: CALL_BYTES, leased: true }
+            }
+            _ => Outcome::Nothing,
+        }
+    }
+
+    /// Opens a file that is about to be read: brings its lease and its first bytes in one round trip.
+    async fn guess_open(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        name: &Name,
+        object: &Arc<Object>,
+    ) -> Outcome {
+        let Ok(turn) = object.turn.clone().try_lock_owned() else { return Outcome::Nothing };
+        let owner = Owner(bytes::Bytes::new());
+        let request = OpenRequest::new(*directory, Some(name.clone()), owner, Share::READ);
+        let request = Core::open_below(&request);
+        let range = self.with(object, |state| {
+            let size = state.attributes().map_or(0, |known| known.size);
+            let end = size.checked_next_multiple_of(BLOCK_BYTES)?.min(FILE_READ_MAX_BYTES);
+            (end > 0 && state.data.valid() == state.data.racy()).then_some(0..end)
+        });
+        self.counters.guesses.bump();
+        let Ok(mut granted) = self.open_with_piggyback(caller, request, Some(turn), range).await else {
+            return Outcome::Nothing;
+        };
+        let brought = granted.brought.take();
+        let bytes = brought.as_ref().map_or(0, Brought::len);
+        self.counters.guessed_bytes.add(bytes);
+        if let Some(brought) = brought {
+            brought.store_unasked().await;
+        }
+        let leased = self.with(&granted.object, |state| {
+            state.guessed = state.held.lease.is_some();
+            state.guessed
+        });
+        Outcome::File { bytes: bytes + CALL_BYTES, leased }
+    }
+
+    /// Reads a small file from an origin without opens.
+    async fn guess_data(&self, caller: &Caller, object: &Arc<Object>) -> Outcome {
+        let chunk = self.chunk_bytes();
+        let planned = self.with(object, |state| {
+            let known = *state.current()?;
+            let small = (1..=FILE_READ_MAX_BYTES).contains(&known.size);
+            if known.file_type != FileType::Regular || !small || !state.data.valid().is_empty() {
+                return None;
+            }
+            let sent = self.policy.sending();
+            let racy = state.is_racy(&self.policy, &sent);
+            Some((
+                state.data.plan_ahead(&(0..known.size), known.size, chunk, racy, sent.sequence),
+                known.size,
+            ))
+        });
+        let Some((fetches, bytes)) = planned else { return Outcome::Nothing };
+        for fetch in fetches {
+            self.counters.guesses.bump();
+            if let Some(task) = self.send(caller, object, fetch, None, false) {
+                let _ = task.await;
+            }
+        }
+        self.counters.guessed_bytes.add(bytes);
+        self.with(object, |state| state.guessed = true);
+        Outcome::File { bytes: bytes + CALL_BYTES, leased: true }
+    }
+}
+
+fn kind_of(attributes: &Attributes) -> Kind {
+    match attributes.file_type {
+        FileType::Directory => Kind::Directory,
+        FileType::Regular => Kind::File { bytes: attributes.size },
+        _ => Kind::Other,
+    }
+}

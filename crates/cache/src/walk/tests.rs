@@ -1,0 +1,220 @@
+//! Walks without a cache: which guesses follow which steps.
+
+use super::roster::tests::roster;
+use super::walks::Outcome;
+use super::*;
+
+fn name(text: &str) -> Name {
+    Name::new(text.as_bytes()).unwrap()
+}
+
+fn handle(text: &str) -> Handle {
+    Handle::new(text.as_bytes()).unwrap()
+}
+
+/// A step in a directory of the tree. Every directory has the name of its handle.
+fn step(directory: &str, parent: &str, action: Action) -> Step {
+    let at = (!parent.is_empty()).then(|| (handle(parent), name(directory)));
+    Step { directory: handle(directory), at, directory_bytes: 0, action }
+}
+
+fn opened(text: &str) -> Action {
+    Action::Opened(name(text), handle(text))
+}
+
+fn looked(text: &str) -> Action {
+    Action::Looked(name(text))
+}
+
+struct Reader {
+    walks: Walks,
+    caller: Caller,
+    now: Instant,
+}
+
+impl Reader {
+    fn new() -> Reader {
+        Reader { walks: Walks::new(64 << 20), caller: Caller::unix(1, 1, &[]), now: Instant::now() }
+    }
+
+    fn step(&mut self, directory: &str, parent: &str, action: Action) {
+        self.walks.step(&self.caller, &step(directory, parent, action), self.now);
+    }
+
+    fn listed(&mut self, directory: &str, names: &[&str]) {
+        self.walks.listed(&handle(directory), &Arc::new(roster(names)), self.now);
+    }
+
+    /// The handles of the next guesses.
+    fn guesses(&mut self) -> Vec<String> {
+        let targets = self.walks.targets(1000, self.now);
+        targets.iter().map(|target| String::from_utf8(target.handle().as_bytes().to_vec()).unwrap()).collect()
+    }
+}
+
+#[test]
+fn the_second_name_in_a_directory_brings_its_listing() {
+    let mut reader = Reader::new();
+    reader.step("d", "", looked("a"));
+    reader.step("d", "", looked("a"));
+    assert!(reader.guesses().is_empty(), "the same name again is no second step");
+    reader.step("d", "", looked("b"));
+    assert_eq!(reader.guesses(), ["d"]);
+    assert!(reader.guesses().is_empty(), "once");
+}
+
+#[test]
+fn another_user_is_another_reader() {
+    let mut reader = Reader::new();
+    reader.step("d", "", looked("a"));
+    reader.caller = Caller::unix(2, 2, &[]);
+    reader.step("d", "", looked("b"));
+    assert!(reader.guesses().is_empty());
+}
+
+#[test]
+fn a_large_directory_needs_more_names() {
+    let mut reader = Reader::new();
+    let large = |text: &str| Step { directory_bytes: 64 << 10, ..step("d", "", looked(text)) };
+    for n in 0..31 {
+        reader.walks.step(&reader.caller, &large(&format!("n{n}")), reader.now);
+        assert!(reader.guesses().is_empty());
+    }
+    reader.walks.step(&reader.caller, &large("n31"), reader.now);
+    assert_eq!(reader.guesses(), ["d"]);
+}
+
+#[test]
+fn a_reader_of_a_directory_and_of_one_in_it_gets_the_others_depth_first() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    assert!(reader.guesses().is_empty());
+    reader.step("a", "top", Action::Listed);
+    assert_eq!(reader.guesses(), ["top"], "its entries, which are here already");
+    reader.listed("top", &["a/", "file", ".snapshot/", "b/", "c/"]);
+    assert_eq!(reader.guesses(), ["b", "c"], "`a` is asked for by the reader");
+    reader.listed("b", &["b1/", "b2/"]);
+    reader.listed("a", &["a1/"]);
+    assert_eq!(reader.guesses(), ["a1", "b1", "b2"], "in the order of the reader");
+}
+
+#[test]
+fn files_are_guessed_behind_two_opens_and_into_the_next_directories() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    reader.step("top", "", opened("f1"));
+    reader.step("top", "", opened("f2"));
+    assert_eq!(reader.guesses(), ["top"]);
+    reader.listed("top", &["f1", "f2", "a/", "f3", "b/"]);
+    assert_eq!(reader.guesses(), ["f3"], "it has not gone down yet");
+    reader.step("a", "top", Action::Listed);
+    reader.listed("a", &["a1", "a2"]);
+    assert_eq!(reader.guesses(), ["b", "a1", "a2"]);
+    reader.step("a", "top", opened("a1"));
+    assert!(!reader.walks.is_expected(&handle("a1")) && reader.walks.is_expected(&handle("a2")));
+}
+
+#[test]
+fn names_in_order_show_that_the_reader_goes_by_name() {
+    let mut reader = Reader::new();
+    reader.step("top", "", looked("a"));
+    reader.step("top", "", looked("b"));
+    assert_eq!(reader.guesses(), ["top"]);
+    reader.listed("top", &["z/", "b", "m/", "a", "c/"]);
+    reader.step("c", "top", looked("c1"));
+    assert_eq!(reader.guesses(), ["c", "m", "z"]);
+}
+
+#[test]
+fn what_a_depth_first_reader_has_passed_is_guessed_no_more() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    reader.step("a", "top", Action::Listed);
+    reader.guesses();
+    reader.listed("top", &["a/", "b/", "c/"]);
+    assert_eq!(reader.guesses(), ["b", "c"]);
+    reader.step("c", "top", Action::Listed);
+    assert!(!reader.walks.is_expected(&handle("b")));
+    reader.listed("b", &["b1/"]);
+    reader.listed("c", &["c1/"]);
+    assert_eq!(reader.guesses(), ["c1"]);
+    reader.step("b", "top", Action::Listed);
+    assert_eq!(reader.guesses(), ["b1"], "it comes back: it does not go depth first");
+}
+
+#[test]
+fn a_guess_that_brought_nothing_makes_room_and_costs_nothing() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    reader.step("top", "", opened("f00"));
+    reader.step("top", "", opened("f01"));
+    reader.guesses();
+    let names: Vec<String> = (0..100).map(|n| format!("f{n:02}")).collect();
+    reader.listed("top", &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let first = reader.walks.guesses(0, 1000, reader.now);
+    let window = first.len();
+    assert!(reader.walks.guesses(0, 1000, reader.now).is_empty());
+    for guess in &first {
+        reader.walks.done(guess, Outcome::Nothing, reader.now);
+    }
+    assert_eq!(reader.walks.guesses(0, 1000, reader.now).len(), window, "the window is as large as before");
+}
+
+#[test]
+fn files_without_a_lease_are_not_worth_more_guesses() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    reader.step("top", "", opened("f00"));
+    reader.step("top", "", opened("f01"));
+    reader.guesses();
+    let names: Vec<String> = (0..100).map(|n| format!("f{n:02}")).collect();
+    reader.listed("top", &names.iter().map(String::as_str).collect::<Vec<_>>());
+    for guess in reader.walks.guesses(0, 4, reader.now) {
+        reader.walks.done(&guess, Outcome::File { bytes: 100, leased: false }, reader.now);
+    }
+    assert!(reader.guesses().is_empty());
+    reader.now += std::time::Duration::from_secs(59);
+    reader.step("top", "", opened("f02"));
+    assert!(reader.guesses().is_empty());
+    reader.now += std::time::Duration::from_secs(2);
+    reader.step("top", "", opened("f06"));
+    assert!(!reader.guesses().is_empty(), "they may be given again");
+}
+
+#[test]
+fn a_second_pass_is_guessed_like_the_first() {
+    let mut reader = Reader::new();
+    let pass = |reader: &mut Reader| {
+        reader.step("top", "", Action::Listed);
+        reader.step("a", "top", Action::Listed);
+        let mut guesses = reader.guesses();
+        reader.listed("top", &["a/", "b/", "c/"]);
+        guesses.append(&mut reader.guesses());
+        guesses.retain(|guess| guess != "top");
+        for directory in ["a", "b", "c"] {
+            reader.listed(directory, &["f"]);
+            reader.step(directory, "top", Action::Listed);
+        }
+        guesses
+    };
+    assert_eq!(pass(&mut reader), ["b", "c"]);
+    assert!(reader.guesses().is_empty());
+    reader.now += Duration::from_secs(5);
+    assert_eq!(pass(&mut reader), ["a", "b", "c"]);
+}
+
+#[test]
+fn attributes_that_are_out_of_date_are_brought_together() {
+    let mut reader = Reader::new();
+    reader.step("d", "", looked("a"));
+    reader.step("d", "", looked("b"));
+    assert_eq!(reader.guesses(), ["d"]);
+    reader.listed("d", &["a", "b", "c", "d1", "d2"]);
+    reader.step("d", "", looked("c"));
+    assert!(reader.guesses().is_empty());
+    reader.now += Duration::from_secs(10);
+    reader.step("d", "", looked("a"));
+    assert!(reader.guesses().is_empty());
+    reader.step("d", "", looked("b"));
+    assert_eq!(reader.guesses(), ["d"]);
+}

@@ -1,0 +1,156 @@
+//! How many guesses of one kind a walk may have that nobody has used yet.
+//!
+//! The window begins small. Each guess that is used soon makes it larger by one, so it doubles while the
+//! reader follows. If the reader takes longer, guesses are far enough ahead of it: more of them would be out
+//! of date before they are used. The window halves when a guess has not been used for a while.
+
+use std::collections::HashMap;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use vfs::Handle;
+
+/// The first size of a window.
+const SIZE_MIN: usize = 8;
+/// The largest size of a window.
+const SIZE_MAX: usize = 512;
+/// A guess that is used later than this was far enough ahead. Attributes are believed for 3 s by default.
+const SOON: Duration = Duration::from_secs(1);
+/// A guess that has not been used for so long was wrong.
+const UNUSED_MAX: Duration = Duration::from_secs(30);
+
+/// The place of an entry in the tree: the rank of each directory on the way to it, and its own. The order of
+/// positions is that of a reader who goes depth first.
+pub type Position = Vec<u32>;
+
+#[derive(Debug)]
+struct Unused {
+    made: Instant,
+    position: Position,
+    bytes: u64,
+}
+
+/// The guesses of one kind.
+#[derive(Debug)]
+pub struct Window {
+    size: usize,
+    unused: HashMap<Handle, Unused>,
+    /// Bytes of guesses that the reader has passed. It may come back to them.
+    passed: HashMap<Handle, u64>,
+    checked: Instant,
+}
+
+impl Window {
+    /// A window that begins now.
+    pub fn new(now: Instant) -> Window {
+        Window { size: SIZE_MIN, unused: HashMap::new(), passed: HashMap::new(), checked: now }
+    }
+
+    /// May another guess be made?
+    pub fn is_open(&self) -> bool {
+        self.unused.len() < self.size
+    }
+
+    /// Is there an unused guess about this object?
+    pub fn has(&self, handle: &Handle) -> bool {
+        self.unused.contains_key(handle)
+    }
+
+    /// A guess about an object is made.
+    pub fn guess(&mut self, handle: Handle, position: Position, bytes: u64, now: Instant) {
+        self.unused.insert(handle, Unused { made: now, position, bytes });
+    }
+
+    /// A guess has brought so many bytes. Returns what was thought before. `None` if it is not known here any
+    /// more.
+    pub fn came(&mut self, handle: &Handle, bytes: u64) -> Option<u64> {
+        let thought = match self.unused.get_mut(handle) {
+            Some(guess) => &mut guess.bytes,
+            None => self.passed.get_mut(handle)?,
+        };
+        Some(std::mem::replace(thought, bytes))
+    }
+
+    /// A guess was not needed, or has failed. Returns its bytes.
+    pub fn withdraw(&mut self, handle: &Handle) -> Option<u64> {
+        self.unused.remove(handle).map(|guess| guess.bytes).or_else(|| self.passed.remove(handle))
+    }
+
+    /// A guess was used. Returns its bytes.
+    pub fn used(&mut self, handle: &Handle, now: Instant) -> Option<u64> {
+        let Some(guess) = self.unused.remove(handle) else { return self.passed.remove(handle) };
+        if now.saturating_duration_since(guess.made) < SOON {
+            self.size = (self.size + 1).min(SIZE_MAX);
+        }
+        Some(guess.bytes)
+    }
+
+    /// The reader has passed everything before this position: what was guessed there is not used any more.
+    pub fn pass(&mut self, position: &Position) {
+        if self.passed.len() > SIZE_MAX {
+            self.passed.clear();
+        }
+        let passed = self.unused.extract_if(|_, guess| guess.position < *position);
+        self.passed.extend(passed.map(|(handle, guess)| (handle, guess.bytes)));
+    }
+
+    /// Forgets guesses that have not been used for long.
+    pub fn expire(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.checked) < Duration::from_secs(1) {
+            return;
+        }
+        self.checked = now;
+        let before = self.unused.len();
+        self.unused.retain(|_, guess| now.saturating_duration_since(guess.made) < UNUSED_MAX);
+        if self.unused.len() < before {
+            self.size = (self.size / 2).max(1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn handle(n: u32) -> Handle {
+        Handle::new(&n.to_be_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_window_doubles_while_guesses_are_used_and_halves_when_they_are_not() {
+        let now = Instant::now();
+        let mut window = Window::new(now);
+        let mut next = 0;
+        for expected in [SIZE_MIN, 2 * SIZE_MIN, 4 * SIZE_MIN] {
+            let first = next;
+            while window.is_open() {
+                window.guess(handle(next), vec![next], 10, now);
+                next += 1;
+            }
+            assert_eq!((next - first) as usize, expected);
+            (first..next).for_each(|n| assert_eq!(window.used(&handle(n), now), Some(10)));
+        }
+        window.guess(handle(next), vec![next], 10, now);
+        window.used(&handle(next), now + SOON);
+        assert_eq!(window.size, 4 * SIZE_MIN * 2, "far enough ahead");
+        window.guess(handle(next), vec![next], 10, now);
+        window.expire(now + UNUSED_MAX);
+        assert_eq!((window.size, window.has(&handle(next))), (4 * SIZE_MIN, false));
+        for _ in 0..9 {
+            let later = window.checked + UNUSED_MAX;
+            window.guess(handle(0), vec![0], 10, window.checked);
+            window.expire(later);
+        }
+        assert_eq!(window.size, 1, "one guess at a time finds out whether the reader follows again");
+    }
+
+    #[test]
+    fn what_the_reader_has_passed_is_not_waited_for() {
+        let now = Instant::now();
+        let mut window = Window::new(now);
+        window.guess(handle(1), vec![0, 7], 10, now);
+        window.guess(handle(2), vec![1], 10, now);
+        window.pass(&vec![1]);
+        assert!(!window.has(&handle(1)) && window.has(&handle(2)));
+    }
+}

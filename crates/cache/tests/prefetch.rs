@@ -1,0 +1,306 @@
+//! Read-ahead in directories: what it costs, what it saves, and what it may not do.
+//!
+//! Promise: guesses
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod origin;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use cache::Cache;
+use origin::state::Policy;
+use origin::{Bench, name, open_request, read, root, until, v4, v4_opener};
+use tokio::time::Instant;
+use vfs::{
+    Caller, FileSystem, Freshness, Handle, LeaseKind, Opens, ReadDir, Share, StateidBasis, Verifier, Want,
+};
+
+const SECOND: Duration = Duration::from_secs(1);
+const ROUND_TRIP: Duration = Duration::from_millis(40);
+const DIRECTORIES: usize = 20;
+const FILES: usize = 20;
+const LEASES: Policy = Policy::Always(LeaseKind::Read);
+
+/// A tree of directories with files in them. Every call takes a round trip.
+struct Setting {
+    bench: Bench,
+    cache: Arc<Cache>,
+    directories: Vec<(String, Handle)>,
+}
+
+impl Setting {
+    async fn new(policy: Policy, prefetch: bool) -> Setting {
+        Setting::over(Bench::with_state(policy), prefetch).await
+    }
+
+    async fn over(bench: Bench, prefetch: bool) -> Setting {
+        let mut directories = Vec::new();
+        for n in 0..DIRECTORIES {
+            let text = format!("d{n:02}");
+            let directory = bench.origin.put_dir(&root(), &text);
+            for n in 0..FILES {
+                bench.origin.put(&directory, &format!("f{n:02}"), &contents(&text, n));
+            }
+            directories.push((text, directory));
+        }
+        bench.origin.pass(10 * SECOND);
+        bench.origin.delay.store(ROUND_TRIP.as_micros() as u64, Ordering::Relaxed);
+        let mut options = bench.options();
+        options.prefetch_max_bytes = if prefetch { 64 << 20 } else { 0 };
+        let cache = bench.open_with(options).await;
+        Setting { bench, cache, directories }
+    }
+
+    fn calls(&self) -> BTreeMap<&'static str, u64> {
+        self.bench.origin.calls().into_iter().collect()
+    }
+
+    /// Lists a directory to its end.
+    async fn list(&self, directory: &Handle) -> usize {
+        let part = ReadDir {
+            cookie: 0,
+            verifier: Verifier::default(),
+            bytes: 256 << 10,
+            plus: true,
+            want_directory_lease: false,
+        };
+        let listing = self.cache.readdir(&v4(0, 1), directory, part).await.unwrap();
+        assert!(listing.eof);
+        listing.entries.len()
+    }
+
+    /// Opens a file, reads it and closes it. Returns what was read.
+    async fn read(&self, directory: &Handle, text: &str) -> Vec<u8> {
+        let request = open_request(directory, text, 1, Share::READ);
+        let opened = self.cache.open(&v4_opener(0, 1), &request).await.unwrap();
+        let by = StateidBasis::Open(opened.id);
+        let read = self.cache.read(&v4(0, 1), &opened.handle, by, 0, 1 << 16).await.unwrap();
+        self.cache.close(&v4(0, 1), opened.id).await.unwrap();
+        read.data.to_bytes().unwrap().to_vec()
+    }
+
+    /// Lists all directories, as find(1) does.
+    async fn find(&self) -> Duration {
+        let started = Instant::now();
+        self.list(&root()).await;
+        for (_, directory) in &self.directories {
+            assert_eq!(self.list(directory).await, FILES);
+        }
+        started.elapsed()
+    }
+
+    /// Reads all files, as grep(1) does with `-r`.
+    async fn grep(&self) -> Duration {
+        let started = Instant::now();
+        self.list(&root()).await;
+        for (text, directory) in &self.directories {
+            self.list(directory).await;
+            for n in 0..FILES {
+                assert_eq!(self.read(directory, &format!("f{n:02}")).await, contents(text, n));
+            }
+        }
+        started.elapsed()
+    }
+
+    /// Looks all files up, as git(1) does for `git status`.
+    async fn look(&self) -> Duration {
+        let started = Instant::now();
+        let stat = Caller::unix(0, 0, &[]).with_freshness(Freshness::Timeout);
+        for (text, directory) in &self.directories {
+            let found = self.cache.lookup(&stat, &root(), &name(text), Want::None).await.unwrap();
+            assert_eq!(found.node.handle, *directory);
+            for n in 0..FILES {
+                let text = name(&format!("f{n:02}"));
+                self.cache.lookup(&stat, directory, &text, Want::None).await.unwrap();
+            }
+        }
+        started.elapsed()
+    }
+}
+
+fn contents(directory: &str, n: usize) -> Vec<u8> {
+    format!("{directory} {n} ").repeat(50).into_bytes()
+}
+
+/// Listings come ahead of a reader that goes through a tree, and cost no call more.
+#[tokio::test(start_paused = true)]
+async fn a_cold_find_is_faster_than_its_round_trips() {
+    let slow = Setting::new(LEASES, false).await;
+    let (without, calls) = (slow.find().await, slow.calls());
+    assert_eq!(calls["READDIR"], DIRECTORIES as u64 + 1);
+    let fast = Setting::new(LEASES, true).await;
+    let with = fast.find().await;
+    assert!(with * 3 < without, "{with:?}, without {without:?}");
+    assert_eq!(fast.calls()["READDIR"], DIRECTORIES as u64 + 1, "each listing once");
+}
+
+/// Files come ahead of a reader that opens them one after the other, with their leases.
+#[tokio::test(start_paused = true)]
+async fn a_cold_grep_is_faster_than_its_round_trips() {
+    let slow = Setting::new(LEASES, false).await;
+    let without = slow.grep().await;
+    assert_eq!(slow.calls()["OPEN"], (DIRECTORIES * FILES) as u64);
+    let fast = Setting::new(LEASES, true).await;
+    let with = fast.grep().await;
+    let calls = fast.calls();
+    assert!(with * 8 < without, "{with:?}, without {without:?}");
+    assert_eq!(calls["OPEN"], (DIRECTORIES * FILES) as u64, "each file once");
+    assert!(calls["READDIR"] <= DIRECTORIES as u64 + 2, "{calls:?}");
+    let stats = fast.cache.stats();
+    assert!(stats.guesses_used * 10 >= stats.guesses * 9, "{stats:?}");
+}
+
+/// Names are looked up one by one: their directory is listed instead.
+#[tokio::test(start_paused = true)]
+async fn a_cold_git_status_costs_a_listing_for_each_directory() {
+    let fast = Setting::new(LEASES, true).await;
+    let first = fast.look().await;
+    let calls = fast.calls();
+    assert!(calls["READDIR"] <= DIRECTORIES as u64 + 1, "{calls:?}");
+    assert!(calls["LOOKUP"] <= 3 * DIRECTORIES as u64, "{calls:?}");
+    assert!(first < ROUND_TRIP * 3 * DIRECTORIES as u32, "{first:?}");
+}
+
+/// Attributes that have expired are confirmed together.
+#[tokio::test(start_paused = true)]
+async fn a_second_git_status_costs_a_call_for_each_directory() {
+    for policy in [LEASES, Policy::Never] {
+        let fast = Setting::new(policy, true).await;
+        fast.look().await;
+        tokio::time::sleep(10 * SECOND).await;
+        fast.calls();
+        let second = fast.look().await;
+        let calls = fast.calls();
+        let all: u64 = calls.values().sum();
+        assert!(all <= 5 * DIRECTORIES as u64, "{policy:?} {calls:?}");
+        assert!(second < ROUND_TRIP * 4 * DIRECTORIES as u32, "{policy:?} {second:?}");
+    }
+}
+
+/// A reader at random gets nothing that it has not asked for, but for a first allowance.
+#[tokio::test(start_paused = true)]
+async fn a_reader_at_random_pays_nothing() {
+    let bench = Bench::with_state(LEASES);
+    let directory = bench.origin.put_dir(&root(), "large");
+    for n in 0..2000 {
+        bench.origin.put(&directory, &format!("f{n:04}"), &contents("large", n));
+    }
+    let setting = Setting::over(bench, true).await;
+    let mut seed = 7u64;
+    for _ in 0..100 {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        let n = (seed >> 33) as usize % 2000;
+        assert_eq!(setting.read(&directory, &format!("f{n:04}")).await, contents("large", n));
+    }
+    let (stats, calls) = (setting.cache.stats(), setting.calls());
+    assert!(stats.guessed_bytes * 20 <= stats.fetched_bytes, "{stats:?}");
+    assert!(calls["READDIR"] <= 2 && calls["OPEN"] <= 102, "{calls:?}");
+}
+
+/// Without leases, files that were guessed would have to be opened again: that is found out soon.
+#[tokio::test(start_paused = true)]
+async fn files_are_not_guessed_where_no_leases_are_given() {
+    let setting = Setting::new(Policy::Never, true).await;
+    setting.grep().await;
+    let calls = setting.calls();
+    assert!(calls["OPEN"] <= (DIRECTORIES * FILES + 12) as u64, "{calls:?}");
+}
+
+/// A guess is believed no longer than an answer: a change recalls its lease.
+#[tokio::test(start_paused = true)]
+async fn a_guessed_file_that_another_client_changes_is_read_anew() {
+    let setting = Setting::new(LEASES, true).await;
+    let (text, directory) = setting.directories[0].clone();
+    setting.list(&root()).await;
+    setting.list(&directory).await;
+    for n in 0..2 {
+        setting.read(&directory, &format!("f{n:02}")).await;
+    }
+    let origin = &setting.bench.origin;
+    let last = format!("f{:02}", 5);
+    let file = origin.tree().lookup(&v4(0, 1).principal, &directory, &name(&last)).unwrap().node.handle;
+    until(|| origin.lease(&file).is_some()).await;
+    origin.recall(&file);
+    until(|| origin.lease(&file).is_none()).await;
+    origin.tree().write(&file, 0, b"new").unwrap();
+    let mut expected = contents(&text, 5);
+    expected[..3].copy_from_slice(b"new");
+    assert_eq!(setting.read(&directory, &last).await, expected);
+}
+
+/// A guess is made with the rights of its reader, and proves nothing for another user.
+#[tokio::test(start_paused = true)]
+async fn a_guess_for_one_user_is_no_right_of_another() {
+    let setting = Setting::new(LEASES, true).await;
+    let (_, directory) = setting.directories[0].clone();
+    let origin = &setting.bench.origin;
+    let principal = v4(0, 1).principal;
+    let secret = origin.tree().lookup(&principal, &directory, &name("f05")).unwrap().node.handle;
+    let owner_only = vfs::SetAttributes { mode: Some(0o600), ..vfs::SetAttributes::default() };
+    origin.tree().setattr(&secret, &owner_only, None).unwrap();
+    origin.pass(10 * SECOND);
+    setting.list(&root()).await;
+    setting.list(&directory).await;
+    for n in 0..2 {
+        setting.read(&directory, &format!("f{n:02}")).await;
+    }
+    until(|| origin.lease(&secret).is_some()).await;
+    let request = open_request(&directory, "f05", 2, Share::READ);
+    let other = setting.cache.open(&v4_opener(77, 2), &request).await;
+    assert_eq!(other.unwrap_err().status, vfs::Status::Access);
+}
+
+/// A guess that the origin does not answer delays nobody.
+#[tokio::test(start_paused = true)]
+async fn a_guess_that_hangs_delays_nobody() {
+    let setting = Setting::new(LEASES, true).await;
+    let (text, directory) = setting.directories[0].clone();
+    setting.list(&root()).await;
+    setting.list(&directory).await;
+    setting.read(&directory, "f00").await;
+    let gate = setting.bench.origin.gate("OPEN");
+    // The reader's own OPEN, and no guess after it.
+    gate.admit(1);
+    gate.reply(1);
+    assert_eq!(setting.read(&directory, "f01").await, contents(&text, 1));
+    gate.wait_for(3).await;
+    let (_, other) = &setting.directories[1];
+    let started = Instant::now();
+    setting.list(other).await;
+    assert!(started.elapsed() <= ROUND_TRIP * 3);
+    let shutdown = tokio::time::timeout(60 * SECOND, async {
+        setting.cache.prepare_shutdown();
+        gate.open();
+        setting.cache.shutdown().await;
+    });
+    shutdown.await.unwrap();
+}
+
+/// Over an origin without opens, the data of files comes ahead of their readers.
+#[tokio::test(start_paused = true)]
+async fn data_comes_ahead_over_an_origin_without_opens() {
+    let time = async |prefetch: bool| {
+        let setting = Setting::over(Bench::new(), prefetch).await;
+        let caller = origin::opener(0);
+        let started = Instant::now();
+        setting.list(&root()).await;
+        for (text, directory) in &setting.directories {
+            setting.list(directory).await;
+            for n in 0..FILES {
+                let text_of = name(&format!("f{n:02}"));
+                let found = setting.cache.lookup(&caller, directory, &text_of, Want::None).await.unwrap();
+                let file = found.node.handle;
+                assert_eq!(read(&setting.cache, &caller, &file, 0, 1 << 16).await, contents(text, n));
+            }
+        }
+        let reads = setting.calls()["READ"];
+        assert_eq!(reads, (DIRECTORIES * FILES) as u64, "each file once");
+        started.elapsed()
+    };
+    let (without, with) = (time(false).await, time(true).await);
+    assert!(with * 5 < without * 4, "{with:?}, without {without:?}");
+}
