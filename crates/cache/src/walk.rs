@@ -15,9 +15,9 @@
 //! A [window](window) bounds the guesses that the reader has not used yet, and a [budget] bounds their bytes.
 //!
 //! A reader that goes depth first never returns to a directory that it has passed, so guesses there end. A
-//! reader that does return to a new directory goes breadth first, or consists of several threads: then
-//! nothing counts as passed. A reader that returns to a directory where it was a while ago goes through the
-//! tree once more.
+//! reader that does return to a new directory consists of several threads, or goes breadth first: then
+//! nothing counts as passed, and guesses follow the latest step. A reader that returns to a directory where
+//! it was a while ago goes through it once more.
 //!
 //! This module is pure: the caller reports steps and makes the guesses.
 
@@ -147,6 +147,8 @@ struct Place {
     listed: Option<Instant>,
     /// Names that were looked up since.
     misses: u32,
+    /// The reader has been here since the last guess.
+    used: bool,
 }
 
 /// Is an entry to be guessed?
@@ -164,6 +166,11 @@ impl Place {
         self.listed.is_some_and(|at| now.saturating_duration_since(at) < OLD_MIN)
     }
 
+    /// Has the listing come, and the reader not?
+    fn is_unused(&self) -> bool {
+        self.listed.is_some() && !self.used
+    }
+
     /// Has the listing come so long ago that its attributes may not be believed any more?
     fn is_old(&self, now: Instant) -> bool {
         self.listed.is_some_and(|at| now.saturating_duration_since(at) >= OLD_MIN)
@@ -177,9 +184,8 @@ const FILES: usize = 1;
 #[derive(Debug)]
 struct Frontier {
     window: Window,
-    /// The directories in which more can be guessed, by the position of the next entry. If the reader does
-    /// not go depth first, the depth comes first.
-    cursors: BTreeMap<(usize, Position), Handle>,
+    /// The directories in which more can be guessed, by the position of the next entry.
+    cursors: BTreeMap<Position, Handle>,
 }
 
 /// One reader in one tree.
@@ -199,6 +205,8 @@ pub struct Walk {
     depth_first: bool,
     sequence: Sequence,
     stepped: Instant,
+    /// When it last began.
+    began: Instant,
 }
 
 impl Walk {
@@ -217,8 +225,12 @@ impl Walk {
             depth_first: true,
             sequence: Sequence::default(),
             stepped: now,
+            began: now,
         };
         walk.add(root, None, Position::new());
+        if let Some(place) = walk.places.get_mut(&root) {
+            place.visited = Some(now);
+        }
         walk
     }
 
@@ -235,11 +247,16 @@ impl Walk {
             return 0;
         }
         let mut used = self.frontiers[DIRECTORIES].window.used(&step.directory, now).unwrap_or(0);
-        if let Action::Opened(_, file) = &step.action
-            && let Some(bytes) = self.frontiers[FILES].window.used(file, now)
-        {
-            self.sequence.follows();
-            used += bytes;
+        if let Action::Opened(_, file) = &step.action {
+            match self.frontiers[FILES].window.used(file, now) {
+                Some(bytes) => {
+                    self.sequence.follows();
+                    used += bytes;
+                }
+                None => self.frontiers[FILES].window.miss(now),
+            }
+        } else if used == 0 {
+            self.frontiers[DIRECTORIES].window.miss(now);
         }
         self.come_to(step, now);
         self.act(&step.directory, &step.action, now);
@@ -286,6 +303,7 @@ impl Walk {
             visited: None,
             listed: None,
             misses: 0,
+            used: false,
         };
         self.places.insert(handle, place);
         true
@@ -344,21 +362,29 @@ impl Walk {
     fn come_to(&mut self, step: &Step, now: Instant) {
         let Some(place) = self.places.get_mut(&step.directory) else { return };
         let before = place.visited.replace(now);
+        place.used = true;
         let position = place.position.clone();
         if position >= self.reader {
             return self.go_on(position);
         }
-        let again = before.is_some_and(|at| now.saturating_duration_since(at) >= AGAIN_MIN);
+        let since = |at: Instant| now.saturating_duration_since(at);
+        // Several readers come back all the time: only the next pass of all of them begins at the top.
+        let may_be = (self.depth_first || position.is_empty()) && since(self.began) >= AGAIN_MIN;
+        let again = may_be && before.is_some_and(|at| since(at) >= AGAIN_MIN);
         let behind = match self.reader.get(position.len()).filter(|_| self.reader.starts_with(&position)) {
             // Within the directory in which the reader was: does it go on there?
             Some(reached) => self.rank_of(step).is_none_or(|rank| rank < *reached),
             None => true,
         };
         if behind && again {
-            self.begin_again(position);
+            self.begin_again(&position, now);
         } else if self.depth_first && is_passed(&self.reader, &position) {
             self.depth_first = false;
+            self.frontiers.iter_mut().for_each(|frontier| frontier.window.widen());
             self.rebuild();
+        }
+        if behind {
+            self.reader = position;
         }
     }
 
@@ -368,22 +394,23 @@ impl Walk {
         self.places.get(&step.directory)?.roster.as_ref()?.rank(self.order, name)
     }
 
-    /// The reader goes through the tree once more, from a directory of this position on.
-    fn begin_again(&mut self, position: Position) {
-        self.reader = position;
-        self.depth_first = true;
+    /// The reader goes once more through the tree below a directory of this position.
+    fn begin_again(&mut self, position: &Position, now: Instant) {
+        self.began = now;
+        self.depth_first |= position.is_empty();
         self.sequence = Sequence::default();
-        for place in self.places.values_mut() {
+        for place in self.places.values_mut().filter(|place| place.position.starts_with(position)) {
             place.ahead = [0; 2];
             (place.opened, place.looked) = (None, None);
         }
+        self.reader.clone_from(position);
         self.rebuild();
     }
 
     fn go_on(&mut self, position: Position) {
         if self.depth_first {
             for frontier in &mut self.frontiers {
-                frontier.cursors = frontier.cursors.split_off(&(0, position.clone()));
+                frontier.cursors = frontier.cursors.split_off(&position);
                 frontier.window.pass(&position);
             }
         }
@@ -398,9 +425,9 @@ impl Walk {
                 place.ahead[which] = place.ahead[which].max(rank);
                 continue;
             }
-            let old = key(self.depth_first, &place.position, place.ahead[which]);
+            let old = key(&place.position, place.ahead[which]);
             place.ahead[which] = place.ahead[which].max(rank);
-            let new = key(self.depth_first, &place.position, place.ahead[which]);
+            let new = key(&place.position, place.ahead[which]);
             let cursors = &mut self.frontiers[which].cursors;
             if cursors.remove(&old).is_some() {
                 cursors.insert(new, *directory);
@@ -456,7 +483,7 @@ impl Walk {
             }
             for (handle, place) in self.places.iter().filter(|(_, place)| place.roster.is_some()) {
                 if !(self.depth_first && is_passed(&self.reader, &place.position)) {
-                    cursors.insert(key(self.depth_first, &place.position, place.ahead[which]), *handle);
+                    cursors.insert(key(&place.position, place.ahead[which]), *handle);
                 }
             }
         }
@@ -470,7 +497,7 @@ impl Walk {
         let cursors = &mut self.frontiers[FILES].cursors;
         for (handle, place) in self.places.iter().filter(|(_, place)| place.roster.is_some()) {
             if !(self.depth_first && is_passed(&self.reader, &place.position)) {
-                cursors.insert(key(self.depth_first, &place.position, place.ahead[FILES]), *handle);
+                cursors.insert(key(&place.position, place.ahead[FILES]), *handle);
             }
         }
     }
@@ -484,7 +511,7 @@ impl Walk {
         let passed = self.depth_first && is_passed(&self.reader, &place.position);
         for which in [DIRECTORIES, FILES] {
             if !passed && (which == DIRECTORIES || self.sequence.reads()) {
-                let key = key(self.depth_first, &place.position, place.ahead[which]);
+                let key = key(&place.position, place.ahead[which]);
                 self.frontiers[which].cursors.insert(key, *directory);
             }
         }
@@ -520,6 +547,7 @@ impl Walk {
                 match walk.places.get(&entry.handle) {
                     _ if asked || !followed => Due::Never,
                     Some(place) if place.is_recent(now) => Due::Later,
+                    Some(place) if place.is_unused() => Due::Never,
                     _ => Due::Now,
                 }
             };
@@ -563,6 +591,11 @@ impl Walk {
         now: Instant,
     ) -> (Guess, u64) {
         let handle = *target.handle();
+        if let Target::Listing(directory) = &target
+            && let Some(place) = self.places.get_mut(directory)
+        {
+            place.used = false;
+        }
         self.frontier_of(&target).window.guess(handle, position, likely, now);
         (Guess { walk: self.id, caller: self.caller.clone(), bytes: max, target }, likely)
     }
@@ -575,7 +608,13 @@ impl Walk {
         due: impl Fn(&Walk, &Entry) -> Due,
     ) -> Option<(Handle, Entry, Position)> {
         let mut examined = 0;
-        while let Some((_, directory)) = self.frontiers[which].cursors.pop_first() {
+        loop {
+            let cursors = &mut self.frontiers[which].cursors;
+            let ahead = cursors.range(self.reader.clone()..).next();
+            let (at, directory) =
+                ahead.or_else(|| cursors.first_key_value().filter(|_| !self.depth_first))?;
+            let (at, directory) = (at.clone(), *directory);
+            cursors.remove(&at);
             let Some(place) = self.places.get(&directory) else { continue };
             let Some(roster) = place.roster.clone() else { continue };
             let mut rank = place.ahead[which];
@@ -592,7 +631,7 @@ impl Walk {
             let Some((entry, found)) = found else { continue };
             let mut position = place.position.clone();
             place.ahead[which] += u32::from(found == Due::Now);
-            let cursor = key(self.depth_first, &position, place.ahead[which]);
+            let cursor = key(&position, place.ahead[which]);
             self.frontiers[which].cursors.insert(cursor, directory);
             if found != Due::Now {
                 return None;
@@ -600,7 +639,6 @@ impl Walk {
             position.push(rank);
             return Some((directory, entry.clone(), position));
         }
-        None
     }
 
     fn frontier_of(&mut self, target: &Target) -> &mut Frontier {
@@ -617,10 +655,10 @@ fn is_passed(reader: &Position, directory: &Position) -> bool {
 }
 
 /// The key of a cursor at a rank of a directory.
-fn key(depth_first: bool, position: &Position, rank: u32) -> (usize, Position) {
-    let mut at = position.clone();
+fn key(directory: &Position, rank: u32) -> Position {
+    let mut at = directory.clone();
     at.push(rank);
-    (if depth_first { 0 } else { at.len() }, at)
+    at
 }
 
 #[cfg(test)]

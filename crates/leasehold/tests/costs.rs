@@ -89,7 +89,8 @@ impl Bench {
             delegations,
         ]);
         let origin = format!("nfs://{}/export?noresvport&vers=4.2", serve.address);
-        let proxy = start(&["proxy", &origin, "--cache", &text(&cache), "--min-free", "0", "--prefetch", "0"]);
+        let proxy =
+            start(&["proxy", &origin, "--cache", &text(&cache), "--min-free", "0", "--prefetch", "0"]);
         let at_proxy = |vers: &str| {
             Url::parse(&format!("nfs://{}/export?noresvport&vers={vers}", proxy.address)).unwrap()
         };

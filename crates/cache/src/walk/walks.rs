@@ -27,6 +27,8 @@ const NAMES_MAX: u64 = 64;
 const UNLEASED_MAX: u32 = 4;
 /// How long they pause.
 const UNLEASED_FOR: Duration = Duration::from_secs(60);
+/// The same, if the origin has given leases with other files.
+const REFUSED_FOR: Duration = Duration::from_secs(2);
 
 /// The steps in a directory in which nobody walks yet.
 #[derive(Debug)]
@@ -68,6 +70,8 @@ pub struct Walks {
     last_id: u64,
     unleased: u32,
     unleased_at: Option<Instant>,
+    /// A file has come with a lease.
+    gives_leases: bool,
 }
 
 impl Walks {
@@ -168,7 +172,8 @@ impl Walks {
     /// The next guesses, at most `max`. Readers have asked for `demanded` bytes since the start.
     pub fn guesses(&mut self, demanded: u64, max: usize, now: Instant) -> Vec<Guess> {
         self.budget.demand(demanded, now);
-        let files = self.unleased_at.is_none_or(|at| now.saturating_duration_since(at) >= UNLEASED_FOR);
+        let pause = if self.gives_leases { REFUSED_FOR } else { UNLEASED_FOR };
+        let files = self.unleased_at.is_none_or(|at| now.saturating_duration_since(at) >= pause);
         self.active.sort_by_key(|walk| std::cmp::Reverse(walk.stepped));
         let mut guesses = Vec::new();
         for walk in &mut self.active {
@@ -186,6 +191,7 @@ impl Walks {
     pub fn done(&mut self, guess: &Guess, outcome: Outcome, now: Instant) {
         if let Outcome::File { leased, .. } = outcome {
             self.unleased = if leased { 0 } else { self.unleased + 1 };
+            self.gives_leases |= leased;
             if self.unleased >= UNLEASED_MAX {
                 self.unleased = 0;
                 self.unleased_at = Some(now);

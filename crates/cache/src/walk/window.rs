@@ -51,6 +51,11 @@ impl Window {
         self.unused.len() < self.size
     }
 
+    /// Several readers share the window from now on.
+    pub fn widen(&mut self) {
+        self.size = self.size.max(4 * SIZE_MIN);
+    }
+
     /// Is there an unused guess about this object?
     pub fn has(&self, handle: &Handle) -> bool {
         self.unused.contains_key(handle)
@@ -87,10 +92,22 @@ impl Window {
 
     /// The reader has passed everything before this position: what was guessed there is not used any more.
     pub fn pass(&mut self, position: &Position) {
+        self.leave(|guess| guess.position < *position);
+    }
+
+    /// The reader needed a call, although nothing more could be guessed: earlier guesses lie elsewhere, so
+    /// they give way.
+    pub fn miss(&mut self, now: Instant) {
+        if !self.is_open() {
+            self.leave(|guess| now.saturating_duration_since(guess.made) >= SOON);
+        }
+    }
+
+    fn leave(&mut self, wrong: impl Fn(&Unused) -> bool) {
         if self.passed.len() > SIZE_MAX {
             self.passed.clear();
         }
-        let passed = self.unused.extract_if(|_, guess| guess.position < *position);
+        let passed = self.unused.extract_if(|_, guess| wrong(guess));
         self.passed.extend(passed.map(|(handle, guess)| (handle, guess.bytes)));
     }
 

@@ -106,7 +106,7 @@ impl Words {
             "cachesize" => self.keeping.cache_size = parse_size(text("write e.g. 10G")?).map_err(Failure)?,
             "minfree" => self.keeping.min_free = parse_size(text("write e.g. 1G")?).map_err(Failure)?,
             "prefetch" => {
-                self.keeping.prefetch = parse_size(text("write e.g. 64M, or 0")?).map_err(Failure)?
+                self.keeping.prefetch = parse_size(text("write e.g. 64M, or 0")?).map_err(Failure)?;
             }
             "offline" => {
                 self.keeping.offline = match value {

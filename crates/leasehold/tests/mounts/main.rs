@@ -12,6 +12,7 @@ mod killed;
 mod locks;
 mod model;
 mod names;
+mod prefetch;
 mod setting;
 mod sparse;
 mod stress;
