@@ -29,7 +29,7 @@ use crate::walk::roster::{Entry, Kind, Roster};
 use crate::walk::{Action, FILE_READ_MAX_BYTES, Guess, OLD_MIN, Outcome, Step, Target};
 
 /// The bytes that a guessed READDIR asks for. The reader asks for the rest of a larger directory.
-const LISTING_BYTES_MIN: u32 = 8 << 10;
+const LISTING_BYTES_MIN: u32 = 32 << 10;
 const LISTING_BYTES_MAX: u32 = 256 << 10;
 /// The bytes of an entry in such a reply, approximately.
 const ENTRY_BYTES: u64 = 200;

@@ -12,7 +12,7 @@
 //! - Files, once two files have been opened one after the other: in the order of the listing or by name, all
 //!   of them or those with one extension.
 //!
-//! A [window](window) bounds the guesses that the reader has not used yet, and a [budget] bounds their bytes.
+//! A [window] bounds the guesses that the reader has not used yet, and a [budget] bounds their bytes.
 //!
 //! A reader that goes depth first never returns to a directory that it has passed, so guesses there end. A
 //! reader that does return to a new directory consists of several threads, or goes breadth first: then
