@@ -22,6 +22,7 @@
 //! This module is pure: the caller reports steps and makes the guesses.
 
 pub mod budget;
+mod place;
 pub mod roster;
 mod sequence;
 mod walks;
@@ -34,6 +35,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Caller, Handle, Name};
 
+pub use place::OLD_MIN;
+use place::{Due, Place, is_passed, key};
 use roster::{Entry, Kind, Order, Roster};
 use sequence::Sequence;
 pub use walks::{Outcome, Walks};
@@ -59,8 +62,6 @@ const PENDING_MAX: usize = 8;
 const GAP_MAX: u32 = 4;
 /// A reader that comes back to a directory after so long begins again.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
-/// Attributes that came longer ago may be out of date. The guess finds out.
-pub const OLD_MIN: Duration = Duration::from_secs(2);
 /// Directories of the history of their file system: a tree within each for every snapshot.
 const SNAPSHOTS: [&[u8]; 3] = [b".snapshot", b".zfs", b".snapshots"];
 
@@ -123,57 +124,6 @@ impl Target {
         match self {
             Target::Listing(handle) | Target::File { handle, .. } => handle,
         }
-    }
-}
-
-/// A directory of a walk.
-#[derive(Debug)]
-struct Place {
-    /// The directory in which it is, and its name there. `None` where the walk began.
-    at: Option<(Handle, Name)>,
-    position: Position,
-    roster: Option<Arc<Roster>>,
-    /// The ranks from which directories and files are guessed.
-    ahead: [u32; 2],
-    /// Steps before the roster was known.
-    pending: Vec<Action>,
-    /// The last file that was opened.
-    opened: Option<Name>,
-    /// The last name that was looked up.
-    looked: Option<Name>,
-    /// When the reader was last seen here.
-    visited: Option<Instant>,
-    /// When the roster came.
-    listed: Option<Instant>,
-    /// Names that were looked up since.
-    misses: u32,
-    /// The reader has been here since the last guess.
-    used: bool,
-}
-
-/// Is an entry to be guessed?
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
-    Now,
-    /// Not as long as the earlier guess of it is believed.
-    Later,
-    Never,
-}
-
-impl Place {
-    /// Has the listing come so lately that its attributes are believed for a while?
-    fn is_recent(&self, now: Instant) -> bool {
-        self.listed.is_some_and(|at| now.saturating_duration_since(at) < OLD_MIN)
-    }
-
-    /// Has the listing come, and the reader not?
-    fn is_unused(&self) -> bool {
-        self.listed.is_some() && !self.used
-    }
-
-    /// Has the listing come so long ago that its attributes may not be believed any more?
-    fn is_old(&self, now: Instant) -> bool {
-        self.listed.is_some_and(|at| now.saturating_duration_since(at) >= OLD_MIN)
     }
 }
 
@@ -647,18 +597,6 @@ impl Walk {
             Target::File { .. } => &mut self.frontiers[FILES],
         }
     }
-}
-
-/// Has a reader that goes depth first left this directory, and all directories in it?
-fn is_passed(reader: &Position, directory: &Position) -> bool {
-    directory < reader && !reader.starts_with(directory)
-}
-
-/// The key of a cursor at a rank of a directory.
-fn key(directory: &Position, rank: u32) -> Position {
-    let mut at = directory.clone();
-    at.push(rank);
-    at
 }
 
 #[cfg(test)]
