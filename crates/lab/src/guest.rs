@@ -96,6 +96,11 @@ impl Guest {
         IpAddr::V4(self.lab.lane().address(self.number, 2))
     }
 
+    /// The host's end of its network: a tap device.
+    pub fn device(&self) -> String {
+        self.lab.lane().device(self.number)
+    }
+
     /// The lab that it belongs to.
     pub fn lab(&self) -> &Lab {
         &self.lab

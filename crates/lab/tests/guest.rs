@@ -52,6 +52,25 @@ fn a_guest_runs_scripts_and_acts_on_files() {
 }
 
 #[test]
+fn a_guest_whose_network_device_has_failed_opens_it_again() {
+    let Some(lab) = Lab::enter("network") else { return };
+    let guest = lab.guest("alone");
+    let device = guest.device();
+    let set = |state| {
+        let status = Command::new("ip").args(["link", "set", &device, state]).status();
+        assert!(status.expect("ip runs").success(), "{device} {state}");
+    };
+    set("down");
+    // The guest's next packet fails with EIO; from then on it sends nothing, whatever becomes of the tap.
+    wait_for("the loss of the device", Duration::from_secs(30), || {
+        guest.console().contains("LAB-NETWORK").then_some(())
+    });
+    set("up");
+    let answers = || (guest.run("echo back").text == "back\n").then_some(());
+    wait_for("the guest's network", Duration::from_secs(60), answers);
+}
+
+#[test]
 fn a_process_is_watched_killed_and_started_again() {
     let Some(lab) = Lab::enter("process") else { return };
     let patience = Duration::from_secs(10);

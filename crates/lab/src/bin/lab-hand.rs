@@ -1,6 +1,7 @@
 //! The lab's helper program:
 //!
 //! - `lab-hand agent ADDRESS` serves a test inside a guest;
+//! - `lab-hand network DEVICE GATEWAY` keeps a guest's network alive;
 //! - `lab-hand guard` cleans up on the host after a test;
 //! - `lab-hand pattern write|check PATH OFFSET LENGTH SEED` fills and verifies large files;
 //! - `lab-hand exercise PATH OPERATIONS SEED` does random operations on a file and compares it with a model.
@@ -19,6 +20,8 @@ mod exercise;
 mod files;
 #[path = "lab-hand/guard.rs"]
 mod guard;
+#[path = "lab-hand/network.rs"]
+mod network;
 #[path = "lab-hand/pattern.rs"]
 mod pattern;
 #[path = "../hand/sys.rs"]
@@ -26,14 +29,15 @@ mod sys;
 #[path = "../hand/wire.rs"]
 mod wire;
 
-const USAGE: &str = "usage: lab-hand agent ADDRESS:PORT | guard | pattern write|check PATH OFFSET LENGTH SEED | \
-    exercise PATH OPERATIONS SEED";
+const USAGE: &str = "usage: lab-hand agent ADDRESS:PORT | network DEVICE GATEWAY | guard | \
+    pattern write|check PATH OFFSET LENGTH SEED | exercise PATH OPERATIONS SEED";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let outcome = match arguments[..] {
         ["agent", address] => agent::serve(address),
+        ["network", device, gateway] => network::watch(device, gateway),
         ["guard"] => guard::watch(),
         ["pattern", "write", path, offset, length, seed] => numbers([offset, length, seed])
             .and_then(|[offset, length, seed]| pattern::write(path, offset, length, seed)),

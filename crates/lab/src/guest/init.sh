@@ -46,5 +46,6 @@ ip link set lo up
 ip link set vec0 up && ip addr add "$LAB_ADDRESS/24" dev vec0 && ip route add default via "$LAB_GATEWAY" || fail "no network"
 
 cd /tmp || fail "no /tmp"
+/mnt/lab/lab-hand network vec0 "$LAB_GATEWAY" &
 /mnt/lab/lab-hand agent "$LAB_ADDRESS:7"
 fail "the agent ended"
