@@ -81,7 +81,7 @@ Options of Leasehold:
   cache=DIR          cache directory, for this export alone
   cachesize=SIZE     keep at most this much file data [10G]
   minfree=SIZE       leave this much space free on the disk [1G]
-  prefetch=SIZE      fetch at most this much ahead of readers who go through a tree, such as 64M [0]
+  prefetch=SIZE      fetch at most this much ahead of readers who go through a tree, or 0 [64M]
   nofill             do not fetch the rest of files that were read in part
   offline=read       while the server is away, read complete files as last known [wait]
   allow_other        let all users use the mount; the default for root (noallow_other: do not)

@@ -37,8 +37,8 @@ pub struct Keeping {
     #[arg(long)]
     pub no_fill: bool,
     /// Fetch at most this much ahead of readers who go through a tree, as `find`, `grep -r` and `git status`
-    /// do: listings, leases and small files. Try 64M on a slow link; 0: nothing
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_size)]
+    /// do: listings, leases and small files. 0: nothing
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     pub prefetch: u64,
     /// Send access times of cached reads to the origin: a SETATTR after a read, at most every 30 s for each
     /// file. Then every other cache of the file must revalidate it
@@ -74,7 +74,7 @@ impl Default for Keeping {
             file_max: None,
             changed_min: 0,
             no_fill: false,
-            prefetch: 0,
+            prefetch: 64 << 20,
             atime: false,
             offline: OfflineAnswer::Wait,
             offline_after: 5,
