@@ -233,8 +233,14 @@ impl Core {
                 let _ = self.ask_access(caller, &object).await;
             }
         };
+        let listing = async {
+            let listing = self.run_readdir(caller, &object, part, false).await;
+            // Without a lease, a guess proves no absence: no reader has asked by then.
+            self.with(&object, |state| state.pass_open(self.policy.event()));
+            listing
+        };
         self.know_limits(caller, directory).await;
-        let (listing, ()) = tokio::join!(self.run_readdir(caller, &object, part, false), rights);
+        let (listing, ()) = tokio::join!(listing, rights);
         let Ok(listing) = listing else { return Outcome::Nothing };
         self.with(&object, |state| state.guessed = true);
         drop(asking);

@@ -210,6 +210,25 @@ async fn files_are_not_guessed_where_no_leases_are_given() {
     assert!(calls["OPEN"] <= (DIRECTORIES * FILES + 12) as u64, "{calls:?}");
 }
 
+/// Without a lease, a guessed listing does not say that a name is absent: no reader has asked by then.
+#[tokio::test(start_paused = true)]
+async fn a_guessed_listing_proves_no_absence_without_a_lease() {
+    let setting = Setting::new(Policy::Never, true).await;
+    setting.list(&root()).await;
+    for (_, directory) in &setting.directories[..2] {
+        setting.list(directory).await;
+    }
+    tokio::time::sleep(ROUND_TRIP * 5).await;
+    let listed = setting.calls()["READDIR"];
+    assert!(listed > 5, "{listed} directories were listed");
+    let (_, directory) = &setting.directories[3];
+    setting.bench.origin.pass(SECOND);
+    let made = setting.bench.origin.put(directory, "new", b"new");
+    let found = setting.cache.lookup(&v4(0, 1), directory, &name("new"), Want::None).await.unwrap();
+    assert_eq!(found.node.handle, made);
+    assert_eq!(setting.calls().get("READDIR").copied().unwrap_or(0), 0, "it had been listed");
+}
+
 /// A guess is believed no longer than an answer: a change recalls its lease.
 #[tokio::test(start_paused = true)]
 async fn a_guessed_file_that_another_client_changes_is_read_anew() {

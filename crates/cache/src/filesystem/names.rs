@@ -26,7 +26,9 @@ impl Core {
         self.lease_names(caller, &directory).await;
         if let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await? {
             self.counters.names.hit();
-            self.use_guess(caller, &directory, || Action::Looked(name.clone()));
+            if !self.was_confirmed(caller, &found) {
+                self.use_guess(caller, &directory, || Action::Looked(name.clone()));
+            }
             return found;
         }
         self.step(caller, &directory, || Action::Looked(name.clone()));
@@ -122,6 +124,14 @@ impl Core {
             }
             _ => caller.clone(),
         }
+    }
+
+    /// Did an answer from what is remembered need a call all the same? Then a guess has saved nothing.
+    fn was_confirmed(&self, caller: &Caller, found: &Result<Looked>) -> bool {
+        let Ok(Looked { node, .. }) = found else { return false };
+        let is_file = node.attributes.is_some_and(|attributes| !attributes.is_dir());
+        let opens = self.policy.is_open(caller) || (caller.holder.is_some() && is_file);
+        opens && self.with(&self.object(&node.handle), |state| state.leased().is_none())
     }
 
     /// The entry in the index for a name, unless a change of ours to the name is in flight.
