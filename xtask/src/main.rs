@@ -9,6 +9,7 @@ mod dependencies;
 mod fuzz;
 mod guest;
 mod kernels;
+mod package;
 mod packages;
 mod programs;
 mod promises;
@@ -52,6 +53,8 @@ enum Task {
     },
     /// Fuzz the decoders with cargo-fuzz
     Fuzz(fuzz::Options),
+    /// Make a Debian package and a tarball of the release build
+    Package(package::Options),
 }
 
 fn main() -> ExitCode {
@@ -63,6 +66,7 @@ fn main() -> ExitCode {
         Task::Lab(options) => guest::run(&options),
         Task::Bench { arguments } => bench::run(&arguments),
         Task::Fuzz(options) => fuzz::run(&options),
+        Task::Package(options) => package::run(&options),
     };
     if passed { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -59,6 +59,8 @@ pub struct HeldLease {
     pub handle: Handle,
     /// What it allows.
     pub kind: LeaseKind,
+    /// Its file is a directory.
+    pub directory: bool,
     /// Time since its recall, if it was recalled and not returned.
     pub recalled: Option<Duration>,
 }

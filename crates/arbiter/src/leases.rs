@@ -138,6 +138,8 @@ pub struct Listed {
     pub handle: Handle,
     /// What it allows.
     pub kind: LeaseKind,
+    /// Its file is a directory.
+    pub directory: bool,
     /// The time of its recall, if it was recalled and not returned.
     pub recalled: Option<Instant>,
 }
@@ -421,6 +423,7 @@ impl Leases {
             holder: grant.holder,
             handle: grant.handle.handle(),
             kind: grant.kind,
+            directory: grant.directory,
             recalled: grant.recalled.as_ref().map(|recalled| recalled.at),
         });
         listed.take(limit).collect()

@@ -178,6 +178,7 @@ impl Shell {
             holder: lease.holder,
             handle: lease.handle,
             kind: lease.kind,
+            directory: lease.directory,
             recalled: lease.recalled.map(|at| now.duration_since(at)),
         };
         listed.into_iter().map(lease).collect()

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use protocol::nfs3::Procedure;
 use protocol::nfs4::Operation;
+use rpc::latency::{Distribution, Latency};
 
 /// The key by which calls are counted.
 pub trait Counted: Copy + PartialEq + 'static {
@@ -42,9 +43,6 @@ fn rows<P: Counted>() -> usize {
     P::EACH.iter().map(|it| it.number() as usize + 1).max().unwrap_or(0)
 }
 
-/// Number of latency classes. Their widths double, from 1 µs to over an hour.
-const CLASSES: usize = 32;
-
 /// Running counts. The atomics are relaxed, so no order between them is guaranteed.
 #[derive(Debug)]
 pub(crate) struct Counting<P: Counted = Procedure> {
@@ -66,8 +64,7 @@ struct Running {
     failed: AtomicU64,
     bytes_sent: AtomicU64,
     bytes_received: AtomicU64,
-    micros: AtomicU64,
-    classes: [AtomicU64; CLASSES],
+    latency: Latency,
 }
 
 impl<P: Counted> Counting<P> {
@@ -82,12 +79,9 @@ impl<P: Counted> Counting<P> {
     /// Notes that a call was answered, with results of `bytes` bytes.
     pub(crate) fn answered(&self, number: u32, bytes: usize, took: Duration, retransmitted: bool) {
         if let Some(running) = self.rows.get(number as usize) {
-            let micros = took.as_micros() as u64;
             running.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
-            running.micros.fetch_add(micros, Ordering::Relaxed);
             running.retransmitted.fetch_add(retransmitted.into(), Ordering::Relaxed);
-            let class = (micros.max(1).ilog2() as usize).min(CLASSES - 1);
-            running.classes[class].fetch_add(1, Ordering::Relaxed);
+            running.latency.add(took);
         }
     }
 
@@ -105,8 +99,7 @@ impl<P: Counted> Counting<P> {
             failed: running.failed.load(Ordering::Relaxed),
             bytes_sent: running.bytes_sent.load(Ordering::Relaxed),
             bytes_received: running.bytes_received.load(Ordering::Relaxed),
-            waited: Duration::from_micros(running.micros.load(Ordering::Relaxed)),
-            classes: std::array::from_fn(|class| running.classes[class].load(Ordering::Relaxed)),
+            latency: running.latency.snapshot(),
         };
         Counts { rows: self.rows.iter().map(of).collect(), by: PhantomData }
     }
@@ -132,10 +125,8 @@ pub struct ProcedureCounts {
     pub bytes_sent: u64,
     /// Bytes of results.
     pub bytes_received: u64,
-    /// Total time between calls and their answers.
-    pub waited: Duration,
-    /// Answers that took at least 2ⁿ and less than 2ⁿ⁺¹ microseconds.
-    pub classes: [u64; CLASSES],
+    /// Times between calls and their answers.
+    pub latency: Distribution,
 }
 
 impl<P: Counted> Counts<P> {
@@ -180,29 +171,8 @@ impl ProcedureCounts {
             failed: self.failed - earlier.failed,
             bytes_sent: self.bytes_sent - earlier.bytes_sent,
             bytes_received: self.bytes_received - earlier.bytes_received,
-            waited: self.waited.saturating_sub(earlier.waited),
-            classes: std::array::from_fn(|class| self.classes[class] - earlier.classes[class]),
+            latency: self.latency.since(&earlier.latency),
         }
-    }
-
-    /// The mean time between a call and its answer.
-    pub fn mean(&self) -> Duration {
-        let answers = self.classes.iter().sum::<u64>();
-        self.waited.checked_div(answers.try_into().unwrap_or(u32::MAX)).unwrap_or_default()
-    }
-
-    /// An upper bound, within a factor of two, on the time that this share (0 to 1) of the answers took.
-    pub fn quantile(&self, share: f64) -> Duration {
-        let answers = self.classes.iter().sum::<u64>();
-        let wanted = (answers as f64 * share).ceil() as u64;
-        let mut so_far = 0;
-        for (class, count) in self.classes.iter().enumerate() {
-            so_far += count;
-            if so_far >= wanted && so_far > 0 {
-                return Duration::from_micros(2 << class);
-            }
-        }
-        Duration::ZERO
     }
 }
 
@@ -222,10 +192,10 @@ mod tests {
         counting.failed(6);
         let all = counting.snapshot();
         assert_eq!((all.calls(Procedure::Getattr), all.total_calls()), (2, 3));
-        assert_eq!(all.of(Procedure::Getattr).mean(), Duration::from_micros(200));
-        assert_eq!(all.of(Procedure::Getattr).quantile(0.5), Duration::from_micros(128));
-        assert_eq!(all.of(Procedure::Getattr).quantile(1.0), Duration::from_micros(512));
-        assert_eq!(all.of(Procedure::Commit).quantile(0.5), Duration::ZERO);
+        assert_eq!(all.of(Procedure::Getattr).latency.mean(), Duration::from_micros(200));
+        assert_eq!(all.of(Procedure::Getattr).latency.quantile(0.5), Duration::from_micros(128));
+        assert_eq!(all.of(Procedure::Getattr).latency.quantile(1.0), Duration::from_micros(512));
+        assert_eq!(all.of(Procedure::Commit).latency.quantile(0.5), Duration::ZERO);
         let since = all.since(&before);
         assert_eq!((since.calls(Procedure::Getattr), since.of(Procedure::Getattr).retransmitted), (1, 1));
         assert_eq!(

@@ -10,6 +10,7 @@
 //! | `"depart"` | `{"departure": {"stage": …, "left": …}}` on every change; see `departure` |
 //! | `{"cache": {"command": …}}` | any number of `{"entry": …}`, `{"progress": …}`, `{"failed": …}`, |
 //! | | then `{"done": …}` or `{"error": "…"}` |
+//! | `{"holders": {"command": …}}` | the same |
 //!
 //! **Versions** may differ between the two sides. The earliest clients send no request: a client that sends
 //! nothing within a second gets the state. If this side does not know a request, it answers with an error
@@ -17,8 +18,9 @@
 //! early, its request ends.
 
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use cache::Cache;
 use serde::{Deserialize, Serialize};
@@ -31,6 +33,8 @@ use tokio::task::JoinHandle;
 use crate::Failure;
 use crate::cachectl::{self, CacheRequest, Reply};
 use crate::departure::{Departure, Left, Progress, Stage};
+use crate::holders::{self, Holders, HoldersRequest};
+use crate::status::Source;
 
 /// Longest line of an answer, in bytes.
 const LINE_MAX_BYTES: u64 = 16 << 20;
@@ -53,6 +57,8 @@ pub enum Request {
     Depart,
     /// A request to the cache.
     Cache(CacheRequest),
+    /// A request about what clients hold.
+    Holders(HoldersRequest),
 }
 
 /// Shortest time between two lines of progress that only differ in what is left.
@@ -75,41 +81,62 @@ impl Drop for Admin {
 
 /// The sources of the answers.
 struct Answering {
-    started: SystemTime,
-    status: Box<dyn Fn() -> Value + Send + Sync>,
+    status: Source,
     cache: Option<Arc<Cache>>,
+    holders: Option<Holders>,
     departure: Departure,
 }
 
+/// The work of a request. It ends with the last line of the answer.
+type Work = Pin<Box<dyn Future<Output = Result<Value, String>> + Send>>;
+
 impl Answering {
-    /// The state, with what is said of each process.
-    fn status(&self) -> Value {
-        let mut status = (self.status)();
-        status["process"] = json!({
-            "id": std::process::id(),
-            "started": crate::status::seconds(self.started),
-            "version": env!("CARGO_PKG_VERSION"),
-        });
-        status
+    /// Begins a request whose answer has many lines.
+    ///
+    /// # Errors
+    /// If this process does not have what is asked about.
+    fn begin(&self, request: Request, sink: mpsc::Sender<Reply>) -> Result<Work, &'static str> {
+        match request {
+            Request::Cache(request) => {
+                let cache = self
+                    .cache
+                    .clone()
+                    .ok_or("there is no cache here; name the cache of a proxy or a mount")?;
+                Ok(Box::pin(async move { cachectl::execute(&cache, request, sink).await }))
+            }
+            Request::Holders(request) => {
+                let holders = self.holders.clone().ok_or(
+                    "there are no clients here; name the state directory of a serve or the cache directory of a proxy",
+                )?;
+                Ok(Box::pin(async move { holders::execute(&holders, request, sink).await }))
+            }
+            Request::Status | Request::Depart => Err("the request has no such answer"),
+        }
     }
 }
 
 impl Admin {
-    /// Listens in `directory`, which this process must have locked.
+    /// Listens in `directory`, which this process must have locked. A process with a cache also answers
+    /// requests to the cache, and one with clients those about what they hold.
     pub fn start(
         directory: &Path,
-        status: impl Fn() -> Value + Send + Sync + 'static,
+        status: Source,
+        cache: Option<Arc<Cache>>,
+        holders: Option<Holders>,
     ) -> Result<Admin, Failure> {
-        Admin::listen(directory, Box::new(status), None)
-    }
-
-    /// The same, for a process with a cache: it also answers requests to the cache.
-    pub fn with_cache(
-        directory: &Path,
-        status: impl Fn() -> Value + Send + Sync + 'static,
-        cache: Arc<Cache>,
-    ) -> Result<Admin, Failure> {
-        Admin::listen(directory, Box::new(status), Some(cache))
+        let departure = Departure::default();
+        let answering = Answering { status, cache, holders, departure: departure.clone() };
+        let path = socket(directory);
+        // A process that was killed leaves its socket behind.
+        let _ = std::fs::remove_file(&path);
+        let listener = UnixListener::bind(&path).map_err(|error| {
+            let path = path.display();
+            Failure(format!(
+                "cannot make the admin socket {path}: {error}; is the path longer than 100 bytes?"
+            ))
+        })?;
+        let task = tokio::spawn(accept(listener, Arc::new(answering)));
+        Ok(Admin { task, path, departure })
     }
 
     /// The shutdown has begun: from now on a waiter reads [`Stage::Ending`] and what is left.
@@ -125,26 +152,6 @@ impl Admin {
         // The connections end with the process. By then another process may have a socket at this path, so do
         // not drop `self`.
         std::mem::forget(self);
-    }
-
-    fn listen(
-        directory: &Path,
-        status: Box<dyn Fn() -> Value + Send + Sync>,
-        cache: Option<Arc<Cache>>,
-    ) -> Result<Admin, Failure> {
-        let departure = Departure::default();
-        let answering = Answering { started: SystemTime::now(), status, cache, departure: departure.clone() };
-        let path = socket(directory);
-        // A process that was killed leaves its socket behind.
-        let _ = std::fs::remove_file(&path);
-        let listener = UnixListener::bind(&path).map_err(|error| {
-            let path = path.display();
-            Failure(format!(
-                "cannot make the admin socket {path}: {error}; is the path longer than 100 bytes?"
-            ))
-        })?;
-        let task = tokio::spawn(accept(listener, Arc::new(answering)));
-        Ok(Admin { task, path, departure })
     }
 }
 
@@ -171,18 +178,11 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
     let read = tokio::time::timeout(REQUEST_WAIT, reader.read_line(&mut line)).await;
     let silent = !matches!(read, Ok(Ok(length)) if length > 0);
     let request = if silent { Ok(Request::Status) } else { serde_json::from_str(&line) };
-    let (cache, request) = match (request, &answering.cache) {
-        (Ok(Request::Status), _) => return send(&mut writer, &answering.status()).await,
-        (Ok(Request::Depart), _) => return see_off(reader, writer, answering).await,
-        (Ok(Request::Cache(request)), Some(cache)) => (cache.clone(), request),
-        (Ok(Request::Cache(_)), None) => {
-            return send(
-                &mut writer,
-                &json!({ "error": "there is no cache here; name the cache of a proxy or a mount" }),
-            )
-            .await;
-        }
-        (Err(error), _) => {
+    let request = match request {
+        Ok(Request::Status) => return send(&mut writer, &(answering.status)()).await,
+        Ok(Request::Depart) => return see_off(reader, writer, answering).await,
+        Ok(request) => request,
+        Err(error) => {
             let error = format!(
                 "this Leasehold ({}) does not know the request: {error}; use the same version",
                 env!("CARGO_PKG_VERSION")
@@ -191,7 +191,10 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
         }
     };
     let (sender, mut lines) = mpsc::channel::<Reply>(LINES_MAX);
-    let mut work = std::pin::pin!(cachectl::execute(&cache, request, sender));
+    let mut work = match answering.begin(request, sender) {
+        Ok(work) => work,
+        Err(why) => return send(&mut writer, &json!({ "error": why })).await,
+    };
     let mut gone = std::pin::pin!(drained(reader));
     let mut result = None;
     loop {

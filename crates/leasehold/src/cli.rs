@@ -43,8 +43,22 @@ pub enum Command {
     Cache(cache::CacheArguments),
     /// Show the state and counters of a running `serve`, `proxy` or `mount`
     Status(Status),
+    /// List the version 4 clients of a running `serve` or `proxy`
+    Clients(Holding),
+    /// List what its clients have open
+    Opens(HoldingOf),
+    /// List who holds byte-range locks
+    Locks(HoldingOf),
+    /// List the leases (delegations) that its clients hold
+    Leases(HoldingOf),
+    /// Take everything from a client: opens, locks and leases
+    #[command(after_help = REVOKE_HELP)]
+    Revoke(Revoke),
     /// Write the man pages
     Man(Man),
+    /// Print the completions of a shell
+    #[command(after_help = "Example:\n  leasehold completions bash >/etc/bash_completion.d/leasehold")]
+    Completions(Completions),
     /// Abort the connection of a mount whose process was killed
     #[command(hide = true)]
     Guard(Guard),
@@ -86,9 +100,19 @@ Options of Leasehold:
   offline=read       while the server is away, read complete files as last known [wait]
   allow_other        let all users use the mount; the default for root (noallow_other: do not)
   nopassthrough      do not let the kernel read complete cache files by itself
+  metrics=[ADDR:]PORT  answer HTTP there: /metrics, /healthz, /readyz, /status
   log=FILE           write messages to this file [the system log; with --foreground, standard error]
 
 Mounting as an ordinary user needs fusermount3 (package fuse3).";
+
+const REVOKE_HELP: &str = "\
+Use this for a client that is gone for good and is in the way of others: they wait for its leases and locks
+only until its lease expires, but its deny modes and locks count as long as it renews. A client that still
+runs makes itself known again at its next request; what it had not written is refused, and its locks are lost.
+
+Example:
+  leasehold clients /var/lib/leasehold/serve-srv
+  leasehold revoke /var/lib/leasehold/serve-srv 10.0.0.5";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -275,6 +299,10 @@ pub struct Network {
     /// share [default: a sixteenth of the memory, up to 2G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_in_flight: Option<u64>,
+    /// Answer HTTP here: /metrics for Prometheus, /healthz, /readyz and /status. Without an address, only to
+    /// this machine
+    #[arg(long, value_name = "[ADDR:]PORT", value_parser = parse_metrics)]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// The NFSv4 options.
@@ -353,6 +381,39 @@ pub struct Status {
     pub json: bool,
 }
 
+/// `leasehold clients`
+#[derive(Debug, Args)]
+pub struct Holding {
+    /// The state directory of a serve, or the cache directory of a proxy
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Print each entry as a line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `leasehold opens`, `locks` and `leases`
+#[derive(Debug, Args)]
+pub struct HoldingOf {
+    /// The server.
+    #[command(flatten)]
+    pub of: Holding,
+    /// Only this file, or what is below this directory. It starts at the root of the export
+    #[arg(value_name = "PATH")]
+    pub path: Option<std::ffi::OsString>,
+}
+
+/// `leasehold revoke`
+#[derive(Debug, Args)]
+pub struct Revoke {
+    /// The server.
+    #[command(flatten)]
+    pub of: Holding,
+    /// The client: its id, its name, or its address, as `leasehold clients` shows them
+    #[arg(value_name = "CLIENT")]
+    pub client: String,
+}
+
 /// `leasehold guard`, which `mount` starts: see `mount::guardian`
 #[derive(Debug, Args)]
 pub struct Guard {
@@ -369,6 +430,13 @@ pub struct Guard {
 pub struct Man {
     /// The directory to write them to
     pub directory: PathBuf,
+}
+
+/// `leasehold completions`
+#[derive(Debug, Args)]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
 }
 
 impl ExportOptions {
@@ -395,6 +463,17 @@ fn parse_address(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write an address and a port, such as 0.0.0.0:2049 or [::]:2049".to_owned())
 }
 
+/// Parses where metrics are served: a port of this machine, or an address and a port.
+pub fn parse_metrics(text: &str) -> Result<SocketAddr, String> {
+    let port = text.parse().ok().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let bad = || {
+        format!(
+            "`{text}` is not a port: write a port such as 9464, or an address and a port such as 10.0.0.1:9464"
+        )
+    };
+    port.or_else(|| text.parse().ok()).ok_or_else(bad)
+}
+
 /// Parses a number of bytes; K, M, G and T stand for powers of 1024.
 pub fn parse_size(text: &str) -> Result<u64, String> {
     let bad = || {
@@ -408,6 +487,13 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => (text, 0),
     };
     digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(bad)
+}
+
+/// The completions of a shell.
+pub fn completions(shell: clap_complete::Shell) -> String {
+    let mut text = Vec::new();
+    clap_complete::generate(shell, &mut Arguments::command(), "leasehold", &mut text);
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// Writes a man page for the program and one for each command.

@@ -81,7 +81,7 @@ fn in_directory(directory: &Path) -> Result<Arc<dyn FileSystem>, Failure> {
             sample.display()
         ))
     })?;
-    serve::open_local(&sample, &origin_state(directory)?, true, false)
+    Ok(serve::open_local(&sample, &origin_state(directory)?, true, false)?)
 }
 
 /// The origin's files, in memory.
@@ -169,6 +169,7 @@ fn loopback() -> Network {
         no_udp: true,
         no_rpcbind: true,
         memory_in_flight: None,
+        metrics: None,
     }
 }
 

@@ -119,7 +119,9 @@ pub async fn told<T>(what: &str, cache: &Cache, ending: impl Future<Output = T>)
             return ended;
         }
         // If the log cannot be written, the shutdown goes on.
-        let _ = writeln!(Log, "leasehold: {what} is shutting down: {}", Left::of(cache));
+        let left = Left::of(cache);
+        let _ = writeln!(Log, "leasehold: {what} is shutting down: {left}");
+        crate::service::still_stopping(&left.to_string());
         pause = TELL_EVERY;
     }
 }

@@ -13,11 +13,14 @@ mod cli;
 mod config;
 mod demo;
 mod departure;
+mod holders;
+mod metrics;
 mod mount;
 mod output;
 mod owner;
 mod proxy;
 mod serve;
+mod service;
 mod stack;
 mod state;
 mod status;
@@ -113,6 +116,10 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             ))
         });
     }
+    if let Command::Completions(wanted) = &arguments.command {
+        crate::output::line(cli::completions(wanted.shell));
+        return Ok(());
+    }
     if let Command::Guard(guard) = &arguments.command {
         return mount::guardian::run(guard);
     }
@@ -130,7 +137,12 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             Command::Mount(mount) => Box::pin(mount::run(*mount)).await,
             Command::Umount(umount) => mount::unmount::run(&umount).await,
             Command::Status(status) => status::run(&status).await,
-            Command::Man(_) | Command::Guard(_) => Ok(()),
+            Command::Clients(of) => holders::clients(&of).await,
+            Command::Opens(of) => holders::held(&of, holders::What::Opens).await,
+            Command::Locks(of) => holders::held(&of, holders::What::Locks).await,
+            Command::Leases(of) => holders::held(&of, holders::What::Leases).await,
+            Command::Revoke(revoke) => holders::take(&revoke).await,
+            Command::Man(_) | Command::Completions(_) | Command::Guard(_) => Ok(()),
         }
     });
     // A request that waits for an absent server must not keep the process.

@@ -32,7 +32,9 @@ pub use places::cache_of;
 use crate::admin::Admin;
 use crate::cli;
 use crate::departure::{self, Left};
+use crate::metrics::{Caching, Measured, Metrics};
 use crate::owner::Incarnation;
+use crate::service::{self, Service};
 use crate::stack::End;
 use crate::state::{self, Kind, Lock};
 use crate::{Failure, proxy, status};
@@ -177,13 +179,22 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     let mounted = Arc::new(mounted);
     let place = places::remember(mounted.directory(), &directory);
     let marker = marker::set(&Words::shown(&arguments.source, &url), mounted.directory(), &words.remembered);
-    let (shown, below, leaving) = (Arc::downgrade(&mounted), cache.clone(), origin.clone());
-    let admin = Admin::with_cache(&directory, move || status_of(&shown, &below, &*origin), cache.clone())?;
+    let leaving = origin.clone();
+    let measured = measured(&mounted, Caching { origin, cache: cache.clone() }, &directory);
+    let admin = Admin::start(&directory, measured.status.clone(), Some(cache.clone()), None)?;
+    let metrics = Metrics::start(words.metrics, measured.clone()).await?;
+    if let Some(metrics) = metrics.as_ref().filter(|_| !arguments.ready) {
+        metrics.announce();
+    }
     tell(&arguments, &url, &mounted, log)?;
+    let service = Service::ready(&format!("{url} on {}", mounted.directory().display()), &measured);
+    drop(measured);
     tokio::select! {
         () = mounted.ended() => {}
         () = end.wait() => {}
     }
+    service::stopping();
+    drop(service);
     // From here on signals are ignored, because dirty data is worth waiting for.
     admin.begin_end();
     into_inner(mounted).await.stop(PATIENCE).await;
@@ -335,7 +346,20 @@ async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<
         .unwrap_or_else(|_| Err(silent()))
 }
 
-fn status_of(mounted: &Weak<Mount>, cache: &Cache, origin: &dyn Origin) -> Value {
+/// What the admin socket and the metrics show.
+fn measured(mounted: &Arc<Mount>, caching: Caching, directory: &Path) -> Measured {
+    let (shown, below) = (Arc::downgrade(mounted), caching.clone());
+    Measured {
+        serving: None,
+        caching: Some(caching),
+        mounted: shown.clone(),
+        status: status::source(move || status_of(&shown, &below)),
+        directory: directory.to_owned(),
+    }
+}
+
+fn status_of(mounted: &Weak<Mount>, Caching { origin, cache }: &Caching) -> Value {
+    let origin = &**origin;
     let Some(mounted) = mounted.upgrade() else {
         return json!({
             "role": "mount",

@@ -1,7 +1,7 @@
 //! `leasehold proxy`: serves a remote export out of a cache on this machine's disk.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use arbiter::Arbiter;
@@ -9,14 +9,18 @@ use cache::{Cache, Consistency, LookupCache, Timeouts};
 use client::{Origin, Url};
 use serde_json::{Value, json};
 use server::Front;
+use server::exports::ExportId;
 use vfs::FileSystem;
 
 use crate::admin::Admin;
 use crate::cli::Proxy;
+use crate::holders::{Holders, Listed};
+use crate::metrics::{Caching, Measured, Metrics};
 use crate::owner::Incarnation;
+use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
-use crate::{Failure, status};
+use crate::{Failure, cachectl, status};
 
 /// An attempt to connect is reported when it takes longer than this.
 const QUIET: Duration = Duration::from_secs(1);
@@ -51,22 +55,24 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
+    let export_id = export.id;
     let keep = Keep { state: &state, handle_key: &handle_key };
     let stack = Stack::start(vec![export], keep, nqnfs, &arguments.network, &arguments.version4).await?;
-    let (front, load) = (stack.front().clone(), stack.load());
-    let counted = cache.clone();
-    let status = move || {
-        let mut status = status_of(&front, &arbiter, &counted, &*origin);
-        status["load"] = status::load(&load);
-        status
-    };
-    let admin = Admin::with_cache(&directory, status, cache)?;
+    let measured = measured(&stack, &path, &arbiter, Caching { origin, cache: cache.clone() }, &directory);
+    let holders =
+        Holders { front: stack.front().clone(), exports: vec![listed(export_id, &path, arbiter, &cache)] };
+    let admin = Admin::start(&directory, measured.status.clone(), Some(cache), Some(holders))?;
+    let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
     crate::output::announce(format_args!(
         "proxy of {url} on {}; a client mounts it with: {}",
         stack.address(),
         stack.mount_line(&path)
     ));
+    metrics.iter().for_each(Metrics::announce);
+    let service = Service::ready(&format!("proxy of {url} on {}", stack.address()), &measured);
     end.wait().await;
+    service::stopping();
+    drop(service);
     admin.begin_end();
     stack.stop().await;
     admin.end(None).await;
@@ -152,7 +158,43 @@ pub fn make_state(cache: &Path) -> Result<PathBuf, Failure> {
     Ok(state)
 }
 
-fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &dyn Origin) -> Value {
+/// The export, as what clients hold of it is listed.
+fn listed(id: ExportId, path: &str, arbiter: Arc<Arbiter>, cache: &Arc<Cache>) -> Listed {
+    let cache = cache.clone();
+    let place = move |handle: &vfs::Handle| {
+        let names = cache.path_of(handle)?;
+        Some(names.iter().fold(b"/".to_vec(), |path, name| cachectl::path::join(&path, name.as_bytes())))
+    };
+    Listed { id, path: path.to_owned(), arbiter, place: Arc::new(place) }
+}
+
+/// What the admin socket and the metrics show.
+fn measured(
+    stack: &Stack,
+    path: &str,
+    arbiter: &Arc<Arbiter>,
+    caching: Caching,
+    directory: &Path,
+) -> Measured {
+    let serving = stack.serving(vec![(path.to_owned(), arbiter.clone())]);
+    let (front, load, arbiter, below) =
+        (serving.front.clone(), serving.load.clone(), arbiter.clone(), caching.clone());
+    Measured {
+        serving: Some(serving),
+        caching: Some(caching),
+        mounted: Weak::new(),
+        status: status::source(move || status_of(&front, &load, &arbiter, &below)),
+        directory: directory.to_owned(),
+    }
+}
+
+fn status_of(
+    front: &Front,
+    load: &rpc::Load,
+    arbiter: &Arbiter,
+    Caching { origin, cache }: &Caching,
+) -> Value {
+    let origin = &**origin;
     json!({
         "role": "proxy",
         "origin": origin.url().to_string(),
@@ -160,6 +202,7 @@ fn status_of(front: &Front, arbiter: &Arbiter, cache: &Cache, origin: &dyn Origi
         "exports": status::exports(front),
         "calls": status::calls(front),
         "clients": status::clients(front),
+        "load": status::load(load),
         "held": status::held(&arbiter.held()),
         "link": status::link(origin),
         "upstream": status::upstream(origin),

@@ -1,17 +1,18 @@
 //! `leasehold serve`: serves directories of this machine over NFS.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use arbiter::Arbiter;
 use local::LocalFs;
 use serde_json::json;
-use server::{Export, ExportOptions, Front, Nqnfs};
-use vfs::FileSystem;
+use server::{Export, ExportOptions, Nqnfs};
 
 use crate::admin::Admin;
 use crate::cli::{Serve, Version4};
 use crate::config::Config;
+use crate::holders::{Holders, Listed};
+use crate::metrics::{Measured, Metrics, Serving};
+use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Stack};
 use crate::state::{self, Kind};
 use crate::{Failure, status};
@@ -40,11 +41,11 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     };
     let nqnfs = stack::nqnfs(&state)?;
     let mut exports = Vec::new();
-    let mut arbiters = Vec::new();
+    let mut listed = Vec::new();
     for directory in directories {
-        let (export, arbiter) = open(directory, &state, &arguments.version4, &nqnfs)?;
+        let (export, shown) = open(directory, &state, &arguments.version4, &nqnfs)?;
         exports.push(export);
-        arbiters.push(arbiter);
+        listed.push(shown);
     }
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
     let stack = Stack::start(exports, keep, nqnfs, &arguments.network, &arguments.version4).await?;
@@ -54,12 +55,18 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
             "not root, so only clients that act as user {uid} are served; run as root, or map all clients to it: --all-squash --anonuid {uid}"
         ));
     }
-    let (front, load) = (stack.front().clone(), stack.load());
-    let admin = Admin::start(&state, move || status_of(&front, &arbiters, &load))?;
+    let measured = measured(&stack, &listed, &state);
+    let holders = Holders { front: stack.front().clone(), exports: listed };
+    let admin = Admin::start(&state, measured.status.clone(), None, Some(holders))?;
+    let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
     for export in stack.front().exports().iter() {
         crate::output::announce(greeting(export, &stack));
     }
+    metrics.iter().for_each(Metrics::announce);
+    let service = Service::ready(&format!("serving on {}", stack.address()), &measured);
     end.wait().await;
+    service::stopping();
+    drop(service);
     admin.begin_end();
     stack.stop().await;
     admin.end(None).await;
@@ -113,7 +120,7 @@ fn open(
     state: &Path,
     version4: &Version4,
     nqnfs: &Nqnfs,
-) -> Result<(Export, Arc<Arbiter>), Failure> {
+) -> Result<(Export, Listed), Failure> {
     let Served { root, path, options, sync, crossmnt } = served;
     let directory = std::fs::canonicalize(&root).map_err(|error| {
         Failure(format!(
@@ -125,8 +132,12 @@ fn open(
     let own_state = state.join(state::file_name(&name));
     state::make(&own_state)?;
     let fs = open_local(&directory, &own_state, sync, crossmnt)?;
-    let arbiter = stack::arbiter(fs, version4, nqnfs);
-    Ok((stack::export(&name, path.unwrap_or_else(|| name.clone()), arbiter.clone(), options), arbiter))
+    let arbiter = stack::arbiter(fs.clone(), version4, nqnfs);
+    let path = path.unwrap_or_else(|| name.clone());
+    let place = move |handle: &vfs::Handle| fs.path_of(handle);
+    let export = stack::export(&name, path.clone(), arbiter.clone(), options);
+    let listed = Listed { id: export.id, path, arbiter, place: Arc::new(place) };
+    Ok((export, listed))
 }
 
 /// Opens a directory as a file system.
@@ -135,15 +146,28 @@ pub fn open_local(
     state: &Path,
     sync: bool,
     crossmnt: bool,
-) -> Result<Arc<dyn FileSystem>, Failure> {
+) -> Result<Arc<LocalFs>, Failure> {
     let options = local::Options { sync, crossmnt, ..local::Options::new(state) };
     let fs = LocalFs::open(directory, options).map_err(|error| Failure(error.to_string()))?;
     Ok(Arc::new(fs))
 }
 
-fn status_of(front: &Front, arbiters: &[Arc<Arbiter>], load: &rpc::Load) -> serde_json::Value {
-    let held = front.exports().iter().zip(arbiters);
-    let held = held.map(|(export, arbiter)| (export.path.clone(), status::held(&arbiter.held())));
+/// What the admin socket and the metrics show.
+fn measured(stack: &Stack, exports: &[Listed], state: &Path) -> Measured {
+    let arbiters = exports.iter().map(|export| (export.path.clone(), export.arbiter.clone()));
+    let serving = stack.serving(arbiters.collect());
+    let shown = serving.clone();
+    Measured {
+        serving: Some(serving),
+        caching: None,
+        mounted: Weak::new(),
+        status: status::source(move || status_of(&shown)),
+        directory: state.to_owned(),
+    }
+}
+
+fn status_of(Serving { front, load, arbiters, .. }: &Serving) -> serde_json::Value {
+    let held = arbiters.iter().map(|(path, arbiter)| (path.clone(), status::held(&arbiter.held())));
     json!({
         "role": "serve",
         "exports": status::exports(front),

@@ -18,6 +18,7 @@ use vfs::FileSystem;
 
 use crate::Failure;
 use crate::cli::{Delegate, Network, Version4};
+use crate::metrics::Serving;
 
 /// A running server.
 pub struct Stack {
@@ -144,6 +145,11 @@ impl Stack {
     /// How much of its limits is in use.
     pub fn load(&self) -> Load {
         self.server.load()
+    }
+
+    /// What the metrics read of it. `arbiters` has its exports by path.
+    pub fn serving(&self, arbiters: Vec<(String, Arc<Arbiter>)>) -> Serving {
+        Serving { front: self.front.clone(), load: self.load(), arbiters, address: self.address() }
     }
 
     /// The NFS front, which has the exports and the counters.

@@ -3,6 +3,7 @@
 mod summary;
 mod trouble;
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use serde_json::{Map, Value, json};
@@ -23,6 +24,23 @@ pub async fn run(arguments: &Status) -> Result<(), Failure> {
         crate::output::line(summary::text(&status, seconds(SystemTime::now())));
     }
     Ok(())
+}
+
+/// Reads the state.
+pub type Source = Arc<dyn Fn() -> Value + Send + Sync>;
+
+/// The state that `read` gives, with what is said of each process.
+pub fn source(read: impl Fn() -> Value + Send + Sync + 'static) -> Source {
+    let started = SystemTime::now();
+    Arc::new(move || {
+        let mut status = read();
+        status["process"] = json!({
+            "id": std::process::id(),
+            "started": seconds(started),
+            "version": env!("CARGO_PKG_VERSION"),
+        });
+        status
+    })
 }
 
 /// Seconds since 1970.
@@ -118,7 +136,7 @@ pub fn held(held: &arbiter::Holdings) -> Value {
 pub fn upstream(origin: &dyn client::Origin) -> Value {
     let mut upstream = Map::new();
     for (name, counts) in origin.calls() {
-        let micros = |share| counts.quantile(share).as_micros() as u64;
+        let micros = |share| counts.latency.quantile(share).as_micros() as u64;
         let of = json!({
             "calls": counts.calls,
             "retransmitted": counts.retransmitted,

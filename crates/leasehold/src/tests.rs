@@ -65,6 +65,7 @@ async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
         no_udp: true,
         no_rpcbind: true,
         memory_in_flight: None,
+        metrics: None,
     };
     let keep = Keep { state: kept, handle_key: &kept.join("handle.key") };
     let served = stack::export("delayed", "/export".to_owned(), arbiter.clone(), open);

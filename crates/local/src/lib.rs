@@ -178,6 +178,12 @@ impl LocalFs {
         self.tree.mounts.root().fsid
     }
 
+    /// The path of a file below the directory, as far as the kernel knows: one of its names, or none. Waits
+    /// for the disk.
+    pub fn path_of(&self, handle: &vfs::Handle) -> Option<Vec<u8>> {
+        self.tree.path_of(handle)
+    }
+
     /// Can callers of any uid be served, or only those of the process's uid?
     pub fn serves_all_users() -> bool {
         identity::is_privileged()

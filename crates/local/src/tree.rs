@@ -4,6 +4,7 @@
 use std::collections::HashSet;
 use std::hash::Hasher;
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -126,6 +127,15 @@ impl Tree {
     /// The node of a handle, if it is in use.
     pub(crate) fn cached(&self, handle: &Handle) -> Option<Arc<Node>> {
         if *handle == self.root.handle { Some(self.root.clone()) } else { self.descriptors.get(handle) }
+    }
+
+    /// The path of a file below the root, as far as the kernel knows.
+    pub(crate) fn path_of(&self, handle: &Handle) -> Option<Vec<u8>> {
+        let node = self.node(handle).ok()?;
+        let (root, file) = (self.proc.path_of(&self.root.path).ok()?, self.proc.path_of(&node.path).ok()?);
+        let below = file.strip_prefix(&root).ok()?.as_os_str().as_bytes();
+        // The kernel marks a file that has no name any more.
+        (!below.ends_with(b" (deleted)")).then(|| [b"/", below].concat())
     }
 
     /// The node of a handle. May wait for the disk.

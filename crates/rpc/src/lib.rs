@@ -22,6 +22,7 @@ mod connections;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod intake;
+pub mod latency;
 pub mod link;
 pub mod memory;
 pub mod message;

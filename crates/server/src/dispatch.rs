@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
 use rpc::message::{AUTH_TOOWEAK, Refusal};
@@ -22,14 +23,35 @@ struct Entry {
     needs_connection: bool,
     /// Counts a call of this procedure.
     count: fn(&Counts, u32),
-    /// Answers a call.
-    answer: fn(Arc<Front>, Call) -> Answering,
+    /// Answers a call, and counts how long that took.
+    answer: fn(Arc<Front>, Call, Timing) -> Answering,
     /// Answers a peer that no export admits.
     turn_away: fn(&Front, &Call) -> Outcome,
     /// An estimate of the memory that the reply takes up, in bytes.
     reply_bytes: fn(&Asked) -> usize,
     /// Whether the reply is kept for retransmissions.
     remember: fn(&Call) -> Remember,
+}
+
+/// A call that is being answered.
+#[derive(Clone, Copy, Debug)]
+struct Timing {
+    procedure: u32,
+    began: Instant,
+}
+
+impl Timing {
+    /// Answers, and counts how long that took.
+    async fn of(
+        self,
+        took: fn(&Counts, u32, Duration),
+        front: &Front,
+        answer: impl Future<Output = Outcome>,
+    ) -> Outcome {
+        let outcome = answer.await;
+        took(&front.shared.counts, self.procedure, self.began.elapsed());
+        outcome
+    }
 }
 
 /// All that is served. No two entries have a version of a program in common.
@@ -39,7 +61,12 @@ static ENTRIES: [Entry; 5] = [
         versions: nfs3::VERSION..=nfs3::VERSION,
         needs_connection: false,
         count: Counts::add_nfs3,
-        answer: |front, call| Box::pin(async move { crate::nfs3::answer(&front.shared, call).await }),
+        answer: |front, call, timing| {
+            Box::pin(async move {
+                let answer = crate::nfs3::answer(&front.shared, call);
+                timing.of(Counts::took_nfs3, &front, answer).await
+            })
+        },
         turn_away: null_alone,
         reply_bytes: crate::nfs3::reply_bytes,
         remember: |call| until_heard(crate::nfs3::must_not_repeat(call.header.procedure)),
@@ -51,7 +78,12 @@ static ENTRIES: [Entry; 5] = [
         needs_connection: true,
         // COMPOUND counts its operations.
         count: |_, _| {},
-        answer: |front, call| Box::pin(async move { crate::nfs4::answer(&front.nfs4, call).await }),
+        answer: |front, call, timing| {
+            Box::pin(async move {
+                let answer = crate::nfs4::answer(&front.nfs4, call);
+                timing.of(Counts::took_compound, &front, answer).await
+            })
+        },
         turn_away: null_alone,
         reply_bytes: crate::nfs4::reply_bytes,
         remember: |call| until_heard(crate::nfs4::must_not_repeat(call)),
@@ -61,8 +93,11 @@ static ENTRIES: [Entry; 5] = [
         versions: nfs2::VERSION..=nfs2::VERSION,
         needs_connection: false,
         count: Counts::add_nfs2,
-        answer: |front, call| {
-            Box::pin(async move { crate::nfs2::answer(&front.shared, &front.cookies, call).await })
+        answer: |front, call, timing| {
+            Box::pin(async move {
+                let answer = crate::nfs2::answer(&front.shared, &front.cookies, call);
+                timing.of(Counts::took_nfs2, &front, answer).await
+            })
         },
         turn_away: null_alone,
         reply_bytes: |_| nfs2::DATA_MAX as usize,
@@ -73,7 +108,12 @@ static ENTRIES: [Entry; 5] = [
         versions: nqnfs::VERSION..=nqnfs::VERSION,
         needs_connection: false,
         count: Counts::add_nqnfs,
-        answer: |front, call| Box::pin(async move { crate::nqnfs::answer(&front.nqnfs, call).await }),
+        answer: |front, call, timing| {
+            Box::pin(async move {
+                let answer = crate::nqnfs::answer(&front.nqnfs, call);
+                timing.of(Counts::took_nqnfs, &front, answer).await
+            })
+        },
         turn_away: null_alone,
         reply_bytes: crate::nqnfs::reply_bytes,
         // NQNFS's proof of correctness assumes that the server keeps the reply, whatever the network does.
@@ -87,7 +127,7 @@ static ENTRIES: [Entry; 5] = [
         versions: mount::v1::VERSION..=mount::v3::VERSION,
         needs_connection: false,
         count: |_, _| {},
-        answer: |front, call| {
+        answer: |front, call, _| {
             Box::pin(async move { crate::mount::answer(&front.shared, &front.mounts, call).await })
         },
         turn_away: |front, call| crate::mount::turn_away(&front.shared, &front.mounts, call),
@@ -101,8 +141,9 @@ impl Service for Front {
         self.nqnfs.nqnfs.start();
         match taking(&call) {
             Ok(entry) => {
-                (entry.count)(&self.shared.counts, call.header.procedure);
-                (entry.answer)(self, call)
+                let timing = Timing { procedure: call.header.procedure, began: Instant::now() };
+                (entry.count)(&self.shared.counts, timing.procedure);
+                (entry.answer)(self, call, timing)
             }
             Err(refusal) => Box::pin(std::future::ready(refusal.into())),
         }

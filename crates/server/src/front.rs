@@ -3,6 +3,7 @@
 
 use std::sync::{Arc, Weak};
 
+use protocol::nfs4::Clientid;
 use vfs::{Clock, SystemClock};
 
 use crate::counts::Counts;
@@ -14,7 +15,7 @@ use crate::nfs4::Nfs4Front;
 use crate::nqnfs::{Nqnfs, NqnfsFront};
 use crate::recalls;
 use crate::shared::{FirstClient, Shared};
-use crate::state::{KnownClients, State, StateOptions};
+use crate::state::{KnownClients, ListedClient, ListedState, State, StateOptions};
 
 /// Answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT v1 to v3 over a table of exports.
 #[derive(Debug)]
@@ -93,6 +94,27 @@ impl Front {
     /// The number of version 4 clients.
     pub fn clients(&self) -> KnownClients {
         self.shared.state.clients()
+    }
+
+    /// The version 4 clients, by address and name.
+    pub fn list_clients(&self) -> Vec<ListedClient> {
+        self.shared.state.list_clients()
+    }
+
+    /// What a version 4 client holds.
+    pub fn list_states(&self, client: Clientid) -> Vec<ListedState> {
+        self.shared.state.list_states(client)
+    }
+
+    /// Removes a version 4 client with all that it holds. Other clients no longer wait for it; what it has
+    /// not written is refused. The client learns of it at its next request and makes itself known again.
+    pub async fn revoke(&self, client: Clientid) {
+        self.shared.expire(client).await;
+    }
+
+    /// Is there a grace period, in which clients only reclaim?
+    pub fn in_grace(&self) -> bool {
+        self.shared.state.in_grace()
     }
 
     /// The exports.

@@ -49,4 +49,4 @@ pub use exports::{ClientList, Export, ExportOptions, Exports, Locations, Squash}
 pub use front::Front;
 pub use handles::{HandleKey, Handles};
 pub use nqnfs::{Nqnfs, NqnfsOptions};
-pub use state::{Bounds, KnownClients, StateOptions};
+pub use state::{Bounds, Held, KnownClients, ListedClient, ListedState, StateOptions};

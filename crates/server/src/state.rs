@@ -16,6 +16,7 @@ pub(crate) mod current;
 mod early;
 pub(crate) mod grace;
 mod ids;
+mod listing;
 pub(crate) mod maker;
 pub(crate) mod names;
 pub(crate) mod owners;
@@ -74,6 +75,7 @@ pub use capacity::Bounds;
 pub(crate) use capacity::{Below, Capacity, Scarce};
 pub(crate) use channel::Channel;
 pub(crate) use early::Word;
+pub use listing::{Held, ListedClient, ListedState};
 
 /// The parameters of the v4 client state.
 #[derive(Clone, Debug)]

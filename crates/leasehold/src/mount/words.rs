@@ -1,5 +1,6 @@
 //! The options behind `-o`: those of nfs(5), of mount(8) and fstab(5), and a few of our own.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -39,6 +40,8 @@ pub struct Words {
     pub keeping: Keeping,
     /// `log=FILE`
     pub log: Option<PathBuf>,
+    /// Where to answer HTTP.
+    pub metrics: Option<SocketAddr>,
     /// `retry=MINUTES`: how long to wait for a server that does not answer.
     pub retry: Duration,
     /// `_netdev`, `x-…`: not used here, but kept for mount(8) and others.
@@ -47,7 +50,7 @@ pub struct Words {
 
 /// The options besides those of nfs(5).
 const OURS: &str = "ro, rw, remount, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, sync, async, allow_other, \
-     noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, prefetch, log, retry, and those that \
+     noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, prefetch, metrics, log, retry, and those that \
      only fstab uses";
 
 impl Words {
@@ -66,6 +69,7 @@ impl Words {
             cache: None,
             keeping: Keeping::default(),
             log: None,
+            metrics: None,
             retry: Duration::from_secs(120),
             remembered: Vec::new(),
         }
@@ -107,6 +111,10 @@ impl Words {
             "minfree" => self.keeping.min_free = parse_size(text("write e.g. 1G")?).map_err(Failure)?,
             "prefetch" => {
                 self.keeping.prefetch = parse_size(text("write e.g. 64M, or 0")?).map_err(Failure)?;
+            }
+            "metrics" => {
+                let address = text("write a port, such as 9464")?;
+                self.metrics = Some(crate::cli::parse_metrics(address).map_err(Failure)?);
             }
             "offline" => {
                 self.keeping.offline = match value {
@@ -266,6 +274,7 @@ mod tests {
             ("ro=1", "`ro=1`"),
             ("minfree=lots", "lots"),
             ("prefetch=", "64M"),
+            ("metrics=x", "9464"),
         ] {
             let failure = take(wrong).unwrap_err();
             assert!(failure.contains(said), "{wrong}: {failure}");

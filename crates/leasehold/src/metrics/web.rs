@@ -1,0 +1,106 @@
+//! The HTTP side: four paths, GET and HEAD.
+
+use std::convert::Infallible;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http_body_util::Full;
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
+
+use super::families::Snapshot;
+use super::health::{self, Troubles};
+use super::{Measured, family};
+
+/// Connections at one time; further ones wait to be accepted.
+const CONNECTIONS_MAX: usize = 32;
+/// How long a connection may be idle, and a request may take to arrive.
+const HEADER_WAIT: Duration = Duration::from_secs(30);
+/// Longest request, in bytes.
+const REQUEST_MAX_BYTES: usize = 16 << 10;
+/// How long a connection may last. Prometheus connects again.
+const CONNECTION_MAX: Duration = Duration::from_secs(600);
+/// How long to wait after a failed accept, for instance for want of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
+
+const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+const TEXT: &str = "text/plain; charset=utf-8";
+const JSON: &str = "application/json";
+
+/// Answers on the listener. Dropping the future ends its connections.
+pub async fn serve(listener: TcpListener, measured: Arc<Measured>) {
+    let capacity = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let mut connections = JoinSet::new();
+    while let Ok(permit) = capacity.clone().acquire_owned().await {
+        let stream = match listener.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                tracing::debug!("metrics: cannot accept: {error}");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let measured = measured.clone();
+        connections.spawn(async move {
+            // A client that goes away loses its answer.
+            let _ = tokio::time::timeout(CONNECTION_MAX, converse(stream, measured)).await;
+            drop(permit);
+        });
+        while connections.try_join_next().is_some() {}
+    }
+}
+
+async fn converse(stream: TcpStream, measured: Arc<Measured>) -> Result<(), hyper::Error> {
+    let service = service_fn(move |request| {
+        let measured = measured.clone();
+        async move { Ok::<_, Infallible>(answer(&request, &measured).await) }
+    });
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEADER_WAIT)
+        .max_buf_size(REQUEST_MAX_BYTES)
+        .serve_connection(TokioIo::new(stream), service)
+        .await
+}
+
+async fn answer<B>(request: &Request<B>, measured: &Measured) -> Response<Full<Bytes>> {
+    if !matches!(*request.method(), Method::GET | Method::HEAD) {
+        let mut refused = response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
+        refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+        return refused;
+    }
+    match request.uri().path() {
+        "/metrics" => response(StatusCode::OK, OPENMETRICS, family::text(Snapshot::of(measured))),
+        "/healthz" => verdict(&health::health(measured).await),
+        "/readyz" => verdict(&health::readiness(measured)),
+        "/status" => response(StatusCode::OK, JSON, format!("{}\n", (measured.status)())),
+        "/" => response(StatusCode::OK, TEXT, "/metrics /healthz /readyz /status\n".to_owned()),
+        _ => {
+            let text = "there are /metrics, /healthz, /readyz and /status\n";
+            response(StatusCode::NOT_FOUND, TEXT, text.to_owned())
+        }
+    }
+}
+
+/// 200 and `ok`, or 503 and what is wrong.
+fn verdict(troubles: &Troubles) -> Response<Full<Bytes>> {
+    if troubles.is_empty() {
+        return response(StatusCode::OK, TEXT, "ok\n".to_owned());
+    }
+    response(StatusCode::SERVICE_UNAVAILABLE, TEXT, format!("{}\n", troubles.join("\n")))
+}
+
+fn response(status: StatusCode, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}

@@ -1,0 +1,93 @@
+//! What systemd is told, and the units and completions that the package brings.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod program;
+
+use std::os::unix::net::UnixDatagram;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use program::Tree;
+use rustix::process::{Pid, Signal, kill_process};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// The next message that contains `wanted`.
+fn heard(socket: &UnixDatagram, wanted: &str) -> String {
+    let mut buffer = [0; 4096];
+    loop {
+        let length = socket.recv(&mut buffer).unwrap_or_else(|error| panic!("no {wanted}: {error}"));
+        let message = String::from_utf8_lossy(&buffer[..length]).into_owned();
+        if message.contains(wanted) {
+            return message;
+        }
+    }
+}
+
+#[test]
+fn systemd_is_told_of_the_start_the_end_and_the_health() {
+    let tree = Tree::new();
+    let (served, state, path) = (tree.path("served"), tree.path("state"), tree.path("notify"));
+    let socket = UnixDatagram::bind(&path).unwrap();
+    socket.set_read_timeout(Some(PATIENCE)).unwrap();
+    let mut serve = program::leasehold(&[
+        "serve",
+        &served,
+        "--export",
+        "/export",
+        "--state",
+        &state,
+        "--listen",
+        "127.0.0.1:0",
+        "--insecure",
+    ])
+    .env("NOTIFY_SOCKET", &path)
+    .env("WATCHDOG_USEC", "200000")
+    .stdout(Stdio::null())
+    .spawn()
+    .unwrap();
+    let ready = heard(&socket, "READY=1");
+    assert!(ready.contains("STATUS=serving on 127.0.0.1:"), "{ready}");
+    heard(&socket, "WATCHDOG=1");
+    heard(&socket, "WATCHDOG=1");
+    kill_process(Pid::from_child(&serve), Signal::TERM).unwrap();
+    heard(&socket, "STOPPING=1");
+    assert!(serve.wait().unwrap().success());
+}
+
+#[test]
+fn shells_get_completions() {
+    for (shell, words) in
+        [("bash", "complete -F _leasehold"), ("zsh", "#compdef leasehold"), ("fish", "revoke")]
+    {
+        let output = program::run(&["completions", shell]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && text.contains(words) && text.contains("prefetch"), "{shell}");
+    }
+}
+
+/// Where systemd is installed, it reads the units and complains of nothing.
+#[test]
+fn systemd_understands_the_units() {
+    let contrib = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../contrib/systemd");
+    let directory = tempfile::tempdir().unwrap();
+    let mut units = Vec::new();
+    for unit in std::fs::read_dir(contrib).unwrap() {
+        let unit = unit.unwrap().path();
+        // The program is not installed where the units expect it.
+        let text = std::fs::read_to_string(&unit).unwrap().replace("/usr/bin/leasehold", "/bin/true");
+        let name = unit.file_name().unwrap().to_str().unwrap().replace("@.", "@name.");
+        let place = directory.path().join(name);
+        std::fs::write(&place, text).unwrap();
+        units.push(place);
+    }
+    assert_eq!(units.len(), 3);
+    let Ok(output) = Command::new("systemd-analyze").args(["verify", "--man=no"]).args(&units).output()
+    else {
+        return;
+    };
+    let told = String::from_utf8_lossy(&output.stderr);
+    let ours: Vec<&str> = told.lines().filter(|line| line.contains("leasehold")).collect();
+    assert!(ours.is_empty(), "{}", ours.join("\n"));
+}
