@@ -47,7 +47,7 @@ pub enum HoldersRequest {
     },
 }
 
-/// What is listed.
+/// The kind of state to list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum What {

@@ -346,7 +346,7 @@ async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<
         .unwrap_or_else(|_| Err(silent()))
 }
 
-/// What the admin socket and the metrics show.
+/// The sources of the admin socket and the metrics.
 fn measured(mounted: &Arc<Mount>, caching: Caching, directory: &Path) -> Measured {
     let (shown, below) = (Arc::downgrade(mounted), caching.clone());
     Measured {

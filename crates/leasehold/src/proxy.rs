@@ -168,7 +168,7 @@ fn listed(id: ExportId, path: &str, arbiter: Arc<Arbiter>, cache: &Arc<Cache>) -
     Listed { id, path: path.to_owned(), arbiter, place: Arc::new(place) }
 }
 
-/// What the admin socket and the metrics show.
+/// The sources of the admin socket and the metrics.
 fn measured(
     stack: &Stack,
     path: &str,

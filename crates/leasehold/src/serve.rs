@@ -152,7 +152,7 @@ pub fn open_local(
     Ok(Arc::new(fs))
 }
 
-/// What the admin socket and the metrics show.
+/// The sources of the admin socket and the metrics.
 fn measured(stack: &Stack, exports: &[Listed], state: &Path) -> Measured {
     let arbiters = exports.iter().map(|export| (export.path.clone(), export.arbiter.clone()));
     let serving = stack.serving(arbiters.collect());

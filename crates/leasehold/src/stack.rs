@@ -147,7 +147,7 @@ impl Stack {
         self.server.load()
     }
 
-    /// What the metrics read of it. `arbiters` has its exports by path.
+    /// The source of its metrics. `arbiters` has its exports by path.
     pub fn serving(&self, arbiters: Vec<(String, Arc<Arbiter>)>) -> Serving {
         Serving { front: self.front.clone(), load: self.load(), arbiters, address: self.address() }
     }

@@ -14,7 +14,7 @@ use super::Measured;
 /// How long the server and the disk may take.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What is wrong, one line each; nothing if all is well.
+/// The troubles, one line each; none if all is well.
 pub type Troubles = Vec<String>;
 
 /// Does the server answer a NULL call on its own port, and does the disk answer? A full disk is not a trouble

@@ -1,4 +1,4 @@
-//! What the kernel says of this process, as all programs report it to Prometheus.
+//! Numbers that the kernel keeps of this process. All programs report them to Prometheus.
 
 use std::fs;
 

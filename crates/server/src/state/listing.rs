@@ -1,4 +1,4 @@
-//! What the clients of version 4 hold, for an administrator.
+//! Lists the clients of version 4 and the state that they hold, for an administrator.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct ListedState {
     pub export: ExportId,
     /// The file.
     pub handle: Handle,
-    /// What is held.
+    /// The state.
     pub held: Held,
 }
 
