@@ -11,7 +11,9 @@ use server::{ClientList, Locations};
 /// A coherent cache for NFS: answers fast and does not lie.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, propagate_version = true, max_term_width = 110)]
-#[command(after_help = "Set LEASEHOLD_LOG=info or debug to see more on standard error.")]
+#[command(
+    after_help = "Set LEASEHOLD_LOG=info or debug to see more on standard error, and LEASEHOLD_LOG_FORMAT=json for a log that programs read."
+)]
 pub struct Arguments {
     /// The command.
     #[command(subcommand)]

@@ -6,7 +6,6 @@
 //! until the process exits: when it closes, the directory is free.
 
 use std::fmt;
-use std::io::Write;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,7 +16,7 @@ use tokio::time::Instant;
 
 use crate::Failure;
 use crate::admin::{Asked, Request};
-use crate::mount::log::Log;
+use crate::mount::log;
 
 /// A shutdown is reported when it takes longer than this.
 const QUIET: Duration = Duration::from_secs(1);
@@ -118,9 +117,8 @@ pub async fn told<T>(what: &str, cache: &Cache, ending: impl Future<Output = T>)
         if let Ok(ended) = tokio::time::timeout(pause, &mut ending).await {
             return ended;
         }
-        // If the log cannot be written, the shutdown goes on.
         let left = Left::of(cache);
-        let _ = writeln!(Log, "leasehold: {what} is shutting down: {left}");
+        log::notice(&format!("{what} is shutting down: {left}"));
         crate::service::still_stopping(&left.to_string());
         pause = TELL_EVERY;
     }

@@ -69,13 +69,15 @@ fn main() -> ExitCode {
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
     let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
-    let log = || mount::log::Log;
-    tracing_subscriber::fmt()
+    let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(log)
+        .with_writer(mount::log::Logs::new())
         .with_ansi(false)
-        .with_target(false)
-        .init();
+        .with_target(false);
+    match std::env::var("LEASEHOLD_LOG_FORMAT").as_deref() {
+        Ok("json") => log.json().init(),
+        _ => log.init(),
+    }
     let done = match &arguments.command {
         Command::Mount(given) if mount::remount::is_wanted(given) => {
             mount::remount::run(given).map(|()| ExitCode::SUCCESS)

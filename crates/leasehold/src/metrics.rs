@@ -6,13 +6,16 @@
 //! | `/healthz` | 200 if the server answers calls and its disk answers, else 503; see `health` |
 //! | `/readyz` | 200 if clients are served: the origin answers, and there is no grace period |
 //! | `/status` | the JSON of `leasehold status` |
+//! | `/` | a page for people: the summary of `leasehold status` and the last hour, from `/overview` |
 //!
 //! Nothing is counted for the metrics alone: a scrape reads the counters of `status` when it comes. There is
-//! no access control, so the default address is that of this machine. Paths and names of files are not shown.
+//! no access control, so the default address is that of this machine. `/metrics` and the page show no names
+//! of files; `/status` of a mount names files that lost data.
 
 mod families;
 mod family;
 pub mod health;
+mod history;
 mod process;
 mod web;
 

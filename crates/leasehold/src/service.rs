@@ -29,6 +29,7 @@ impl Service {
     /// If the unit has a watchdog (WatchdogSec=), it is answered as long as a NULL call to the own port is.
     /// systemd ends and restarts a process that does not answer.
     pub fn ready(status: &str, measured: &Measured) -> Service {
+        tracing::info!("{status}; version {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
         tell(&[NotifyState::Ready, NotifyState::Status(status)]);
         let watchdog = sd_notify::watchdog_enabled()
             .map(|interval| tokio::spawn(answer_watchdog(interval / 2, measured.clone())));
@@ -38,6 +39,7 @@ impl Service {
 
 /// The shutdown has begun.
 pub fn stopping() {
+    tracing::info!("shutting down");
     tell(&[NotifyState::Stopping]);
 }
 

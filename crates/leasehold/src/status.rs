@@ -1,7 +1,7 @@
 //! `leasehold status`: shows the state and counters of a running Leasehold.
 
-mod summary;
-mod trouble;
+pub mod summary;
+pub mod trouble;
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -60,6 +60,11 @@ fn count(metrics: &str, series: &str) -> u64 {
     value(metrics, series) as u64
 }
 
+/// All calls of clients that a status counts.
+fn status_requests(status: &Value) -> u64 {
+    status["calls"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
+}
+
 fn wait_for(port: &str, path: &str, what: &str, holds: impl Fn(&Answer) -> bool) {
     let began = Instant::now();
     loop {
@@ -127,7 +132,16 @@ async fn a_proxy_shows_its_clients_its_cache_and_its_origin() {
     assert_eq!((&status["role"], &status["calls"]["NFSv3 READ"]), (&"proxy".into(), &2.into()));
     assert_eq!(status["process"]["id"], u64::from(proxy.child.id()));
 
-    assert_eq!(get(&at_proxy, "/").code, 200);
+    // The page is one file, and may ask this server alone.
+    let page = get(&at_proxy, "/");
+    assert_eq!(page.code, 200);
+    assert!(page.head.contains("content-security-policy: default-src 'none'"), "{}", page.head);
+    assert!(page.body.starts_with("<!DOCTYPE html>") && !page.body.contains("https://"));
+    let overview: Value = serde_json::from_str(&get(&at_proxy, "/overview").body).unwrap();
+    let samples = overview["samples"].as_array().unwrap();
+    assert_eq!(samples.last().unwrap()["requests"], status_requests(&status), "{overview}");
+    assert_eq!((&overview["role"], &overview["troubles"]), (&"proxy".into(), &Value::Array(Vec::new())));
+    assert!(overview["summary"].as_str().unwrap().contains("trouble   none"), "{overview}");
     assert_eq!(get(&at_proxy, "/nothing").code, 404);
     assert_eq!(ask(&at_proxy, "POST /metrics").code, 405);
     assert_eq!(ask(&at_proxy, "HEAD /metrics").body, "");

@@ -3,6 +3,8 @@
 
 mod program;
 
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -54,6 +56,40 @@ fn systemd_is_told_of_the_start_the_end_and_the_health() {
     kill_process(Pid::from_child(&serve), Signal::TERM).unwrap();
     heard(&socket, "STOPPING=1");
     assert!(serve.wait().unwrap().success());
+}
+
+/// Starts a server that logs its start and its end, with a file as its standard error, and returns what it logged.
+fn logged(environment: impl Fn(&std::fs::Metadata) -> (&'static str, String)) -> String {
+    let tree = Tree::new();
+    let (served, state, path) = (tree.path("served"), tree.path("state"), tree.path("log"));
+    let file = std::fs::File::create(&path).unwrap();
+    let (name, value) = environment(&file.metadata().unwrap());
+    let mut serve = program::leasehold(&["serve", &served, "--state", &state, "--listen", "127.0.0.1:0"])
+        .env("LEASEHOLD_LOG", "info")
+        .env(name, value)
+        .stdout(Stdio::piped())
+        .stderr(file)
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(serve.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    kill_process(Pid::from_child(&serve), Signal::TERM).unwrap();
+    serve.wait().unwrap();
+    std::fs::read_to_string(path).unwrap()
+}
+
+#[test]
+fn a_log_is_json_if_wished_and_has_priorities_for_the_journal() {
+    let json = logged(|_| ("LEASEHOLD_LOG_FORMAT", "json".to_owned()));
+    assert!(!json.is_empty());
+    for line in json.lines() {
+        let message: serde_json::Value = serde_json::from_str(line).unwrap();
+        assert!(message["level"].is_string() && message["timestamp"].is_string(), "{line}");
+    }
+    let journal = logged(|file| ("JOURNAL_STREAM", format!("{}:{}", file.dev(), file.ino())));
+    assert!(!journal.is_empty() && journal.lines().all(|line| line.starts_with("<6>")), "{journal}");
+    let other = logged(|file| ("JOURNAL_STREAM", format!("{}:{}", file.dev(), file.ino() + 1)));
+    assert!(!other.is_empty() && !other.contains("<6>"), "{other}");
 }
 
 #[test]

@@ -69,6 +69,15 @@ impl Distribution {
         Duration::from_micros(2 << class.min(CLASSES - 1))
     }
 
+    /// The answers of both.
+    #[must_use]
+    pub fn with(&self, other: &Distribution) -> Distribution {
+        Distribution {
+            total: self.total + other.total,
+            classes: std::array::from_fn(|class| self.classes[class] + other.classes[class]),
+        }
+    }
+
     /// The answers after `earlier`.
     #[must_use]
     pub fn since(&self, earlier: &Distribution) -> Distribution {

@@ -127,9 +127,14 @@ impl Family {
 fn gathered<T>(snapshot: &Snapshot, read: fn(&Snapshot, Take<'_, T>)) -> Vec<(Vec<String>, T)> {
     let mut values = Vec::new();
     read(snapshot, &mut |labels, value| {
-        values.push((labels.iter().map(|&label| label.to_owned()).collect(), value));
+        values.push((labels.iter().map(|label| escaped(label)).collect(), value));
     });
     values
+}
+
+/// The value of a label as the text format wants it. The library writes values as they are.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
 fn encode_times(times: &Distribution, mut encoder: MetricEncoder<'_>) -> fmt::Result {

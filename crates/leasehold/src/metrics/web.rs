@@ -1,22 +1,24 @@
-//! The HTTP side: four paths, GET and HEAD.
+//! The HTTP side: a few paths, GET and HEAD.
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use serde_json::json;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 
 use super::families::Snapshot;
 use super::health::{self, Troubles};
+use super::history::{self, History};
 use super::{Measured, family};
 
 /// Connections at one time; further ones wait to be accepted.
@@ -33,9 +35,19 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
+const HTML: &str = "text/html; charset=utf-8";
+/// The page. It asks for `/overview` and nothing else, and needs no other file.
+const PAGE: &str = include_str!("page.html");
+/// It may run its own script, and connect to this server.
+const PAGE_MAY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
 /// Answers on the listener. Dropping the future ends its connections.
 pub async fn serve(listener: TcpListener, measured: Arc<Measured>) {
+    let history = Arc::new(History::default());
+    tokio::join!(history.keep(&measured), accept(listener, &measured, &history));
+}
+
+async fn accept(listener: TcpListener, measured: &Arc<Measured>, history: &Arc<History>) {
     let capacity = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     while let Ok(permit) = capacity.clone().acquire_owned().await {
@@ -47,20 +59,24 @@ pub async fn serve(listener: TcpListener, measured: Arc<Measured>) {
                 continue;
             }
         };
-        let measured = measured.clone();
+        let (measured, history) = (measured.clone(), history.clone());
         connections.spawn(async move {
             // A client that goes away loses its answer.
-            let _ = tokio::time::timeout(CONNECTION_MAX, converse(stream, measured)).await;
+            let _ = tokio::time::timeout(CONNECTION_MAX, converse(stream, measured, history)).await;
             drop(permit);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn converse(stream: TcpStream, measured: Arc<Measured>) -> Result<(), hyper::Error> {
+async fn converse(
+    stream: TcpStream,
+    measured: Arc<Measured>,
+    history: Arc<History>,
+) -> Result<(), hyper::Error> {
     let service = service_fn(move |request| {
-        let measured = measured.clone();
-        async move { Ok::<_, Infallible>(answer(&request, &measured).await) }
+        let (measured, history) = (measured.clone(), history.clone());
+        async move { Ok::<_, Infallible>(answer(&request, &measured, &history).await) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -70,7 +86,7 @@ async fn converse(stream: TcpStream, measured: Arc<Measured>) -> Result<(), hype
         .await
 }
 
-async fn answer<B>(request: &Request<B>, measured: &Measured) -> Response<Full<Bytes>> {
+async fn answer<B>(request: &Request<B>, measured: &Measured, history: &History) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut refused = response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -81,12 +97,31 @@ async fn answer<B>(request: &Request<B>, measured: &Measured) -> Response<Full<B
         "/healthz" => verdict(&health::health(measured).await),
         "/readyz" => verdict(&health::readiness(measured)),
         "/status" => response(StatusCode::OK, JSON, format!("{}\n", (measured.status)())),
-        "/" => response(StatusCode::OK, TEXT, "/metrics /healthz /readyz /status\n".to_owned()),
+        "/overview" => response(StatusCode::OK, JSON, overview(measured, history).to_string()),
+        "/" => {
+            let mut page = response(StatusCode::OK, HTML, PAGE.to_owned());
+            page.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_MAY));
+            page
+        }
         _ => {
-            let text = "there are /metrics, /healthz, /readyz and /status\n";
+            let text = "there are /, /metrics, /healthz, /readyz and /status\n";
             response(StatusCode::NOT_FOUND, TEXT, text.to_owned())
         }
     }
+}
+
+/// The contents of the page: the summary of `leasehold status`, the troubles, and the last hour.
+fn overview(measured: &Measured, history: &History) -> serde_json::Value {
+    let status = (measured.status)();
+    let now = crate::status::seconds(SystemTime::now());
+    json!({
+        "role": status["role"],
+        "origin": status["origin"],
+        "summary": crate::status::summary::text(&status, now),
+        "troubles": crate::status::trouble::all(&status),
+        "interval_s": history::INTERVAL.as_secs(),
+        "samples": history.until_now(measured),
+    })
 }
 
 /// 200 and `ok`, or 503 and what is wrong.

@@ -1,5 +1,5 @@
 //! Where messages go: to standard error at first; after the mount has gone to the background, to a file or
-//! the system log.
+//! the system log. The system log and systemd's journal get a priority with each message.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -7,13 +7,15 @@ use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 
 use parking_lot::Mutex;
+use tracing::{Level, Metadata};
+use tracing_subscriber::fmt::MakeWriter;
 
 use crate::Failure;
 
 /// The socket of the system log.
 const SYSLOG: &str = "/dev/log";
-/// `LOG_DAEMON | LOG_NOTICE` (RFC 3164)
-const PRIORITY: &str = "<29>";
+/// The facility `LOG_DAEMON` (RFC 3164).
+const DAEMON: u8 = 3 << 3;
 
 static SINK: Mutex<Sink> = Mutex::new(Sink::Stderr);
 
@@ -24,9 +26,59 @@ enum Sink {
     Nowhere,
 }
 
-/// A writer for `tracing`: each write is one message.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Log;
+/// A writer: each write is one message.
+#[derive(Clone, Copy, Debug)]
+pub struct Log {
+    /// Its severity (RFC 3164): 3 is an error, 7 is for debugging.
+    severity: u8,
+    /// Standard error leads to systemd's journal, which takes severities (sd-daemon(3)).
+    journal: bool,
+}
+
+/// Makes the writers of `tracing`'s messages.
+#[derive(Clone, Copy, Debug)]
+pub struct Logs {
+    journal: bool,
+}
+
+impl Logs {
+    /// For this process. systemd names the file that it has given as standard error (systemd.exec(5)).
+    pub fn new() -> Logs {
+        let named = std::env::var("JOURNAL_STREAM").unwrap_or_default();
+        let stderr = rustix::fs::fstat(rustix::stdio::stderr());
+        let is_it = stderr.is_ok_and(|stat| format!("{}:{}", stat.st_dev, stat.st_ino) == named);
+        Logs { journal: is_it }
+    }
+
+    fn of(self, severity: u8) -> Log {
+        Log { severity, journal: self.journal }
+    }
+}
+
+impl MakeWriter<'_> for Logs {
+    type Writer = Log;
+
+    fn make_writer(&self) -> Log {
+        self.of(NOTICE)
+    }
+
+    fn make_writer_for(&self, meta: &Metadata<'_>) -> Log {
+        self.of(match *meta.level() {
+            Level::ERROR => 3,
+            Level::WARN => 4,
+            Level::INFO => 6,
+            Level::DEBUG | Level::TRACE => 7,
+        })
+    }
+}
+
+/// The severity of a message that is neither good nor bad.
+const NOTICE: u8 = 5;
+
+/// Writes a message of this process, whatever the log filter says. If it cannot be written, it is lost.
+pub fn notice(message: &str) {
+    let _ = writeln!(Logs::new().of(NOTICE), "leasehold: {message}");
+}
 
 impl Write for Log {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
@@ -34,10 +86,14 @@ impl Write for Log {
         let line = line(message);
         let message = &line[..];
         match &mut *SINK.lock() {
-            Sink::Stderr => io::stderr().write_all(message)?,
+            Sink::Stderr => {
+                let prefix = if self.journal { format!("<{}>", self.severity) } else { String::new() };
+                io::stderr().write_all(&[prefix.as_bytes(), message].concat())?;
+            }
             Sink::File(file) => file.write_all(message)?,
             Sink::Syslog(socket) => {
-                let mut line = format!("{PRIORITY}leasehold[{}]: ", std::process::id()).into_bytes();
+                let mut line =
+                    format!("<{}>leasehold[{}]: ", DAEMON | self.severity, std::process::id()).into_bytes();
                 line.extend_from_slice(message.trim_ascii_end());
                 // If the socket is full, the message is lost; logging never blocks.
                 let _ = socket.send(&line);
