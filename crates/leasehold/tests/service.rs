@@ -58,7 +58,7 @@ fn systemd_is_told_of_the_start_the_end_and_the_health() {
     assert!(serve.wait().unwrap().success());
 }
 
-/// Starts a server that logs its start and its end, with a file as its standard error, and returns what it logged.
+/// Starts a server that logs its start and its end, with a file as its standard error. Returns the log.
 fn logged(environment: impl Fn(&std::fs::Metadata) -> (&'static str, String)) -> String {
     let tree = Tree::new();
     let (served, state, path) = (tree.path("served"), tree.path("state"), tree.path("log"));

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use local::LocalFs;
@@ -259,7 +260,12 @@ impl Side {
     async fn all(&self) -> Vec<Result<Shape, Status>> {
         let mut all = Vec::new();
         for handle in &self.handles {
-            let now = self.fs.getattr(&Caller::machine(), handle).await;
+            let mut now = self.fs.getattr(&Caller::machine(), handle).await;
+            // A busy kernel says EAGAIN or ENOMEM of a file that is just being freed. A client asks again.
+            while now.as_ref().is_err_and(|error| error.status == Status::Delay) {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+                now = self.fs.getattr(&Caller::machine(), handle).await;
+            }
             all.push(now.map(|attributes| shape(&attributes)).map_err(|error| error.status));
         }
         all
