@@ -102,8 +102,8 @@ pub(super) fn proxy(test_bed: &TestBed, origin: &Address, directory: &Path) -> R
         .arg(origin.url(&test_bed.vers, test_bed.actimeo))
         .arg("--cache")
         .arg(cache_directory(directory, 0));
-    // Background fetches depend on the clock and are not calls of the workload.
-    process.args(["--min-free", "0", "--no-fill"]);
+    // Background fetches and guesses depend on the clock and are not calls of the workload.
+    process.args(["--min-free", "0", "--no-fill", "--prefetch", "0"]);
     serving(&mut process, listen);
     Program::start(&test_bed.interrupt, "proxy", process, listen, &directory.join("proxy.log"))
 }
@@ -127,7 +127,7 @@ pub(super) fn mount(
     let mut process = command(test_bed, "mount");
     process.arg(origin.url(&test_bed.vers, test_bed.actimeo)).arg(&mounted).arg("--foreground");
     let cache = cache_directory(directory, client);
-    process.arg("-o").arg(format!("cache={},minfree=0,nofill", cache.display()));
+    process.arg("-o").arg(format!("cache={},minfree=0,nofill,prefetch=0", cache.display()));
     let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
     let is_mounted = || device(&mounted).is_some_and(|inside| Some(inside) != device(directory));
     let name = if client == 0 { "mount".to_owned() } else { format!("mount {}", client + 1) };
