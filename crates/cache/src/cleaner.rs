@@ -330,7 +330,7 @@ impl Core {
             |handle: &Handle| Record::decode(&self.disk.index().get(Table::Objects, handle.as_bytes())?);
         if table == Table::Listings {
             let listing = record(&directory).and_then(|record| record.listing);
-            return listing.is_some_and(|(id, _)| listing_id(value) == Some(id));
+            return listing.is_some_and(|kept| listing_id(value) == Some(kept.id));
         }
         let Some(entry) = NameEntry::decode(value) else { return false };
         let is_in = |of: &Handle, epoch: u64| record(of).is_some_and(|record| record.kept.epoch == epoch);

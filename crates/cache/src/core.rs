@@ -26,7 +26,9 @@ use crate::prefetch::Prefetch;
 use crate::settling::Settling;
 use crate::singleflight::Singleflight;
 use crate::stats::Counters;
-use crate::store::{Batch, DataRecord, Directory, Index, ObjectFile, Objects, Pins, Record, Table, UseNote};
+use crate::store::{
+    Batch, DataRecord, Directory, Index, KeptListing, ObjectFile, Objects, Pins, Record, Table, UseNote,
+};
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
 use crate::writes::Delayed;
@@ -397,7 +399,10 @@ impl Core {
         if nonracy {
             record.rights.into_iter().for_each(|right| state.rights.push(right));
             state.link = record.link;
-            state.names.listing = record.listing.map(|(id, racy)| KnownListing::new(id, racy, None));
+            state.names.listing = record.listing.map(|kept| {
+                let known = KnownListing::new(kept.id, kept.racy, None);
+                KnownListing { guessed: kept.guessed, ..known }
+            });
         }
         state.place = record.place;
         let object = Object::new(*handle, state, used);
@@ -446,7 +451,7 @@ impl Core {
                 .listing
                 .as_ref()
                 .filter(|listing| listing.edits.is_empty())
-                .map(|listing| (listing.id, listing.racy)),
+                .map(KeptListing::of),
             data,
         };
         if before != 0 && before != used {

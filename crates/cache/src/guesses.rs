@@ -20,6 +20,7 @@ use vfs::{
 
 use crate::core::Core;
 use crate::data::BLOCK_BYTES;
+use crate::filesystem::directory::Purpose;
 use crate::listing::CompleteListing;
 use crate::object::ObjectState;
 use crate::store::Place;
@@ -233,13 +234,8 @@ impl Core {
                 let _ = self.ask_access(caller, &object).await;
             }
         };
-        let listing = async {
-            let listing = self.run_readdir(caller, &object, part, false).await;
-            // Without a lease, a guess proves no absence: no reader has asked by then.
-            self.with(&object, |state| state.pass_open(self.policy.event()));
-            listing
-        };
         self.know_limits(caller, directory).await;
+        let listing = self.run_readdir(caller, &object, part, Purpose::Guess);
         let (listing, ()) = tokio::join!(listing, rights);
         let Ok(listing) = listing else { return Outcome::Nothing };
         self.with(&object, |state| state.guessed = true);

@@ -228,6 +228,9 @@ async fn a_guessed_listing_proves_no_absence_without_a_lease() {
     assert!(listed > 5, "{listed} directories were listed");
     let (_, directory) = &setting.directories[3];
     setting.bench.origin.pass(SECOND);
+    // The attributes of the directory are of after the guess.
+    let open = Caller::unix(0, 0, &[]).with_freshness(Freshness::Open);
+    setting.cache.getattr(&open, directory).await.unwrap();
     let made = setting.bench.origin.put(directory, "new", b"new");
     let found = setting.cache.lookup(&stat, directory, &name("new"), Want::None).await;
     assert_eq!(found.expect("it is there").node.handle, made);

@@ -18,6 +18,15 @@ const VERSION: u8 = 1;
 /// Entries in one value of the index.
 const PIECE_ENTRIES: usize = 256;
 
+/// Why a READDIR is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Purpose {
+    /// A reader has asked, or will be answered from the reply.
+    Reader,
+    /// A reader will probably ask. See [`crate::guesses`].
+    Guess,
+}
+
 impl Core {
     /// READDIR: from the complete listing if there is one, it is believed, and the caller may read it;
     /// otherwise one READDIR.
@@ -71,6 +80,7 @@ impl Core {
         if part.plus && mostly_bare(&entries) {
             return Ok(None);
         }
+        self.with(object, |state| state.pass_listing(self.policy.event()));
         Ok(Some(Listing {
             entries,
             verifier: complete.verifier,
@@ -128,26 +138,29 @@ impl Core {
     ) -> Result<Listing> {
         self.know_limits(caller, &object.handle).await;
         if !self.wants_directory_lease(object) {
-            return self.run_readdir(caller, object, part, false).await;
+            let part = ReadDir { want_directory_lease: false, ..part };
+            return self.run_readdir(caller, object, part, Purpose::Reader).await;
         }
         let (caller, object) = (caller.clone(), object.clone());
-        self.with_delegation(move |core| async move { core.run_readdir(&caller, &object, part, true).await })
-            .await
+        let part = ReadDir { want_directory_lease: true, ..part };
+        let work = move |core: Arc<Core>| async move {
+            core.run_readdir(&caller, &object, part, Purpose::Reader).await
+        };
+        self.with_delegation(work).await
     }
 
-    /// Sends a READDIR, which also asks for a lease on the directory if `delegated` is true.
+    /// Sends a READDIR.
     pub async fn run_readdir(
         &self,
         caller: &Caller,
         object: &Arc<Object>,
         part: ReadDir,
-        delegated: bool,
+        purpose: Purpose,
     ) -> Result<Listing> {
         let before = self.with(object, |state| Before::of(state));
         let sent = self.policy.sending();
         self.counters.readdir.bump();
-        let asked = ReadDir { want_directory_lease: delegated, ..part };
-        let mut result = self.below.readdir(caller, &object.handle, asked).await;
+        let mut result = self.below.readdir(caller, &object.handle, part).await;
         let lease = Listing::detach(&mut result);
         match &result {
             Ok(listing) => {
@@ -155,7 +168,7 @@ impl Core {
                 let seen = self.observe(object, listing.directory.as_ref(), &sent, opening);
                 self.remember_success(caller, object, AccessMask::READ, &sent, &before);
                 self.prime(object, listing, seen, &sent, &before);
-                self.gather(object, &part, listing, (seen, &sent, &before));
+                self.gather(object, &part, listing, purpose, (seen, &sent, &before));
                 self.note_roster(object, &part, listing);
             }
             Err(error) => self.note_error(object, error, &sent),
@@ -201,6 +214,7 @@ impl Core {
         object: &Arc<Object>,
         part: &ReadDir,
         listing: &Listing,
+        purpose: Purpose,
         (seen, sent, before): (Option<Seen>, &Sent, &Before),
     ) {
         let complete = self.with(object, |state| {
@@ -224,7 +238,8 @@ impl Core {
             let racy = gathering.racy;
             let complete = Arc::new(gathering.complete());
             let id = self.policy.epoch();
-            state.names.listing = Some(KnownListing::new(id, racy, Some(complete.clone())));
+            let known = KnownListing::new(id, racy, Some(complete.clone()));
+            state.names.listing = Some(KnownListing { guessed: purpose == Purpose::Guess, ..known });
             state.index.changed = true;
             Some((id, complete))
         });

@@ -224,7 +224,9 @@ impl Core {
             self.load_listing(directory, id);
         }
         let absent = self.with(directory, |state| {
-            let listing = state.names.listing.as_ref().filter(|listing| !(open && listing.racy))?;
+            let leased = state.leased().is_some();
+            let applies = |listing: &&KnownListing| !(open && listing.racy) && (leased || !listing.guessed);
+            let listing = state.names.listing.as_ref().filter(applies)?;
             // A change of ours in flight may have taken effect already.
             let absent = listing.lacks(name) && !state.is_busy_name(name);
             absent.then(|| (state.epoch(), listing.id))

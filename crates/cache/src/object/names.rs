@@ -170,6 +170,16 @@ impl ObjectState {
         self.names.negative_from = self.names.negative_from.max(arrived);
     }
 
+    /// A reader is given the listing of this directory. From now on, the listing proves the absence of other
+    /// names, with attributes that are requested after this event.
+    pub fn pass_listing(&mut self, event: u64) {
+        let guessed = |listing: &mut KnownListing| std::mem::take(&mut listing.guessed);
+        if self.names.listing.as_mut().is_some_and(guessed) {
+            self.pass_open(event);
+            self.index.changed = true;
+        }
+    }
+
     /// Has a client opened a file in this directory since the directory's attributes were requested?
     pub fn is_to_be_confirmed(&self) -> bool {
         self.names.negative_from > 0

@@ -7,6 +7,7 @@ use vfs::{AccessMask, Attributes, Credential, Fsid, Handle, Name, Principal, Tim
 
 use super::codec::{Reader, Writer};
 use super::objects::FileId;
+use crate::listing::KnownListing;
 use crate::ranges::RangeSet;
 use crate::rights::Right;
 use crate::sums::{Sum, Sums};
@@ -34,11 +35,33 @@ pub struct Record {
     pub rights: Vec<Right>,
     /// The target of a symbolic link.
     pub link: Option<Bytes>,
-    /// The number of its listing, and whether the listing is racy.
-    pub listing: Option<(u64, bool)>,
+    /// Its listing.
+    pub listing: Option<KeptListing>,
     /// Its data.
     pub data: Option<DataRecord>,
 }
+
+/// The listing of a directory. Its names are values of their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeptListing {
+    /// Its number.
+    pub id: u64,
+    /// Part of it was read in a racy state.
+    pub racy: bool,
+    /// It is a guess. See [`KnownListing`].
+    pub guessed: bool,
+}
+
+impl KeptListing {
+    /// The part of a known listing that its directory's record has.
+    pub fn of(known: &KnownListing) -> KeptListing {
+        KeptListing { id: known.id, racy: known.racy, guessed: known.guessed }
+    }
+}
+
+/// The bits of a [`KeptListing`].
+const RACY: u8 = 1;
+const GUESSED: u8 = 2;
 
 /// The part of an object's state that the index keeps, without the data.
 #[derive(Clone, Debug)]
@@ -145,9 +168,9 @@ impl Record {
         writer.bool(self.link.is_some());
         writer.bytes(self.link.as_deref().unwrap_or_default());
         writer.bool(self.listing.is_some());
-        let (listing, racy) = self.listing.unwrap_or_default();
-        writer.u64(listing);
-        writer.bool(racy);
+        let listing = self.listing.unwrap_or_default();
+        writer.u64(listing.id);
+        writer.u8(if listing.racy { RACY } else { 0 } | if listing.guessed { GUESSED } else { 0 });
         if let Some(data) = &self.data {
             writer.u128(data.file.0);
             writer.u64(data.allocated_bytes);
@@ -179,7 +202,8 @@ impl Record {
         let linked = reader.bool()?;
         let target = Bytes::copy_from_slice(reader.bytes()?);
         let listed = reader.bool()?;
-        let listing = (reader.u64()?, reader.bool()?);
+        let (id, bits) = (reader.u64()?, reader.u8()?);
+        let listing = KeptListing { id, racy: bits & RACY != 0, guessed: bits & GUESSED != 0 };
         let data = if reader.is_empty() { None } else { Some(decode_data(&mut reader, is_new)?) };
         let (link, listing) = (linked.then_some(target), listed.then_some(listing));
         Some(Record { boot, used, used_at, place, kept, rights, link, listing, data })
@@ -248,6 +272,8 @@ mod tests {
     use super::*;
     use vfs::Caller;
 
+    const LISTING: KeptListing = KeptListing { id: 12, racy: false, guessed: true };
+
     #[test]
     fn records_come_back() {
         let right = |principal| Right {
@@ -285,12 +311,12 @@ mod tests {
                 right(many),
             ],
             link: Some(Bytes::from_static(b"target")),
-            listing: Some((12, false)),
+            listing: Some(LISTING),
             data: Some(data.clone()),
         };
         let back = Record::decode(&record.encode()).unwrap();
         assert_eq!(back.rights, record.rights[..2]);
-        assert_eq!((back.boot, back.used, &back.link, back.listing), (1, 2, &record.link, Some((12, false))));
+        assert_eq!((back.boot, back.used, &back.link, back.listing), (1, 2, &record.link, Some(LISTING)));
         assert_eq!(back.kept.attributes, record.kept.attributes);
         assert_eq!((back.kept.epoch, back.kept.nonracy), (3, true));
         assert_eq!(
