@@ -115,7 +115,7 @@ fn lay_out(program: &Path, tree: &Path) -> io::Result<()> {
         &tree.join("usr/share/doc/leasehold/leasehold.rules.yml"),
         0o644,
     )?;
-    for sample in ["proxy/example.conf.sample", "mount/example.conf.sample", "exports.toml.sample"] {
+    for sample in ["proxy/example.toml.sample", "mount/example.toml.sample", "exports.toml.sample"] {
         let from = contrib.join("etc/leasehold").join(sample);
         install(&from, &tree.join("etc/leasehold").join(sample), 0o644)?;
     }

@@ -37,7 +37,7 @@ impl Served {
             let fs = Arc::new(LocalFs::open(tree.path(), options).unwrap());
             let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
             let fs = Arc::new(Arbiter::with_options(fs, arbiter::Options::default()));
-            let export = Export { id: ExportId(1), path: "/export".into(), fs, options };
+            let export = Export::new(ExportId(1), "/export".into(), fs, options);
             let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
             let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
             let options = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));

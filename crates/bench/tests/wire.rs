@@ -27,7 +27,7 @@ async fn serve(read_only: bool) -> Served {
     let options =
         ExportOptions { secure: false, squash: Squash::None, read_only, ..ExportOptions::default() };
     let fs = Arc::new(fs.unwrap());
-    let export = Export { id: ExportId(1), path: "/export".into(), fs, options };
+    let export = Export::new(ExportId(1), "/export".into(), fs, options);
     let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
     let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
     let options = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));

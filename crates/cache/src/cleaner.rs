@@ -111,13 +111,13 @@ impl Core {
             shares: self.disk.objects().shares(),
             free_bytes: self.disk.free_bytes(),
         };
-        Pressure::of(&self.options, &usage)
+        Pressure::of(&self.limits(), &usage)
     }
 
     /// Is usage within the soft limits?
     pub fn is_below_soft(&self) -> bool {
         let objects = self.disk.objects();
-        self.options.is_within_soft(objects.used_bytes(), self.disk.free_bytes(), || objects.shares())
+        self.limits().is_within_soft(objects.used_bytes(), self.disk.free_bytes(), || objects.shares())
     }
 
     /// How many objects are in the index beyond nineteen twentieths of the limit.

@@ -64,7 +64,7 @@ enum Round {
 impl Cache {
     /// Do the thresholds admit a file with these attributes?
     pub fn takes(&self, attributes: &Attributes) -> bool {
-        self.core.options.takes(attributes, self.core.policy.wall())
+        self.core.limits().takes(attributes, self.core.policy.wall())
     }
 
     /// Fetches the missing bytes of a file, as this caller. A file that is complete and has not changed costs
@@ -174,7 +174,7 @@ impl Core {
             if state.is_complete() {
                 return Err(Round::Done(Completed::Was));
             }
-            if !self.options.takes(&known, self.policy.wall()) {
+            if !self.limits().takes(&known, self.policy.wall()) {
                 return Err(Round::Done(Completed::NotWanted));
             }
             if !may_store || !self.takes(state) || state.data.is_refused() {
@@ -218,7 +218,7 @@ impl Core {
         let (present, asked) = (state.data.valid().bytes(), state.data.asked_bytes());
         let enough =
             asked > 0 && u128::from(asked) * 100 >= u128::from(known.size) * u128::from(fill.percent_min);
-        let worth = enough && present < known.size && self.options.takes(known, self.policy.wall());
+        let worth = enough && present < known.size && self.limits().takes(known, self.policy.wall());
         let readable = || state.rights.iter().any(|right| right.may_ever(AccessMask::READ));
         (worth && readable()).then(|| (known.size - present, known.size))
     }

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use parking_lot::RwLock;
 use vfs::{Attributes, Caller, Error, Features, FileSystem, FsLimits, Fsid, Handle, Name, Principal, Status};
 
 use crate::above::Above;
@@ -14,6 +15,7 @@ use crate::disk::LocalDisk;
 use crate::flushing::FlushQueue;
 use crate::gate::StoreGate;
 use crate::lease::Leases;
+use crate::limits::Limits;
 use crate::link::OriginLink;
 use crate::listing::KnownListing;
 use crate::loaded::LoadedListings;
@@ -41,7 +43,9 @@ pub struct Core {
     /// For spawned tasks, which need an `Arc` of the core.
     this: Weak<Core>,
     pub below: Arc<dyn FileSystem>,
+    /// The options it was opened with. Their limits may have changed since.
     pub options: Options,
+    limits: RwLock<Limits>,
     pub policy: Policy,
     pub counters: Counters,
     /// Objects, listings and lookups in memory.
@@ -162,6 +166,7 @@ impl Core {
             candidates: SharedCandidates::default(),
             flushing: FlushQueue::new(start.uses, start.indexed),
             gate: StoreGate::default(),
+            limits: RwLock::new(start.options.limits),
             options: start.options,
             disk: LocalDisk::new(start.directory, start.index, objects, start.pins),
         }
@@ -307,14 +312,27 @@ impl Core {
         u64::from(max).clamp(crate::data::BLOCK_BYTES, CHUNK_MAX_BYTES)
     }
 
+    /// The limits that are in force.
+    pub fn limits(&self) -> Limits {
+        *self.limits.read()
+    }
+
+    /// From now on, these limits are in force. If less may be cached, the cleaner starts.
+    pub fn set_limits(&self, limits: Limits) {
+        *self.limits.write() = limits;
+        self.gate.ease();
+        self.gate.wake();
+    }
+
     /// May anything be stored now? The last of the disk space is left to the index. Nothing is stored that a
     /// broken index could not record.
     pub fn may_store(&self) -> bool {
         if !self.disk.can_record() {
             return false;
         }
-        if self.disk.objects().used_bytes() >= self.options.size_max_bytes
-            || self.disk.free_bytes() < self.options.min_free_bytes
+        let limits = self.limits();
+        if self.disk.objects().used_bytes() >= limits.size_max_bytes
+            || self.disk.free_bytes() < limits.min_free_bytes
         {
             self.gate.pause();
         }
@@ -328,7 +346,8 @@ impl Core {
     pub fn takes(&self, state: &ObjectState) -> bool {
         let Some(known) = state.attributes() else { return true };
         let capacity = |max| self.disk.objects().share_bytes(known.fsid) < max;
-        self.options.takes(known, self.policy.wall()) && self.options.export_max_bytes.is_none_or(capacity)
+        let limits = self.limits();
+        limits.takes(known, self.policy.wall()) && limits.export_max_bytes.is_none_or(capacity)
     }
 
     /// Must the cleaner free capacity?

@@ -268,12 +268,13 @@ impl Cache {
     /// Sums over all objects.
     pub async fn totals(&self) -> Totals {
         self.core.flush().await;
+        let limits = self.core.limits();
         let mut totals = Totals {
             disk_bytes: self.core.disk.objects().used_bytes(),
-            max_bytes: self.core.options.size_max_bytes,
-            soft_bytes: self.core.options.soft_max_bytes(),
+            max_bytes: limits.size_max_bytes,
+            soft_bytes: limits.soft_max_bytes(),
             file_systems: self.core.disk.objects().shares(),
-            export_max_bytes: self.core.options.export_max_bytes,
+            export_max_bytes: limits.export_max_bytes,
             ..Totals::default()
         };
         let mut from = Vec::new();

@@ -109,6 +109,7 @@ pub use cache::Cache;
 pub use completer::Completed;
 pub use held::Holdings;
 pub use inspect::{Completeness, FindError, Info, Keeper, Totals, Validity};
+pub use limits::Limits;
 pub use options::{Consistency, Fill, LookupCache, Offline, Options, Timeouts, WriteBehind};
 pub use stats::{Calls, HitsMisses, Stats};
 pub use store::{OpenError, Pinned};
@@ -170,8 +171,8 @@ impl Cache {
         let opened = tokio::task::spawn_blocking(move || {
             let (directory, origin) = Directory::reopen(&path)?;
             let mut options = Options::new(path, origin);
-            options.size_max_bytes = u64::MAX;
-            options.min_free_bytes = 0;
+            options.limits.size_max_bytes = u64::MAX;
+            options.limits.min_free_bytes = 0;
             // An inspection must not discard the index when the disk is full.
             let index = Index::open_or_leave(&directory.index())?;
             prepare(directory, index, Arc::new(null::NullFileSystem), options)
@@ -180,11 +181,17 @@ impl Cache {
         Ok(Arc::new(Cache { core, tasks: Vec::new(), offline: true }))
     }
 
+    /// From now on, these limits and thresholds are in force. If less may be cached, the cleaner starts; what
+    /// a threshold no longer admits stays until it is evicted.
+    pub fn set_limits(&self, limits: Limits) {
+        self.core.set_limits(limits);
+    }
+
     /// The counters.
     pub fn stats(&self) -> Stats {
         let mut stats = self.core.counters.snapshot();
         stats.used_bytes = self.core.disk.objects().used_bytes();
-        stats.used_max_bytes = self.core.options.size_max_bytes;
+        stats.used_max_bytes = self.core.limits().size_max_bytes;
         stats.objects_in_memory = self.core.memory.table().len() as u64;
         if let Some(delayed) = &self.core.delayed {
             stats.dirty_bytes = delayed.bytes();

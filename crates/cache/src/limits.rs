@@ -16,8 +16,6 @@ use std::time::Duration;
 
 use vfs::{Attributes, Fsid, Timestamp};
 
-use crate::options::Options;
-
 /// The number of bytes to evict.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
@@ -40,14 +38,14 @@ pub struct Usage {
 
 impl Pressure {
     /// The bytes to evict so that usage is a twentieth below the soft limits.
-    pub fn of(options: &Options, usage: &Usage) -> Pressure {
-        let soft = options.soft_max_bytes();
+    pub fn of(limits: &Limits, usage: &Usage) -> Pressure {
+        let soft = limits.soft_max_bytes();
         let over = usage.used_bytes.saturating_sub(after_cleaning(soft));
-        let free_wanted = options.min_free_bytes.saturating_add(options.min_free_bytes / 5);
+        let free_wanted = limits.min_free_bytes.saturating_add(limits.min_free_bytes / 5);
         // Space that others use on the disk cannot be freed here.
         let short = free_wanted.saturating_sub(usage.free_bytes).min(usage.used_bytes);
         let mut shares = HashMap::new();
-        if let Some(soft) = options.export_soft_bytes() {
+        if let Some(soft) = limits.export_soft_bytes() {
             for (fsid, used) in &usage.shares {
                 let over = used.saturating_sub(after_cleaning(soft));
                 if over > 0 {
@@ -85,7 +83,43 @@ pub fn after_cleaning(limit: u64) -> u64 {
     limit - limit / 20
 }
 
-impl Options {
+/// The limits and thresholds. They may change while the cache runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// The hard limit of file data on disk, in bytes, at which caching pauses.
+    pub size_max_bytes: u64,
+    /// The soft limit, at which the cleaner starts. Nine tenths of the hard limit by default.
+    pub size_soft_bytes: Option<u64>,
+    /// The hard limit for each file system of the origin, in bytes. Its soft limit is in the same proportion.
+    pub export_max_bytes: Option<u64>,
+    /// Smaller files are not cached.
+    pub file_min_bytes: u64,
+    /// Larger files are not cached.
+    pub file_max_bytes: u64,
+    /// Files that changed more recently are not cached. The timestamp granularity rule keeps cached data of
+    /// such files right. This option keeps the disk from filling with data that will soon be gone.
+    pub changed_min_age: Duration,
+    /// Bytes of the disk that are left to others. Below this, caching pauses; the cleaner starts a tenth
+    /// above.
+    pub min_free_bytes: u64,
+}
+
+impl Default for Limits {
+    /// 10 GiB, with 1 GiB left free; all files.
+    fn default() -> Limits {
+        Limits {
+            size_max_bytes: 10 << 30,
+            size_soft_bytes: None,
+            export_max_bytes: None,
+            file_min_bytes: 0,
+            file_max_bytes: u64::MAX,
+            changed_min_age: Duration::ZERO,
+            min_free_bytes: 1 << 30,
+        }
+    }
+}
+
+impl Limits {
     /// Is this usage within the soft limits? `shares` returns the bytes that the data of each file system
     /// uses. It is called only if there is a limit for each file system.
     pub(crate) fn is_within_soft(
@@ -128,7 +162,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn options() -> Options {
+    fn limits() -> Options {
         Options::new("/nowhere", "nfs://origin/export")
     }
 
@@ -138,31 +172,29 @@ mod tests {
 
     #[test]
     fn thresholds_choose_what_is_cached() {
-        let mut options = options();
+        let mut limits = Limits::default();
         let attributes = |size| crate::testing::attributes(size, 1000);
-        assert!(options.takes(&attributes(0), Timestamp::new(1000, 0)), "all, if nothing is said");
-        options.file_min_bytes = 4096;
-        options.file_max_bytes = 1 << 20;
-        options.changed_min_age = Duration::from_secs(30);
+        assert!(limits.takes(&attributes(0), Timestamp::new(1000, 0)), "all, if nothing is said");
+        limits.file_min_bytes = 4096;
+        limits.file_max_bytes = 1 << 20;
+        limits.changed_min_age = Duration::from_secs(30);
         let later = Timestamp::new(1030, 0);
-        assert!(options.takes(&attributes(4096), later) && options.takes(&attributes(1 << 20), later));
-        assert!(
-            !options.takes(&attributes(4095), later) && !options.takes(&attributes((1 << 20) + 1), later)
-        );
-        assert!(!options.takes(&attributes(4096), Timestamp::new(1029, 0)), "changed half a minute ago");
+        assert!(limits.takes(&attributes(4096), later) && limits.takes(&attributes(1 << 20), later));
+        assert!(!limits.takes(&attributes(4095), later) && !limits.takes(&attributes((1 << 20) + 1), later));
+        assert!(!limits.takes(&attributes(4096), Timestamp::new(1029, 0)), "changed half a minute ago");
     }
 
     #[test]
     fn soft_limits_are_below_hard_ones() {
-        let mut options = options();
-        options.size_max_bytes = 1000;
-        assert_eq!((options.soft_max_bytes(), options.export_soft_bytes()), (900, None));
-        options.export_max_bytes = Some(500);
-        assert_eq!(options.export_soft_bytes(), Some(450));
-        options.size_soft_bytes = Some(600);
-        assert_eq!((options.soft_max_bytes(), options.export_soft_bytes()), (600, Some(300)));
-        options.size_soft_bytes = Some(5000);
-        assert_eq!((options.soft_max_bytes(), options.export_soft_bytes()), (1000, Some(500)));
+        let mut limits = Limits::default();
+        limits.size_max_bytes = 1000;
+        assert_eq!((limits.soft_max_bytes(), limits.export_soft_bytes()), (900, None));
+        limits.export_max_bytes = Some(500);
+        assert_eq!(limits.export_soft_bytes(), Some(450));
+        limits.size_soft_bytes = Some(600);
+        assert_eq!((limits.soft_max_bytes(), limits.export_soft_bytes()), (600, Some(300)));
+        limits.size_soft_bytes = Some(5000);
+        assert_eq!((limits.soft_max_bytes(), limits.export_soft_bytes()), (1000, Some(500)));
     }
 
     proptest! {
@@ -174,10 +206,10 @@ mod tests {
             size_max in 100..4000u64, export_max in prop::option::of(50..2000u64),
             min_free in 0..500u64, free in 0..1000u64,
         ) {
-            let mut options = options();
-            options.size_max_bytes = size_max;
-            options.export_max_bytes = export_max;
-            options.min_free_bytes = min_free;
+            let mut limits = Limits::default();
+            limits.size_max_bytes = size_max;
+            limits.export_max_bytes = export_max;
+            limits.min_free_bytes = min_free;
             let mut left = files.clone();
             let usage = |left: &[(u64, u64)]| {
                 let used_bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();
@@ -187,12 +219,12 @@ mod tests {
                 };
                 Usage { used_bytes, shares: (0..4).map(share).collect(), free_bytes: free + freed }
             };
-            let mut pressure = Pressure::of(&options, &usage(&left));
+            let mut pressure = Pressure::of(&limits, &usage(&left));
             let mut at = 0;
             while at < left.len() && !pressure.is_relieved() {
                 let (on, bytes) = left[at];
                 if pressure.wants(fsid(on)) {
-                    let before = Pressure::of(&options, &usage(&left));
+                    let before = Pressure::of(&limits, &usage(&left));
                     prop_assert!(!before.is_relieved(), "something is over its limit when something goes");
                     left.remove(at);
                     pressure.relieve(fsid(on), bytes);
@@ -202,9 +234,9 @@ mod tests {
             }
             prop_assert!(pressure.is_relieved() || left.iter().all(|(on, _)| !pressure.wants(fsid(*on))));
             let Usage { used_bytes, shares, free_bytes } = usage(&left);
-            let within = options.is_within_soft(used_bytes, free_bytes, || shares);
+            let within = limits.is_within_soft(used_bytes, free_bytes, || shares);
             if pressure.is_relieved() {
-                prop_assert!(Pressure::of(&options, &usage(&left)).is_relieved());
+                prop_assert!(Pressure::of(&limits, &usage(&left)).is_relieved());
                 prop_assert!(within || used_bytes == 0, "the cleaner does not start again at once");
             }
         }

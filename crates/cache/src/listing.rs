@@ -98,8 +98,8 @@ pub struct KnownListing {
     pub id: u64,
     /// Part of it was read in a racy state: it is valid only until the next open.
     pub racy: bool,
-    /// It is a guess, and no reader has been given it yet: it proves that a name is absent only under a lease.
-    /// A reader may rely on a name that was made before it asked.
+    /// It is a guess, and no reader has been given it yet: it proves that a name is absent only under a
+    /// lease. A reader may rely on a name that was made before it asked.
     pub guessed: bool,
     /// The listing, if it has been read.
     pub complete: Option<Arc<CompleteListing>>,

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use vfs::{Clock, SystemClock};
 
+use crate::limits::Limits;
+
 /// The promise of the cache to its clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Consistency {
@@ -145,19 +147,8 @@ pub struct Options {
     pub timeouts: Timeouts,
     /// Which remembered names are used.
     pub lookup_cache: LookupCache,
-    /// The hard limit of file data on disk, in bytes, at which caching pauses.
-    pub size_max_bytes: u64,
-    /// The soft limit, at which the cleaner starts. Nine tenths of the hard limit by default.
-    pub size_soft_bytes: Option<u64>,
-    /// The hard limit for each file system of the origin, in bytes. Its soft limit is in the same proportion.
-    pub export_max_bytes: Option<u64>,
-    /// Smaller files are not cached.
-    pub file_min_bytes: u64,
-    /// Larger files are not cached.
-    pub file_max_bytes: u64,
-    /// Files that changed more recently are not cached. The timestamp granularity rule keeps cached data of
-    /// such files right. This option keeps the disk from filling with data that will soon be gone.
-    pub changed_min_age: Duration,
+    /// How much is cached, and which files.
+    pub limits: Limits,
     /// Complete files of which a part has been read, while nothing else is asked of the origin. `None`: do
     /// not.
     pub fill: Option<Fill>,
@@ -168,9 +159,6 @@ pub struct Options {
     pub offline: Offline,
     /// How long calls to the origin must have gone unanswered before `offline` takes effect.
     pub offline_after: Duration,
-    /// Bytes of the disk that are left to others. Below this, caching pauses; the cleaner starts a tenth
-    /// above.
-    pub min_free_bytes: u64,
     /// The largest number of bytes that are read ahead of one sequential reader.
     pub readahead_max_bytes: u64,
     /// The largest number of bytes that are fetched ahead of readers who go through a tree, and that nobody
@@ -206,17 +194,11 @@ impl Options {
             consistency: Consistency::default(),
             timeouts: Timeouts::default(),
             lookup_cache: LookupCache::default(),
-            size_max_bytes: 10 << 30,
-            size_soft_bytes: None,
-            export_max_bytes: None,
-            file_min_bytes: 0,
-            file_max_bytes: u64::MAX,
-            changed_min_age: Duration::ZERO,
+            limits: Limits::default(),
             fill: None,
             atime_after: None,
             offline: Offline::default(),
             offline_after: Duration::from_secs(5),
-            min_free_bytes: 1 << 30,
             readahead_max_bytes: 16 << 20,
             prefetch_max_bytes: 0,
             granularity_min: Duration::from_millis(10),

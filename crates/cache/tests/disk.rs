@@ -110,7 +110,7 @@ async fn the_limit_is_kept_and_what_was_used_last_stays() {
         (0..12).map(|number| bench.origin.put(&root(), &format!("f{number}"), &vec![number; MIB])).collect();
     bench.origin.pass(LONG);
     let mut options = bench.options();
-    options.size_max_bytes = 8 * MIB as u64;
+    options.limits.size_max_bytes = 8 * MIB as u64;
     let cache = bench.open_with(options).await;
     for file in &files {
         open_and_read(&cache, file).await;
@@ -137,7 +137,7 @@ async fn at_the_hard_limit_reads_go_past_the_cache() {
     // The second file alone is below the soft limit, so it stays once it is cached.
     bench.origin.pass(LONG);
     let mut options = bench.options();
-    options.size_max_bytes = MIB as u64;
+    options.limits.size_max_bytes = MIB as u64;
     let cache = bench.open_with(options).await;
     open_and_read(&cache, &a).await;
     // A reply is being sent from the data. It stays, so there is no capacity.
@@ -159,7 +159,7 @@ async fn a_disk_with_too_little_room_is_left_alone() {
     let file = bench.origin.put(&root(), "f", &vec![1; MIB]);
     bench.origin.pass(LONG);
     let mut options = bench.options();
-    options.min_free_bytes = 1 << 60;
+    options.limits.min_free_bytes = 1 << 60;
     let cache = bench.open_with(options).await;
     for _ in 0..3 {
         assert_eq!(open_and_read(&cache, &file).await, vec![1; MIB]);
@@ -174,7 +174,7 @@ async fn an_evicted_file_is_not_torn_under_its_reader() {
         (0..20).map(|number| bench.origin.put(&root(), &format!("f{number}"), &vec![number; MIB])).collect();
     bench.origin.pass(LONG);
     let mut options = bench.options();
-    options.size_max_bytes = 4 * MIB as u64;
+    options.limits.size_max_bytes = 4 * MIB as u64;
     let cache = bench.open_with(options).await;
     let mut held = Vec::new();
     for (number, file) in files.iter().enumerate() {

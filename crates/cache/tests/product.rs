@@ -83,9 +83,9 @@ async fn thresholds_keep_files_out() {
     bench.origin.pass(LONG);
     let racy = bench.origin.put(&root(), "young", &vec![7; 5000]);
     let mut options = bench.options();
-    options.file_min_bytes = 4096;
-    options.file_max_bytes = 64 << 10;
-    options.changed_min_age = Duration::from_secs(30);
+    options.limits.file_min_bytes = 4096;
+    options.limits.file_max_bytes = 64 << 10;
+    options.limits.changed_min_age = Duration::from_secs(30);
     let cache = bench.open_with(options).await;
     for (file, size) in [(small, 100), (large, 90_000), (racy, 5000)] {
         assert_eq!(complete(&cache, &file).await, Completed::NotWanted);
@@ -111,7 +111,7 @@ async fn a_file_system_of_the_origin_has_a_limit_of_its_own() {
     let two: Vec<Handle> = (0..30).map(|number| put(number, 2)).collect();
     bench.origin.pass(LONG);
     let mut options = bench.options();
-    options.export_max_bytes = Some(80 * BLOCK as u64);
+    options.limits.export_max_bytes = Some(80 * BLOCK as u64);
     let cache = bench.open_with(options.clone()).await;
     for file in one.iter().chain(&two) {
         assert!(matches!(complete(&cache, file).await, Completed::Now(_)), "the cleaner makes room");
@@ -167,8 +167,8 @@ async fn play(sizes: Vec<usize>, soft_blocks: u64, steps: Vec<Step>) -> Result<(
         .collect();
     bench.origin.pass(LONG);
     let mut options: Options = bench.options();
-    options.size_max_bytes = 20 * BLOCK as u64;
-    options.size_soft_bytes = Some(soft_blocks * BLOCK as u64);
+    options.limits.size_max_bytes = 20 * BLOCK as u64;
+    options.limits.size_soft_bytes = Some(soft_blocks * BLOCK as u64);
     let cache = bench.open_with(options).await;
     for place in [root(), directory] {
         cache.readdir(&opener(0), &place, PART).await.unwrap();
@@ -277,7 +277,7 @@ async fn a_pin_outlives_the_process_and_the_index_and_keeps_what_comes_later() {
     cache.flush().await;
     let killed = bench.killed();
     let mut options = killed.options();
-    options.size_max_bytes = 8 * BLOCK as u64;
+    options.limits.size_max_bytes = 8 * BLOCK as u64;
     let cache = killed.open_with(options).await;
     assert_eq!(cache.info(&early).pinned, Some(Keeper::Above(directory)), "after kill -9");
     let late = bench.origin.put(&below, "late", &[2; 4 * BLOCK]);

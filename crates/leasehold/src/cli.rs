@@ -11,13 +11,35 @@ use server::{ClientList, Locations};
 /// A coherent cache for NFS: answers fast and does not lie.
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version, propagate_version = true, max_term_width = 110)]
-#[command(
-    after_help = "Set LEASEHOLD_LOG=info or debug to see more on standard error, and LEASEHOLD_LOG_FORMAT=json for a log that programs read."
-)]
+#[command(after_help = "The environment sets the log, too: LEASEHOLD_LOG=info, LEASEHOLD_LOG_FORMAT=json.")]
 pub struct Arguments {
     /// The command.
     #[command(subcommand)]
     pub command: Command,
+    /// The log options.
+    #[command(flatten)]
+    pub logging: Logging,
+}
+
+/// The log options.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Log")]
+pub struct Logging {
+    /// What to log: error, warn, info or debug [default: LEASEHOLD_LOG, or warn]
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = parse_log_level)]
+    pub log_level: Option<String>,
+    /// The form of the log [default: LEASEHOLD_LOG_FORMAT, or text]
+    #[arg(long, global = true, value_enum)]
+    pub log_format: Option<LogFormat>,
+}
+
+/// `--log-format`
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum LogFormat {
+    /// Lines for people
+    Text,
+    /// Lines of JSON for programs
+    Json,
 }
 
 /// The commands.
@@ -56,6 +78,9 @@ pub enum Command {
     /// Take everything from a client: opens, locks and leases
     #[command(after_help = REVOKE_HELP)]
     Revoke(Revoke),
+    /// Check and explain configuration files
+    #[command(after_help = CONFIG_HELP)]
+    Config(ConfigArguments),
     /// Write the man pages
     Man(Man),
     /// Print the completions of a shell
@@ -116,6 +141,22 @@ Example:
   leasehold clients /var/lib/leasehold/serve-srv
   leasehold revoke /var/lib/leasehold/serve-srv 10.0.0.5";
 
+const CONFIG_HELP: &str = "\
+A key of a file has the name of its option, with _ for -. An option that turns something off is a key that is
+true by default: --no-udp is `udp = false`, and --insecure is `secure = false`. A file of a proxy:
+  origin = \"nfs://filer/export?vers=4.2\"
+  cache_size = \"100G\"
+  clients = [\"10.1.0.0/16\"]
+A file of a mount has `source`, `directory` and `options`, a list of mount options. In the file of a serve, each
+[[export]] has the keys of exports(5).
+
+On SIGHUP, a process reads its file again, and says in the log what has changed and what needs a restart.
+
+Examples:
+  leasehold config check /etc/leasehold/proxy/filer.toml
+  leasehold config show /etc/leasehold/exports.toml
+  leasehold proxy --config /etc/leasehold/proxy/filer.toml";
+
 const SERVE_HELP: &str = "\
 Examples:
   leasehold serve /srv
@@ -132,7 +173,7 @@ A configuration file:
   clients = [\"10.1.0.0/16\"]";
 
 /// The options of `serve` for one export. A configuration file has a key for each of them.
-const OF_ONE_EXPORT: [&str; 12] = [
+pub const OF_ONE_EXPORT: [&str; 12] = [
     "export",
     "asynchronous",
     "no_crossmnt",
@@ -147,13 +188,17 @@ const OF_ONE_EXPORT: [&str; 12] = [
     "clients",
 ];
 
+/// The argument of `serve` that names the directory.
+pub const SERVED: &str = "directory";
+
 /// `leasehold serve`
 #[derive(Debug, Args)]
 pub struct Serve {
     /// The directory to serve
     #[arg(required_unless_present = "config", conflicts_with = "config")]
     pub directory: Option<PathBuf>,
-    /// Serve the exports that this TOML file lists, instead of one directory
+    /// Serve the exports that this TOML file lists, instead of one directory. It may set the other options,
+    /// too
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_EXPORT)]
     pub config: Option<PathBuf>,
     /// The path that clients mount [default: the path of the directory]
@@ -192,8 +237,11 @@ pub struct Serve {
 #[derive(Debug, Args)]
 pub struct Proxy {
     /// The origin: `nfs://HOST[:PORT]/EXPORT[?OPTION&…]`
-    #[arg(value_name = "URL")]
+    #[arg(value_name = "URL", required = false, required_unless_present = "config")]
     pub origin: client::Url,
+    /// Take the options from this TOML file, too
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Where to keep the cache: a directory for this origin alone [default: /var/cache/leasehold/…, or
     /// ~/.cache/leasehold/…]
     #[arg(long, value_name = "DIR")]
@@ -223,11 +271,14 @@ pub struct Proxy {
 #[derive(Debug, Args)]
 pub struct Mount {
     /// What to mount: `nfs://SERVER[:PORT]/EXPORT[?OPTION&…]`, or `SERVER:/EXPORT`
-    #[arg(value_name = "SOURCE")]
+    #[arg(value_name = "SOURCE", required = false, required_unless_present = "config")]
     pub source: String,
     /// The directory to mount on
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DIR", required = false, required_unless_present = "config")]
     pub directory: PathBuf,
+    /// Take the options from this TOML file, too
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
     /// Mount options, separated by commas
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     pub options: Vec<String>,
@@ -416,6 +467,55 @@ pub struct Revoke {
     pub client: String,
 }
 
+/// `leasehold config`
+#[derive(Debug, Args)]
+pub struct ConfigArguments {
+    /// The command.
+    #[command(subcommand)]
+    pub command: ConfigCommand,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum ConfigCommand {
+    /// Check a file. The first mistake is named with its line and column
+    Check(ConfigCheck),
+    /// Show all values of a file, and where each is from: a line of the file, or the default
+    Show(ConfigShow),
+    /// List the keys of `serve`, `proxy` or `mount`, with their defaults
+    Keys(ConfigKeys),
+}
+
+/// `leasehold config check`
+#[derive(Debug, Args)]
+pub struct ConfigCheck {
+    /// The file: of a proxy if it has `origin`, of a mount if it has `source`, otherwise of a serve
+    #[arg(value_name = "FILE")]
+    pub file: PathBuf,
+}
+
+/// `leasehold config show`
+#[derive(Debug, Args)]
+pub struct ConfigShow {
+    /// The file.
+    #[command(flatten)]
+    pub of: ConfigCheck,
+    /// Options of the command line that override it
+    #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
+    pub options: Vec<std::ffi::OsString>,
+    /// Print each value as a line of JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// `leasehold config keys`
+#[derive(Debug, Args)]
+pub struct ConfigKeys {
+    /// The command
+    #[arg(value_name = "COMMAND", value_parser = ["serve", "proxy", "mount"])]
+    pub command: String,
+}
+
 /// `leasehold guard`, which `mount` starts: see `mount::guardian`
 #[derive(Debug, Args)]
 pub struct Guard {
@@ -457,6 +557,16 @@ impl ExportOptions {
             clients: self.clients.clone(),
             ..server::ExportOptions::default()
         }
+    }
+}
+
+/// Checks what to log: a filter of the library `tracing`, of which a level is the simplest.
+fn parse_log_level(text: &str) -> Result<String, String> {
+    match tracing_subscriber::EnvFilter::try_new(text) {
+        Ok(_) if !text.trim().is_empty() => Ok(text.to_owned()),
+        _ => Err(format!(
+            "`{text}` is not a level: write error, warn, info or debug, or part=level, such as cache=debug"
+        )),
     }
 }
 

@@ -1,167 +1,145 @@
-//! The configuration file of `serve`: exports(5) in TOML.
+//! Configuration files: TOML with a key for each option of `serve`, `proxy` or `mount`.
+//!
+//! A file is a second command line. Its values become arguments, and the parsers of the options check them:
+//! so a file and a command line cannot mean different things. An option on the command line overrides its
+//! key, and a key that contradicts it. The exports of `serve` are tables of their own: see [`exports`].
 
+pub mod command;
+pub mod exports;
+mod file;
+mod keys;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use serde::Deserialize;
-use server::{ClientList, ExportOptions, Locations, Squash};
+use clap::parser::ValueSource;
+use clap::{ArgMatches, Command, CommandFactory, FromArgMatches};
 
 use crate::Failure;
+use crate::cli::Arguments;
+use file::ConfigFile;
+use keys::{Entry, Key};
 
-/// A configuration file.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Config {
-    /// The exports.
-    #[serde(default, rename = "export")]
-    pub exports: Vec<ExportConfig>,
+/// Why there are no arguments.
+#[derive(Debug)]
+pub enum Wrong {
+    /// The command line is wrong, or asks for help.
+    CommandLine(clap::Error),
+    /// The configuration file is wrong.
+    File(Failure),
 }
 
-/// One export.
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct ExportConfig {
-    /// The directory to serve.
-    pub directory: PathBuf,
-    /// The path that clients mount; the directory, if absent.
-    pub path: Option<String>,
-    /// Allow no changes.
-    #[serde(default)]
-    pub ro: bool,
-    /// Map root to the anonymous user.
-    #[serde(default = "yes")]
-    pub root_squash: bool,
-    /// Map every user to the anonymous user.
-    #[serde(default)]
-    pub all_squash: bool,
-    /// User id of the anonymous user.
-    #[serde(default = "nobody")]
-    pub anonuid: u32,
-    /// Group id of the anonymous user.
-    #[serde(default = "nobody")]
-    pub anongid: u32,
-    /// Admit only clients that call from a port below 1024.
-    #[serde(default = "yes")]
-    pub secure: bool,
-    /// Reply only after metadata is on disk.
-    #[serde(default = "yes")]
-    pub sync: bool,
-    /// Serve file systems mounted below the directory.
-    #[serde(default = "yes")]
-    pub crossmnt: bool,
-    /// Client addresses and networks; all clients, if empty.
-    #[serde(default)]
-    pub clients: Vec<String>,
-    /// The servers that have the export instead of this one.
-    pub refer: Option<String>,
-    /// Further servers that have the export.
-    pub replicas: Option<String>,
-}
-
-fn yes() -> bool {
-    true
-}
-
-fn nobody() -> u32 {
-    65534
-}
-
-impl Config {
-    /// Reads a file.
-    pub fn load(path: &Path) -> Result<Config, Failure> {
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            Failure(format!("cannot read {}: {error}; name a file that this user may read", path.display()))
-        })?;
-        Config::parse(&text).map_err(|error| Failure(format!("{}: {error}", path.display())))
-    }
-
-    fn parse(text: &str) -> Result<Config, String> {
-        let config: Config = toml::from_str(text).map_err(|error| {
-            let line = error.span().map_or(1, |span| text[..span.start].matches('\n').count() + 1);
-            format!("line {line}: {}", error.message().replace('\n', " "))
-        })?;
-        if config.exports.is_empty() {
-            return Err("it exports nothing: add an [[export]] with a directory".to_owned());
-        }
-        Ok(config)
+impl From<clap::Error> for Wrong {
+    fn from(error: clap::Error) -> Wrong {
+        Wrong::CommandLine(error)
     }
 }
 
-impl ExportConfig {
-    /// The options in the form that the server takes.
-    pub fn options(&self) -> Result<ExportOptions, Failure> {
-        let clients = match &self.clients[..] {
-            [] => ClientList::default(),
-            list => list.join(",").parse().map_err(Failure)?,
+impl From<Failure> for Wrong {
+    fn from(failure: Failure) -> Wrong {
+        Wrong::File(failure)
+    }
+}
+
+/// The arguments of a command line and of the configuration file that it names.
+#[derive(Debug)]
+pub struct Configured {
+    /// All arguments.
+    pub arguments: Arguments,
+    /// The value of each key, and where it is from. Empty for commands without configuration files.
+    pub settings: Vec<Setting>,
+}
+
+/// The value of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// The key. For one of an export: `export PATH KEY`.
+    pub key: String,
+    /// The value; none if there is none.
+    pub value: Option<String>,
+    /// Where it is from.
+    pub from: Place,
+}
+
+/// Where a value is from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// Nobody has set it.
+    Default,
+    /// This line of the configuration file, from 1.
+    Line(usize),
+    /// The command line.
+    CommandLine,
+}
+
+/// Parses a command line, and the configuration file that it names. A relative name of the file starts at
+/// `base`.
+///
+/// # Errors
+/// The first mistake.
+pub fn parse(given: Vec<OsString>, base: &Path) -> Result<Configured, Wrong> {
+    let mut program = Arguments::command();
+    // Gives the commands the options that all of them have.
+    program.build();
+    let matches = program.clone().try_get_matches_from(&given)?;
+    let Some((name, of_command)) = matches.subcommand().filter(|(name, _)| keys::has_file(name)) else {
+        return Ok(Configured { arguments: Arguments::from_arg_matches(&matches)?, settings: Vec::new() });
+    };
+    let Some(command) = program.find_subcommand(name).cloned() else {
+        return Ok(Configured { arguments: Arguments::from_arg_matches(&matches)?, settings: Vec::new() });
+    };
+    let named = of_command.get_one::<PathBuf>("config");
+    let file = named.map(|path| ConfigFile::load(&base.join(path))).transpose()?;
+    let Some(file) = file else {
+        let settings = settings(&command, of_command, &HashMap::new());
+        return Ok(Configured { arguments: Arguments::from_arg_matches(&matches)?, settings });
+    };
+    let entries = keys::read(&file, &command)?;
+    let used: Vec<&Entry> =
+        entries.iter().filter(|entry| !entry.is_overridden(&command, of_command)).collect();
+    keys::check_together(&file, &command, &used)?;
+    keys::check_complete(&file, &command, &used, of_command)?;
+    let whole = insert(&given, name, used.iter().flat_map(|entry| entry.arguments.iter().cloned()));
+    let matches = program.try_get_matches_from(whole)?;
+    let lines: HashMap<String, usize> =
+        used.iter().map(|entry| (entry.key.clone(), file.line(entry.at))).collect();
+    let mut settings = match matches.subcommand() {
+        Some((_, of_command)) => settings(&command, of_command, &lines),
+        None => Vec::new(),
+    };
+    if name == "serve" {
+        settings.extend(exports::settings(&file)?);
+    }
+    Ok(Configured { arguments: Arguments::from_arg_matches(&matches)?, settings })
+}
+
+/// Adds arguments behind the name of the command. So mount options of the command line follow those of the
+/// file, and count.
+fn insert(given: &[OsString], command: &str, more: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let behind =
+        given.iter().skip(1).position(|argument| argument == command).map_or(given.len(), |at| at + 2);
+    let (before, rest) = given.split_at(behind);
+    before.iter().cloned().chain(more).chain(rest.iter().cloned()).collect()
+}
+
+fn settings(command: &Command, matches: &ArgMatches, lines: &HashMap<String, usize>) -> Vec<Setting> {
+    let setting = |key: Key| {
+        let from = match (matches.value_source(key.id()), lines.get(&key.name)) {
+            (_, Some(line)) => Place::Line(*line),
+            (Some(ValueSource::CommandLine), None) => Place::CommandLine,
+            _ => Place::Default,
         };
-        let places = |places: &Option<String>| match places {
-            None => Ok(Locations::default()),
-            Some(places) => places.parse().map_err(Failure),
-        };
-        if self.refer.is_some() && self.replicas.is_some() {
-            let directory = self.directory.display();
-            return Err(Failure(format!(
-                "{directory} has both refer and replicas: leave refer out if this server has the files, and replicas if it has not"
-            )));
-        }
-        Ok(ExportOptions {
-            refer: places(&self.refer)?,
-            replicas: places(&self.replicas)?,
-            read_only: self.ro,
-            squash: match (self.all_squash, self.root_squash) {
-                (true, _) => Squash::All,
-                (_, true) => Squash::Root,
-                _ => Squash::None,
-            },
-            anonuid: self.anonuid,
-            anongid: self.anongid,
-            secure: self.secure,
-            clients,
-        })
-    }
+        Setting { value: key.value(matches), key: key.name, from }
+    };
+    keys::of(command).map(setting).collect()
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_file_is_exports5_in_toml() {
-        let text = "[[export]]\ndirectory = '/srv'\nro = true\nroot_squash = false\nclients = ['10.0.0.0/8', '::1']\n";
-        let config = Config::parse(text).unwrap();
-        let options = config.exports[0].options().unwrap();
-        assert!(options.read_only && options.secure && options.squash == Squash::None);
-        assert!(options.clients.admits("10.9.9.9".parse().unwrap()));
-        assert!(!options.clients.admits("11.9.9.9".parse().unwrap()));
-    }
-
-    #[test]
-    fn a_list_of_nothing_admits_nobody_by_mistake() {
-        for clients in ["['']", "[' ']", "['', '']", "['10.0.0.1', '']", "['::ffff:10.0.0.0/104']"] {
-            let text = format!("[[export]]\ndirectory = '/srv'\nclients = {clients}\n");
-            let refused = Config::parse(&text).unwrap().exports[0].options().unwrap_err();
-            assert!(refused.0.contains("client address"), "{clients}: {}", refused.0);
-        }
-        let everybody = Config::parse("[[export]]\ndirectory = '/srv'\nclients = ['*']\n").unwrap();
-        assert!(everybody.exports[0].options().unwrap().clients.admits("10.9.9.9".parse().unwrap()));
-    }
-
-    #[test]
-    fn an_export_is_elsewhere_or_there_too() {
-        let options = |more: &str| {
-            let text = format!("[[export]]\ndirectory = '/srv'\n{more}");
-            Config::parse(&text).unwrap().exports[0].options()
-        };
-        assert_eq!(options("refer = '/a@b+c'").unwrap().refer.to_string(), "/a@b+c");
-        assert_eq!(options("replicas = '/a@b'").unwrap().replicas.to_string(), "/a@b");
-        let error = options("refer = '/a@b'\nreplicas = '/a@b'").unwrap_err();
-        assert!(error.0.contains("/srv") && error.0.contains("leave refer out"), "{}", error.0);
-        assert!(options("refer = 'elsewhere'").unwrap_err().0.contains("PATH@HOST"));
-    }
-
-    #[test]
-    fn mistakes_are_named_with_their_line() {
-        let error = Config::parse("[[export]]\ndirectory = '/srv'\nrw = true\n").unwrap_err();
-        assert!(error.starts_with("line 3: unknown field `rw`"), "{error}");
-        assert!(Config::parse("").unwrap_err().contains("[[export]]"));
-    }
+/// The first line of a message of clap's, without the word `error`.
+pub fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    line.strip_prefix("error: ").unwrap_or(line).to_owned()
 }

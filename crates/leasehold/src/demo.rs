@@ -62,7 +62,7 @@ pub async fn run(arguments: Demo) -> Result<(), Failure> {
             "The proxy stays up until you press Ctrl-C. As root, mount it with:"
         ));
         crate::output::line(format_args!("  {}", setting.proxy.mount_line(sample::EXPORT)));
-        End::listen()?.wait().await;
+        End::listen(false)?.wait().await;
     }
     let Setting { proxy, relay, origin, directory, .. } = setting;
     proxy.stop().await;
@@ -126,11 +126,8 @@ async fn set_up(
     // Client and origin share one clock, so there is no skew: a file changed a second ago is old enough to be
     // nonracy.
     let clock_skew = Duration::ZERO;
-    let options = cache::Options {
-        min_free_bytes: 0,
-        clock_skew,
-        ..proxy::cache_options(upstream.url(), cache.clone())
-    };
+    let mut options = cache::Options { clock_skew, ..proxy::cache_options(upstream.url(), cache.clone()) };
+    options.limits.min_free_bytes = 0;
     let version4 = Version4::default();
     let opened = proxy::open_cache(upstream.clone(), options).await?;
     let state = proxy::make_state(&cache)?;

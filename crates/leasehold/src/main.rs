@@ -14,11 +14,13 @@ mod config;
 mod demo;
 mod departure;
 mod holders;
+mod logging;
 mod metrics;
 mod mount;
 mod output;
 mod owner;
 mod proxy;
+mod reload;
 mod serve;
 mod service;
 mod stack;
@@ -28,16 +30,14 @@ mod status;
 mod tests;
 mod units;
 
+use std::ffi::OsString;
+use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
-use tracing_subscriber::EnvFilter;
-
 use cli::{Arguments, Command};
+use config::{Configured, Wrong};
+use reload::Reload;
 
-/// The log filter if LEASEHOLD_LOG is not set. It turns off the index's libraries; the cache reports the
-/// failures of the index.
-const QUIET: &str = "warn,fjall=off,lsm_tree=off";
 /// How long the program waits at exit for threads that are inside a system call.
 const SHUTDOWN: std::time::Duration = std::time::Duration::from_secs(2);
 
@@ -53,10 +53,15 @@ impl From<String> for Failure {
 }
 
 fn main() -> ExitCode {
-    let Some((arguments, codes)) = arguments() else { return ExitCode::SUCCESS };
     let tell = |failure: Failure, code: ExitCode| {
         crate::output::tell(format_args!("{failure}"));
         code
+    };
+    let Some((given, codes)) = command_line() else { return ExitCode::SUCCESS };
+    let Configured { arguments, settings } = match config::parse(given.clone(), Path::new("")) {
+        Ok(configured) => configured,
+        Err(Wrong::File(wrong)) => return tell(wrong, codes.failed),
+        Err(Wrong::CommandLine(error)) => error.exit(),
     };
     if let Command::Mount(given) = &arguments.command
         && let Err(wrong) = mount::check(given)
@@ -68,16 +73,7 @@ fn main() -> ExitCode {
         // the clients ask for: see `local`.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     }
-    let filter = EnvFilter::try_from_env("LEASEHOLD_LOG").unwrap_or_else(|_| EnvFilter::new(QUIET));
-    let log = tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(mount::log::Logs::new())
-        .with_ansi(false)
-        .with_target(false);
-    match std::env::var("LEASEHOLD_LOG_FORMAT").as_deref() {
-        Ok("json") => log.json().init(),
-        _ => log.init(),
-    }
+    logging::start(&arguments.logging);
     let done = match &arguments.command {
         Command::Mount(given) if mount::remount::is_wanted(given) => {
             mount::remount::run(given).map(|()| ExitCode::SUCCESS)
@@ -85,7 +81,7 @@ fn main() -> ExitCode {
         Command::Mount(mount) if !mount.foreground && !mount.ready => {
             mount::start_in_background().map(|mounted| if mounted { ExitCode::SUCCESS } else { codes.failed })
         }
-        _ => run(arguments).map(|()| ExitCode::SUCCESS),
+        _ => run(arguments, Reload::new(given, settings)).map(|()| ExitCode::SUCCESS),
     };
     done.unwrap_or_else(|failure| tell(failure, codes.failed))
 }
@@ -98,18 +94,17 @@ struct Codes {
     wrong: ExitCode,
 }
 
-/// The parsed command line, and the exit codes of a failure. None if there is nothing to do.
-fn arguments() -> Option<(Arguments, Codes)> {
+/// The command line, and the exit codes of a failure. None if there is nothing to do.
+fn command_line() -> Option<(Vec<OsString>, Codes)> {
     let mut given = std::env::args_os();
     if let Some(helper) = given.next().and_then(|name| mount::helper::Helper::of(&name)) {
-        let arguments = helper.translate(given)?;
         let failed = ExitCode::from(mount::helper::FAILED);
-        return Some((Arguments::parse_from(arguments), Codes { failed, wrong: failed }));
+        return Some((helper.translate(given)?, Codes { failed, wrong: failed }));
     }
-    Some((Arguments::parse(), Codes { failed: ExitCode::FAILURE, wrong: ExitCode::from(2) }))
+    Some((std::env::args_os().collect(), Codes { failed: ExitCode::FAILURE, wrong: ExitCode::from(2) }))
 }
 
-fn run(arguments: Arguments) -> Result<(), Failure> {
+fn run(arguments: Arguments, reload: Reload) -> Result<(), Failure> {
     if let Command::Man(man) = &arguments.command {
         return cli::write_man_pages(&man.directory).map_err(|error| {
             Failure(format!(
@@ -122,6 +117,9 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         crate::output::line(cli::completions(wanted.shell));
         return Ok(());
     }
+    if let Command::Config(config) = &arguments.command {
+        return config::command::run(&config.command);
+    }
     if let Command::Guard(guard) = &arguments.command {
         return mount::guardian::run(guard);
     }
@@ -131,12 +129,12 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
         .map_err(|error| Failure(format!("cannot start: {error}; are threads limited (ulimit -u)?")))?;
     let result = runtime.block_on(async {
         match arguments.command {
-            Command::Serve(serve) => Box::pin(serve::run(*serve)).await,
-            Command::Proxy(proxy) => Box::pin(proxy::run(*proxy)).await,
+            Command::Serve(serve) => Box::pin(serve::run(*serve, reload)).await,
+            Command::Proxy(proxy) => Box::pin(proxy::run(*proxy, reload)).await,
             Command::Bench(arguments) => Box::pin(bench::run(*arguments)).await,
             Command::Demo(demo) => Box::pin(demo::run(demo)).await,
             Command::Cache(cache) => Box::pin(cachectl::run(cache)).await,
-            Command::Mount(mount) => Box::pin(mount::run(*mount)).await,
+            Command::Mount(mount) => Box::pin(mount::run(*mount, reload)).await,
             Command::Umount(umount) => mount::unmount::run(&umount).await,
             Command::Status(status) => status::run(&status).await,
             Command::Clients(of) => holders::clients(&of).await,
@@ -144,7 +142,7 @@ fn run(arguments: Arguments) -> Result<(), Failure> {
             Command::Locks(of) => holders::held(&of, holders::What::Locks).await,
             Command::Leases(of) => holders::held(&of, holders::What::Leases).await,
             Command::Revoke(revoke) => holders::take(&revoke).await,
-            Command::Man(_) | Command::Completions(_) | Command::Guard(_) => Ok(()),
+            Command::Man(_) | Command::Completions(_) | Command::Config(_) | Command::Guard(_) => Ok(()),
         }
     });
     // A request that waits for an absent server must not keep the process.

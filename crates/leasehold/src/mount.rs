@@ -34,8 +34,9 @@ use crate::cli;
 use crate::departure::{self, Left};
 use crate::metrics::{Caching, Measured, Metrics};
 use crate::owner::Incarnation;
+use crate::reload::Reload;
 use crate::service::{self, Service};
-use crate::stack::End;
+use crate::stack::{End, Told};
 use crate::state::{self, Kind, Lock};
 use crate::{Failure, proxy, status};
 use guardian::Guardian;
@@ -97,6 +98,22 @@ pub fn check(arguments: &cli::Mount) -> Result<(), Failure> {
     read(arguments).map(drop)
 }
 
+/// Checks a source.
+///
+/// # Errors
+/// If it is none.
+pub fn check_source(text: &str) -> Result<(), Failure> {
+    words::source(text).map(drop)
+}
+
+/// Checks mount options.
+///
+/// # Errors
+/// The first mistake.
+pub fn check_words(text: &str) -> Result<(), Failure> {
+    Words::new().take(text, &mut words::source("host:/")?, false)
+}
+
 /// Can the directory be mounted on? Checked before the server is contacted, which may take long.
 fn check_directory(directory: &Path) -> Result<(), Failure> {
     let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
@@ -133,8 +150,8 @@ fn end_with_parent(ready: bool) -> Result<(), Failure> {
 }
 
 /// Mounts, and serves until the mount is unmounted or the process is told to stop.
-pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
-    let mut end = End::listen()?;
+pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failure> {
+    let mut end = End::listen(reload.has_file())?;
     end_with_parent(arguments.ready)?;
     let (url, words) = read(&arguments)?;
     check_directory(&arguments.directory)?;
@@ -189,9 +206,14 @@ pub async fn run(arguments: cli::Mount) -> Result<(), Failure> {
     tell(&arguments, &url, &mounted, log)?;
     let service = Service::ready(&format!("{url} on {}", mounted.directory().display()), &measured);
     drop(measured);
+    let told = async {
+        while end.next().await == Told::Reload {
+            reload.read_again(&[], |_| {});
+        }
+    };
     tokio::select! {
         () = mounted.ended() => {}
-        () = end.wait() => {}
+        () = told => {}
     }
     service::stopping();
     drop(service);

@@ -13,12 +13,13 @@ use server::exports::ExportId;
 use vfs::FileSystem;
 
 use crate::admin::Admin;
-use crate::cli::Proxy;
+use crate::cli::{Command, Proxy};
 use crate::holders::{Holders, Listed};
 use crate::metrics::{Caching, Measured, Metrics};
 use crate::owner::Incarnation;
+use crate::reload::{ACCESS, LIMITS, Reload};
 use crate::service::{self, Service};
-use crate::stack::{self, End, Keep, Stack};
+use crate::stack::{self, End, Keep, Stack, Told};
 use crate::state::{self, Kind};
 use crate::{Failure, cachectl, status};
 
@@ -28,8 +29,8 @@ const QUIET: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(10);
 
 /// Serves until the process is told to stop.
-pub async fn run(arguments: Proxy) -> Result<(), Failure> {
-    let mut end = End::listen()?;
+pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
+    let mut end = End::listen(reload.has_file())?;
     let url = &arguments.origin;
     let directory = match &arguments.cache {
         Some(directory) => directory.clone(),
@@ -61,7 +62,7 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     let measured = measured(&stack, &path, &arbiter, Caching { origin, cache: cache.clone() }, &directory);
     let holders =
         Holders { front: stack.front().clone(), exports: vec![listed(export_id, &path, arbiter, &cache)] };
-    let admin = Admin::start(&directory, measured.status.clone(), Some(cache), Some(holders))?;
+    let admin = Admin::start(&directory, measured.status.clone(), Some(cache.clone()), Some(holders))?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
     crate::output::announce(format_args!(
         "proxy of {url} on {}; a client mounts it with: {}",
@@ -70,9 +71,16 @@ pub async fn run(arguments: Proxy) -> Result<(), Failure> {
     ));
     metrics.iter().for_each(Metrics::announce);
     let service = Service::ready(&format!("proxy of {url} on {}", stack.address()), &measured);
-    end.wait().await;
+    while end.next().await == Told::Reload {
+        reload.read_again(&[LIMITS, ACCESS].concat(), |command| {
+            let Command::Proxy(new) = command else { return };
+            cache.set_limits(new.keeping.limits());
+            stack.front().exports().iter().for_each(|export| export.set_options(new.access.to_server()));
+        });
+    }
     service::stopping();
     drop(service);
+    drop(cache);
     admin.begin_end();
     stack.stop().await;
     admin.end(None).await;
@@ -132,7 +140,7 @@ pub fn cache_options(url: &Url, directory: PathBuf) -> cache::Options {
 
 /// Opens a cache over an origin. Warns if its disk has less free space than the cache must leave.
 pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) -> Result<Arc<Cache>, Failure> {
-    let (directory, wanted) = (options.directory.clone(), options.min_free_bytes);
+    let (directory, wanted) = (options.directory.clone(), options.limits.min_free_bytes);
     let cache = Cache::open(origin, options).await.map_err(|error| Failure(error.to_string()))?;
     let free = rustix::fs::statvfs(&directory).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
     if let Ok(free) = free.as_ref().map(|free| free >> 20)

@@ -5,15 +5,17 @@ use std::sync::{Arc, Weak};
 
 use local::LocalFs;
 use serde_json::json;
+use server::exports::ExportId;
 use server::{Export, ExportOptions, Nqnfs};
 
 use crate::admin::Admin;
-use crate::cli::{Serve, Version4};
-use crate::config::Config;
+use crate::cli::{Command, Serve, Version4};
+use crate::config::exports;
 use crate::holders::{Holders, Listed};
 use crate::metrics::{Measured, Metrics, Serving};
+use crate::reload::{ACCESS, Reload};
 use crate::service::{self, Service};
-use crate::stack::{self, End, Keep, Stack};
+use crate::stack::{self, End, Keep, Stack, Told};
 use crate::state::{self, Kind};
 use crate::{Failure, status};
 
@@ -27,9 +29,9 @@ struct Served {
 }
 
 /// Serves until the process is told to stop.
-pub async fn run(arguments: Serve) -> Result<(), Failure> {
-    let mut end = End::listen()?;
-    let directories = directories(&arguments)?;
+pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
+    let mut end = End::listen(reload.has_file())?;
+    let wanted = directories(&arguments)?;
     let state = match &arguments.state {
         Some(state) => state.clone(),
         None => default_state(&arguments)?,
@@ -42,7 +44,7 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     let nqnfs = stack::nqnfs(&state)?;
     let mut exports = Vec::new();
     let mut listed = Vec::new();
-    for directory in directories {
+    for directory in wanted {
         let (export, shown) = open(directory, &state, &arguments.version4, &nqnfs)?;
         exports.push(export);
         listed.push(shown);
@@ -64,7 +66,13 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     }
     metrics.iter().for_each(Metrics::announce);
     let service = Service::ready(&format!("serving on {}", stack.address()), &measured);
-    end.wait().await;
+    while end.next().await == Told::Reload {
+        reload.read_again(&ACCESS, |command| {
+            let Command::Serve(new) = command else { return };
+            // They were read a moment ago. If they are wrong by now, those in force stay.
+            directories(new).into_iter().flatten().for_each(|served| change(&stack, served));
+        });
+    }
     service::stopping();
     drop(service);
     admin.begin_end();
@@ -74,10 +82,19 @@ pub async fn run(arguments: Serve) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Sets the options of an export that is served. Others need a restart.
+fn change(stack: &Stack, served: Served) {
+    let Ok(directory) = std::fs::canonicalize(&served.root) else { return };
+    let id = ExportId::of(&directory.to_string_lossy());
+    if let Some(export) = stack.front().exports().iter().find(|export| export.id == id) {
+        export.set_options(served.options);
+    }
+}
+
 fn greeting(export: &Export, stack: &Stack) -> String {
     let (path, address) = (&export.path, stack.address());
     if export.is_absent() {
-        return format!("referring {path} on {address}; clients are sent to {}", export.options.refer);
+        return format!("referring {path} on {address}; clients are sent to {}", export.options().refer);
     }
     format!("serving {path} on {address}; a client mounts it with: {}", stack.mount_line(path))
 }
@@ -107,12 +124,11 @@ fn directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     let Some(config) = &arguments.config else {
         return Err(Failure("nothing to serve: name a directory, or a file with --config".into()));
     };
-    let of = |export: crate::config::ExportConfig| {
-        let options = export.options()?;
+    let of = |(export, options): (exports::ExportConfig, ExportOptions)| {
         let (sync, crossmnt) = (export.sync, export.crossmnt);
-        Ok(Served { root: export.directory, path: export.path, options, sync, crossmnt })
+        Served { root: export.directory, path: export.path, options, sync, crossmnt }
     };
-    Config::load(config)?.exports.into_iter().map(of).collect()
+    Ok(exports::load(config)?.into_iter().map(of).collect())
 }
 
 fn open(

@@ -37,6 +37,16 @@ impl Service {
     }
 }
 
+/// The service reads its configuration again.
+pub fn reloading() {
+    tell(&[NotifyState::Reloading]);
+}
+
+/// The service has its new configuration.
+pub fn reloaded() {
+    tell(&[NotifyState::Ready]);
+}
+
 /// The shutdown has begun.
 pub fn stopping() {
     tracing::info!("shutting down");

@@ -1,5 +1,6 @@
 //! The parts that `serve`, `proxy` and `demo` share: exports, the NFS front, and the server on a port.
 
+use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ pub fn nqnfs(state: &Path) -> Result<Nqnfs, Failure> {
 
 /// The export of an arbiter. `identity` must name the same export on every machine.
 pub fn export(identity: &str, path: String, fs: Arc<Arbiter>, options: ExportOptions) -> Export {
-    Export { id: ExportId::of(identity), path, fs, options }
+    Export::new(ExportId::of(identity), path, fs, options)
 }
 
 /// The files of a stack that must survive a restart.
@@ -208,31 +209,57 @@ fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }
 
+/// What a signal tells a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Told {
+    /// To end: SIGTERM, SIGINT, SIGQUIT. SIGHUP too, if a person has started the process in a terminal, which
+    /// is then gone.
+    End,
+    /// To read its configuration again: SIGHUP.
+    Reload,
+}
+
 /// Receives SIGTERM, SIGINT, SIGQUIT and SIGHUP from the start, so that a signal before the first wait is
 /// not lost. By default the last two would end the process at once, with its delayed writes and its mount.
 pub struct End {
-    signals: Vec<Signal>,
+    ending: Vec<Signal>,
+    reloading: Option<Signal>,
 }
 
 impl End {
-    /// Starts to receive the signals. If SIGHUP is ignored, as under nohup(1), it stays ignored.
-    pub fn listen() -> Result<End, Failure> {
-        let mut kinds = vec![SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()];
-        if !is_ignored(SignalKind::hangup()) {
-            kinds.push(SignalKind::hangup());
-        }
+    /// Starts to receive the signals. With a configuration file, SIGHUP is not the end. If SIGHUP is ignored,
+    /// as under nohup(1), it stays ignored.
+    pub fn listen(has_file: bool) -> Result<End, Failure> {
         let failed = |error: std::io::Error| Failure(format!("cannot listen for signals: {error}"));
-        let signals = kinds.into_iter().map(signal).collect::<Result<_, _>>().map_err(failed)?;
-        Ok(End { signals })
+        let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::quit()];
+        let mut ending = kinds.into_iter().map(signal).collect::<Result<Vec<_>, _>>().map_err(failed)?;
+        let mut reloading = None;
+        if !is_ignored(SignalKind::hangup()) {
+            let hangup = signal(SignalKind::hangup()).map_err(failed)?;
+            if has_file || !std::io::stdin().is_terminal() {
+                reloading = Some(hangup);
+            } else {
+                ending.push(hangup);
+            }
+        }
+        Ok(End { ending, reloading })
     }
 
-    /// Waits until one of the signals has come.
-    pub async fn wait(&mut self) {
+    /// Waits for the next signal.
+    pub async fn next(&mut self) -> Told {
         std::future::poll_fn(|context| {
-            let came = |signal: &mut Signal| signal.poll_recv(context).is_ready();
-            if self.signals.iter_mut().any(came) { Poll::Ready(()) } else { Poll::Pending }
+            let mut came = |signal: &mut Signal| signal.poll_recv(context).is_ready();
+            if self.ending.iter_mut().any(&mut came) {
+                return Poll::Ready(Told::End);
+            }
+            if self.reloading.as_mut().is_some_and(came) { Poll::Ready(Told::Reload) } else { Poll::Pending }
         })
-        .await;
+        .await
+    }
+
+    /// Waits until the process is told to end.
+    pub async fn wait(&mut self) {
+        while self.next().await != Told::End {}
     }
 }
 

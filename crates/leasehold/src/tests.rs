@@ -82,11 +82,8 @@ async fn connect(
 ) -> (Arc<Cache>, Arc<dyn Origin>) {
     let url = Url::parse(&format!("nfs://{server}/export?noresvport&vers={vers}")).unwrap();
     let origin = client::connect(&url).await.unwrap();
-    let options = cache::Options {
-        write_behind,
-        min_free_bytes: 0,
-        ..proxy::cache_options(&url, directory.to_owned())
-    };
+    let mut options = cache::Options { write_behind, ..proxy::cache_options(&url, directory.to_owned()) };
+    options.limits.min_free_bytes = 0;
     let cache = proxy::open_cache(origin.clone(), options).await.unwrap();
     (cache, origin)
 }

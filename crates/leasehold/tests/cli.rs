@@ -65,7 +65,7 @@ fn a_directory_or_port_that_cannot_be_had_is_one_line() {
     std::fs::write(&config, "[[export]]\ndirectory = 3\n").unwrap();
     fails_with(
         &run(&["serve", "--config", &config, "--state", &tree.path("state")]),
-        &["exports.toml", "line 2"],
+        &["exports.toml:2:13: "],
     );
 }
 

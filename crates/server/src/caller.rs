@@ -23,7 +23,7 @@ pub fn caller(
     credential: &Credential,
     resent: bool,
 ) -> Result<Caller, Denied> {
-    let options = &export.options;
+    let options = &**export.options();
     if !options.admits(peer) {
         return Err(Denied::Client);
     }

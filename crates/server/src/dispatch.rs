@@ -148,7 +148,7 @@ impl Service for Front {
 
     /// A peer that no export admits creates no state and learns nothing about the exports.
     fn admits(&self, peer: SocketAddr) -> bool {
-        self.shared.exports.iter().any(|export| export.options.admits(peer))
+        self.shared.exports.iter().any(|export| export.options().admits(peer))
     }
 
     fn turn_away(&self, call: &Call) -> Outcome {

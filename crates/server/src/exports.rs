@@ -8,6 +8,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 use std::sync::Arc;
 
+use arc_swap::{ArcSwap, Guard};
 use siphasher::sip128::{Hasher128, SipHasher};
 use std::hash::Hasher;
 use vfs::FileSystem;
@@ -173,14 +174,31 @@ pub struct Export {
     pub path: String,
     /// The file system behind it.
     pub fs: Arc<dyn FileSystem>,
-    /// Its options.
-    pub options: ExportOptions,
+    options: ArcSwap<ExportOptions>,
 }
 
 impl Export {
+    /// An export.
+    pub fn new(id: ExportId, path: String, fs: Arc<dyn FileSystem>, options: ExportOptions) -> Export {
+        Export { id, path, fs, options: ArcSwap::from_pointee(options) }
+    }
+
+    /// Its options now.
+    pub fn options(&self) -> Guard<Arc<ExportOptions>> {
+        self.options.load()
+    }
+
+    /// From the next call on, these options are in force. Where the export is, with `refer` and `replicas`,
+    /// stays.
+    pub fn set_options(&self, options: ExportOptions) {
+        let now = self.options();
+        let (refer, replicas) = (now.refer.clone(), now.replicas.clone());
+        self.options.store(Arc::new(ExportOptions { refer, replicas, ..options }));
+    }
+
     /// Is the export on another server (RFC 8881, section 11.2)?
     pub fn is_absent(&self) -> bool {
-        !self.options.refer.is_empty()
+        !self.options().refer.is_empty()
     }
 }
 
@@ -267,7 +285,7 @@ impl Exports {
     /// The exports that a peer may use.
     pub fn admitting(&self, peer: SocketAddr) -> Admitting {
         let mut words = vec![0; self.0.len().div_ceil(64)];
-        for (at, _) in self.0.iter().enumerate().filter(|(_, export)| export.options.admits(peer)) {
+        for (at, _) in self.0.iter().enumerate().filter(|(_, export)| export.options().admits(peer)) {
             words[at / 64] |= 1 << (at % 64);
         }
         Admitting(words)

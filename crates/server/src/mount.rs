@@ -84,7 +84,7 @@ pub(crate) async fn answer(shared: &Shared, mounts: &Mounts, call: rpc::Call) ->
 /// address alone, as on other servers.
 pub(crate) fn turn_away(shared: &Shared, mounts: &Mounts, call: &rpc::Call) -> Outcome {
     use mount::v3::Procedure as P;
-    let is_listed = || shared.exports.iter().any(|export| export.options.clients.admits(call.peer.ip()));
+    let is_listed = || shared.exports.iter().any(|export| export.options().clients.admits(call.peer.ip()));
     match P::try_from(call.header.procedure) {
         Ok(P::Null) => reply(call, &()),
         // Every path gets the same answer, without being looked up.
@@ -150,7 +150,7 @@ fn dump(mounts: &Mounts) -> LinkedList<Mountbody, { mount::LIST_MAX }> {
 
 fn exports(exports: &Exports) -> mount::Exports {
     let node = |export: &Arc<Export>| {
-        let groups = export.options.clients.names().filter_map(mount::Name::new).collect();
+        let groups = export.options().clients.names().filter_map(mount::Name::new).collect();
         Some(Exportnode { dir: Dirpath::new(export.path.clone())?, groups: LinkedList::new(groups)? })
     };
     LinkedList::new(exports.iter().filter(|export| !export.is_absent()).filter_map(node).collect())

@@ -35,7 +35,7 @@ async fn serve() -> Served {
     let memory = Arc::new(Memory::default());
     let fs = Arc::new(Arbiter::new(memory.clone()));
     let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
-    let export = Export { id: ExportId(1), path: "/".into(), fs, options };
+    let export = Export::new(ExportId(1), "/".into(), fs, options);
     let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
     let options = StateOptions { directory: Some(state.path().into()), ..StateOptions::default() };
     let front = Front::with_state(Exports::new(vec![export]).unwrap(), handles, &options).unwrap();
@@ -56,7 +56,8 @@ impl Served {
         let url = format!("nfs://{}/?noresvport&vers={vers}", self.server.local_addr());
         let origin = client::connect(&Url::parse(&url).unwrap()).await.unwrap();
         let directory = tempfile::tempdir().unwrap();
-        let options = cache::Options { min_free_bytes: 0, ..cache::Options::new(directory.path(), "test") };
+        let mut options = cache::Options::new(directory.path(), "test");
+        options.limits.min_free_bytes = 0;
         let cache = Cache::open(origin.clone(), options).await.unwrap();
         Mounted { origin, cache, _directory: directory }
     }

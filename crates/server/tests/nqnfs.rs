@@ -36,7 +36,7 @@ async fn serve() -> Served {
     let fs = LocalFs::open(tree.path(), local::Options::new(state.path())).unwrap();
     let fs = Arc::new(Arbiter::new(Arc::new(fs)));
     let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
-    let export = Export { id: ExportId(1), path: "/export".into(), fs, options };
+    let export = Export::new(ExportId(1), "/export".into(), fs, options);
     let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
     let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
     let options = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));

@@ -51,7 +51,7 @@ impl Bench {
     pub fn options(&self) -> Options {
         let mut options = Options::new(self.directory.path().join("cache"), "nfs://origin/export");
         options.clock = Arc::new(TestClock { origin: self.origin.clone(), ahead_seconds: 0 });
-        options.min_free_bytes = 0;
+        options.limits.min_free_bytes = 0;
         options.write_behind = self.behind;
         // The tests decide when to write to the index.
         options.flush_interval = Duration::from_secs(3600);

@@ -86,15 +86,22 @@ impl Keeping {
     /// Badros' interval of half a minute.
     const ATIME_AFTER: Duration = Duration::from_secs(30);
 
+    /// The limits and thresholds.
+    pub fn limits(&self) -> cache::Limits {
+        cache::Limits {
+            size_max_bytes: self.cache_size,
+            size_soft_bytes: self.cache_soft,
+            export_max_bytes: self.export_size,
+            min_free_bytes: self.min_free,
+            file_min_bytes: self.file_min,
+            file_max_bytes: self.file_max.unwrap_or(u64::MAX),
+            changed_min_age: Duration::from_secs(self.changed_min),
+        }
+    }
+
     /// Sets these options of a cache.
     pub fn apply(&self, options: &mut cache::Options) {
-        options.size_max_bytes = self.cache_size;
-        options.size_soft_bytes = self.cache_soft;
-        options.export_max_bytes = self.export_size;
-        options.min_free_bytes = self.min_free;
-        options.file_min_bytes = self.file_min;
-        options.file_max_bytes = self.file_max.unwrap_or(u64::MAX);
-        options.changed_min_age = Duration::from_secs(self.changed_min);
+        options.limits = self.limits();
         options.fill = (!self.no_fill).then(cache::Fill::default);
         options.prefetch_max_bytes = self.prefetch;
         options.atime_after = self.atime.then_some(Keeping::ATIME_AFTER);

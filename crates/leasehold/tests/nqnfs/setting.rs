@@ -40,7 +40,7 @@ impl Served {
         let options = arbiter::Options { delegations: Delegations::Always, ..arbiter::Options::default() };
         let fs = Arc::new(Arbiter::with_options(Arc::new(fs), options));
         let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
-        let export = Export { id: ExportId(1), path: "/export".into(), fs, options };
+        let export = Export::new(ExportId(1), "/export".into(), fs, options);
         let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
         let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
         let options = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
@@ -58,7 +58,7 @@ impl Served {
         let nqnfs = Arc::new(Nqnfs::connect(&Url::parse(&url).unwrap()).await.unwrap());
         let directory = tempfile::tempdir().unwrap();
         let mut options = cache::Options::new(directory.path(), url);
-        options.min_free_bytes = 0;
+        options.limits.min_free_bytes = 0;
         options.write_behind = Some(WriteBehind::default());
         set(&mut options);
         let cache = Cache::open(nqnfs.clone(), options).await.unwrap();

@@ -269,7 +269,7 @@ async fn serve(directory: &Path, port: u16) -> Served {
     let local = Arc::downgrade(&fs);
     let arbiter = Arc::new(Arbiter::new(fs));
     let counted = Arc::downgrade(&arbiter);
-    let export = Export { id: ExportId::of("test"), path: "/export".to_owned(), fs: arbiter, options };
+    let export = Export::new(ExportId::of("test"), "/export".to_owned(), arbiter, options);
     let key = HandleKey::load_or_create(&state.join("handle.key")).unwrap();
     let handles = Handles::open(key, &state).unwrap();
     let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
@@ -287,7 +287,7 @@ async fn serve(directory: &Path, port: u16) -> Served {
 async fn stack(url: &Url, directory: &Path) -> (Arc<dyn Origin>, Arc<Cache>) {
     let origin = client::connect(url).await.unwrap();
     let mut options = cache::Options::new(directory.join("cache"), "test");
-    options.min_free_bytes = 0;
+    options.limits.min_free_bytes = 0;
     options.clock_skew = Duration::ZERO;
     let wanted = &url.options.cache;
     options.timeouts = cache::Timeouts {

@@ -51,7 +51,7 @@ pub(super) async fn lookup(request: &Request<'_>, args: LookupArgs) -> vfs::Resu
 pub(super) async fn access(request: &Request<'_>, args: AccessArgs) -> vfs::Result<AccessOk> {
     let Object { export, handle, caller } = request.object(&args.object)?;
     let mut asked = AccessMask::from_bits_truncate(args.access);
-    if export.options.read_only {
+    if export.options().read_only {
         asked -= AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE;
     }
     let accessed = export.fs.access(&caller, &handle, asked).await?;

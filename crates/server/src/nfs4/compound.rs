@@ -218,7 +218,7 @@ impl<'c> Compound<'c> {
     pub(crate) fn writable_of(&mut self, file: File) -> Result<Object, Status> {
         match &file {
             File::Pseudo(_) => Err(Status::Rofs),
-            File::Object(export, _) if export.options.read_only => Err(Status::Rofs),
+            File::Object(export, _) if export.options().read_only => Err(Status::Rofs),
             File::Object(..) | File::Absent(_) => self.object_of(file),
         }
     }
@@ -268,7 +268,7 @@ impl<'c> Compound<'c> {
 
     /// May the client see this export?
     pub(crate) fn sees(&self, export: &Export) -> bool {
-        export.options.clients.admits(self.call.peer.ip())
+        export.options().clients.admits(self.call.peer.ip())
     }
 
     /// The filehandle that a client gets for a file.

@@ -135,7 +135,7 @@ pub(super) async fn access(asked: &Asked<'_>, lease: LeaseRequest, args: AccessA
     wanted.set(AccessMask::READ, args.read);
     wanted.set(AccessMask::MODIFY | AccessMask::EXTEND, args.write);
     wanted.set(if is_dir { AccessMask::LOOKUP } else { AccessMask::EXECUTE }, args.exec);
-    if args.write && export.options.read_only {
+    if args.write && export.options().read_only {
         return Err(Status::Rofs.into());
     }
     let accessed = export.fs.access(caller, handle, wanted).await?;

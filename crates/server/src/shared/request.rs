@@ -65,7 +65,7 @@ impl<'c> Request<'c> {
     /// As [`Request::object`], for an operation that changes something.
     pub(crate) fn writable(&self, wire: &[u8]) -> Result<Object, Status> {
         let object = self.object(wire)?;
-        if object.export.options.read_only { Err(Status::Rofs) } else { Ok(object) }
+        if object.export.options().read_only { Err(Status::Rofs) } else { Ok(object) }
     }
 
     pub(crate) fn caller(&self, export: &Export) -> Result<Caller, Denied> {

@@ -25,7 +25,7 @@ pub async fn serve(change: impl FnOnce(&mut ExportOptions)) -> Served {
     let fs = LocalFs::open(tree.path(), local::Options::new(state.path())).unwrap();
     let mut options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
     change(&mut options);
-    let export = Export { id: ExportId(1), path: "/export".into(), fs: Arc::new(fs), options };
+    let export = Export::new(ExportId(1), "/export".into(), Arc::new(fs), options);
     let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
     let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
     let options = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));

@@ -47,7 +47,7 @@ pub async fn serve(exports: Vec<(&str, ExportOptions)>) -> Served {
         std::fs::create_dir(&fs_state).unwrap();
         let fs = LocalFs::open(tree.path(), local::Options::new(&fs_state)).unwrap();
         let fs = Arc::new(Arbiter::new(Arc::new(fs)));
-        table.push(Export { id: ExportId::of(path), path: path.into(), fs, options });
+        table.push(Export::new(ExportId::of(path), path.into(), fs, options));
         trees.push(tree);
     }
     let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();

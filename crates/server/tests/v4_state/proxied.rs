@@ -29,7 +29,8 @@ async fn proxied(vers: &str) -> Bench {
     let origin = served.serve(LEASE).await;
     let url = format!("nfs://{}/?noresvport&vers={vers}", origin.address());
     let client = client::connect(&Url::parse(&url).unwrap()).await.unwrap();
-    let options = cache::Options { min_free_bytes: 0, ..cache::Options::new(cached.tree(), "test") };
+    let mut options = cache::Options::new(cached.tree(), "test");
+    options.limits.min_free_bytes = 0;
     let cache = Cache::open(client.clone(), options).await.unwrap();
     let below: Arc<dyn vfs::FileSystem> = cache;
     let proxy = kept.serve_over(below, LEASE, arbiter::Options::default(), Scarcity::default()).await;

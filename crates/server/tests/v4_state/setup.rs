@@ -101,7 +101,7 @@ impl Home {
         let Scarcity { bounds, patience, .. } = scarcity;
         let fs = Arc::new(Arbiter::with_options(below, options));
         let arbiter = fs.clone();
-        let export = Export { id: ExportId(1), path: "/".into(), fs, options: open_to_all() };
+        let export = Export::new(ExportId(1), "/".into(), fs, open_to_all());
         let handles = Handles::open(HandleKey::new([1; 16]), self.state.path()).unwrap();
         let directory = Some(self.state.path().into());
         let options = StateOptions { directory, lease, grace: lease, patience, bounds };

@@ -55,7 +55,8 @@ fn all(compound: &Compound<'_>, export: &Export, rdattr_error: Outcome, asked: B
 
 /// The other locations of an export: its replicas, or the servers that have it instead of this one.
 pub(super) fn fs_locations(export: &Export) -> FsLocations {
-    let elsewhere = if export.is_absent() { &export.options.refer } else { &export.options.replicas };
+    let options = export.options();
+    let elsewhere = if options.refer.is_empty() { &options.replicas } else { &options.refer };
     FsLocations {
         fs_root: pathname(export.path.split('/').filter(|name| !name.is_empty())),
         locations: List::new(elsewhere.iter().map(location).collect()).unwrap_or_default(),

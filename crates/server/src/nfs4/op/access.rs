@@ -40,7 +40,7 @@ pub(in crate::nfs4) async fn answer(
     let accessed = export.fs.access(&caller, &handle, asked(supported)).await.map_err(convert::error)?;
     let supported = supported & !meaningless(accessed.attributes.map(|attributes| attributes.is_dir()));
     let mut granted = granted(supported, accessed.granted);
-    if export.options.read_only {
+    if export.options().read_only {
         granted &= !(ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_DELETE | ACCESS4_XAWRITE);
     }
     Ok(AccessOk { supported, access: granted })

@@ -72,7 +72,7 @@ impl Stage {
         let fs = Arc::new(Arbiter::with_options(below.clone(), options));
         let id = ExportId(1);
         let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
-        let export = Export { id, path: "/export".into(), fs: fs.clone(), options };
+        let export = Export::new(id, "/export".into(), fs.clone(), options);
         let state = tempfile::tempdir().unwrap();
         let handles = Handles::open(HandleKey::new([1; 16]), state.path()).unwrap();
         let (file, v3) = (handles.v2(id, &inner).unwrap(), handles.v3(id, &inner).unwrap());

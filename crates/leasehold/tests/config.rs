@@ -1,0 +1,172 @@
+//! Configuration files of processes that run: the start, SIGHUP, and `leasehold config`.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+mod program;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::ffi::OsStringExt;
+use std::process::{ChildStderr, Stdio};
+
+use client::Url;
+use program::{Running, Tree, fails_with};
+use rustix::process::{Pid, Signal, kill_process};
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use serde_json::Value;
+use vfs::{Caller, CreateHow, Name, SetAttributes, Status};
+
+/// A process with a configuration file, and its messages.
+struct Configured {
+    running: Running,
+    messages: BufReader<ChildStderr>,
+    file: String,
+}
+
+impl Configured {
+    fn start(tree: &Tree, arguments: &[&str], text: &str) -> Configured {
+        let file = tree.path("config.toml");
+        std::fs::write(&file, text).unwrap();
+        let mut running = Running::start(&[arguments, &["--config", &file]].concat());
+        let messages = BufReader::new(running.child.stderr.take().unwrap());
+        Configured { running, messages, file }
+    }
+
+    /// Writes the file and sends SIGHUP. Returns the messages up to the one that contains `last`.
+    fn reload(&mut self, text: &str, last: &str) -> String {
+        std::fs::write(&self.file, text).unwrap();
+        kill_process(Pid::from_child(&self.running.child), Signal::HUP).unwrap();
+        let mut all = String::new();
+        while !all.contains(last) {
+            assert!(self.messages.read_line(&mut all).unwrap() > 0, "the process has ended: {all}");
+        }
+        all
+    }
+}
+
+/// The status of making a file.
+async fn make(server: &Running, name: &str) -> Result<(), Status> {
+    let url = Url::parse(&format!("{}&vers=3", server.url())).unwrap();
+    let client = client::connect(&url).await.map_err(|_| Status::Access)?;
+    let (root, name) = (client.root_handle(), Name::new(name.as_bytes()).unwrap());
+    let (caller, set) = (Caller::unix(0, 0, &[]), SetAttributes::default());
+    let made = client.create(&caller, &root, &name, CreateHow::Guarded, &set).await;
+    made.map(drop).map_err(|error| error.status)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sighup_changes_the_options_of_exports_that_are_served() {
+    let tree = Tree::new();
+    let export =
+        format!("[[export]]\ndirectory = '{}'\npath = '/export'\nsecure = false\n", tree.path("served"));
+    let begin = format!("{export}root_squash = false\n");
+    let state = tree.path("state");
+    let mut serve = Configured::start(&tree, &["serve", "--state", &state], &begin);
+    make(&serve.running, "before").await.unwrap();
+
+    let text = format!("lease_time = 30\n{begin}ro = true\n");
+    let said = serve.reload(&text, "1 need a restart");
+    assert!(said.contains("export /export ro is true, and was false\n"), "{said}");
+    assert!(said.contains("lease_time is 30, and was 90; this needs a restart"), "{said}");
+    assert_eq!(make(&serve.running, "readonly").await, Err(Status::Rofs));
+
+    let wrong = format!("{text}anonuid = 'nobody'\n");
+    let said = serve.reload(&wrong, "stays");
+    assert!(said.contains("config.toml:8:11: "), "{said}");
+    assert_eq!(make(&serve.running, "readonly").await, Err(Status::Rofs), "a wrong file changes nothing");
+
+    let elsewhere = format!("{begin}clients = ['192.0.2.1']\n");
+    let said = serve.reload(&elsewhere, "read again");
+    assert!(said.contains("export /export clients is 192.0.2.1, and was *"), "{said}");
+    make(&serve.running, "foreign").await.unwrap_err();
+
+    let said = serve.reload(&format!("{begin}\n[[export]]\ndirectory = '/'\n"), "read again");
+    assert!(said.contains("export / is new; this needs a restart"), "{said}");
+    make(&serve.running, "after").await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn sighup_changes_the_limits_of_a_cache_and_the_log() {
+    let tree = Tree::new();
+    let origin = tree.serve();
+    let begin = format!(
+        "origin = '{}'\nsecure = false\nroot_squash = false\ncache = '{}'\nmin_free = 0\n",
+        origin.url(),
+        tree.path("cache")
+    );
+    let mut proxy = Configured::start(&tree, &["proxy"], &begin);
+    make(&proxy.running, "before").await.unwrap();
+    let said = proxy.reload(&format!("{begin}cache_size = '1M'\nlog_level = 'info'\n"), "read again");
+    assert!(said.contains("log_level is info, and was not set"), "{said}");
+    assert!(said.contains("cache_size is 1M, and was 10G\n"), "{said}");
+    let status = program::run(&["status", "--json", &tree.path("cache")]);
+    let status: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(status["cache"]["used_max_bytes"], 1 << 20, "{status}");
+    let said =
+        proxy.reload(&format!("{begin}cache_size = '1M'\nlog_level = 'info'\n"), "nothing has changed");
+    assert!(!said.contains(" is "), "{said}");
+    make(&proxy.running, "after").await.unwrap();
+}
+
+#[test]
+fn a_process_without_a_file_says_so_at_sighup_and_goes_on() {
+    let tree = Tree::new();
+    let mut serve = tree.serve();
+    kill_process(Pid::from_child(&serve.child), Signal::HUP).unwrap();
+    let mut said = String::new();
+    BufReader::new(serve.child.stderr.as_mut().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.contains("start with --config FILE"), "{said}");
+    assert!(serve.child.try_wait().unwrap().is_none());
+    serve.terminate();
+}
+
+#[test]
+fn a_terminal_that_goes_away_ends_what_was_started_in_it() {
+    let tree = Tree::new();
+    let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+    grantpt(&terminal).unwrap();
+    unlockpt(&terminal).unwrap();
+    let name = ptsname(&terminal, Vec::new()).unwrap();
+    let name = std::path::PathBuf::from(std::ffi::OsString::from_vec(name.into_bytes()));
+    let stdin = std::fs::File::options().read(true).write(true).open(name).unwrap();
+    let (served, state) = (tree.path("served"), tree.path("state"));
+    let mut serve = program::leasehold(&["serve", &served, "--state", &state, "--listen", "127.0.0.1:0"])
+        .stdin(stdin)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(serve.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    kill_process(Pid::from_child(&serve), Signal::HUP).unwrap();
+    assert!(serve.wait().unwrap().success());
+}
+
+#[test]
+fn config_checks_and_explains_files() {
+    let tree = Tree::new();
+    let file = tree.path("proxy.toml");
+    std::fs::write(&file, "origin = 'nfs://filer/export'\ncache_size = '2G'\n").unwrap();
+    let said = |arguments: &[&str]| {
+        let output = program::run(arguments);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(said(&["config", "check", &file]), format!("{file}: a proxy with 2 keys\n"));
+    let shown = said(&["config", "show", &file, "--min-free", "5G"]);
+    let line = |key: &str| shown.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+    assert!(line("cache_size ").ends_with(&format!("2G  {file}:2")) || line("cache_size ").contains(":2"));
+    assert!(line("min_free ").contains("5G") && line("min_free ").ends_with("command line"), "{shown}");
+    assert!(line("udp ").contains("true") && line("udp ").ends_with("default"), "{shown}");
+    let first = said(&["config", "show", "--json", &file]);
+    let first: Value = serde_json::from_str(first.lines().next().unwrap()).unwrap();
+    assert_eq!(
+        (&first["key"], &first["from"], &first["line"]),
+        (&"origin".into(), &"file".into(), &1.into())
+    );
+    let keys = said(&["config", "keys", "mount"]);
+    assert!(keys.contains("source = SOURCE\n") && keys.contains("log_level = LEVEL\n"), "{keys}");
+
+    std::fs::write(&file, "origin = 'nfs://filer/export'\ncache_sise = '2G'\n").unwrap();
+    fails_with(&program::run(&["config", "check", &file]), &["proxy.toml:2:1: ", "`cache_size`"]);
+    let started = program::run(&["proxy", "--config", &file]);
+    fails_with(&started, &["proxy.toml:2:1: "]);
+    fails_with(&program::run(&["config", "check", &tree.path("none")]), &["cannot read", "none"]);
+}
