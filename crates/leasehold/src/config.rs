@@ -80,11 +80,11 @@ pub enum Place {
 ///
 /// # Errors
 /// The first mistake.
-pub fn parse(given: Vec<OsString>, base: &Path) -> Result<Configured, Wrong> {
+pub fn parse(given: &[OsString], base: &Path) -> Result<Configured, Wrong> {
     let mut program = Arguments::command();
     // Gives the commands the options that all of them have.
     program.build();
-    let matches = program.clone().try_get_matches_from(&given)?;
+    let matches = program.clone().try_get_matches_from(given)?;
     let Some((name, of_command)) = matches.subcommand().filter(|(name, _)| keys::has_file(name)) else {
         return Ok(Configured { arguments: Arguments::from_arg_matches(&matches)?, settings: Vec::new() });
     };
@@ -102,7 +102,7 @@ pub fn parse(given: Vec<OsString>, base: &Path) -> Result<Configured, Wrong> {
         entries.iter().filter(|entry| !entry.is_overridden(&command, of_command)).collect();
     keys::check_together(&file, &command, &used)?;
     keys::check_complete(&file, &command, &used, of_command)?;
-    let whole = insert(&given, name, used.iter().flat_map(|entry| entry.arguments.iter().cloned()));
+    let whole = insert(given, name, used.iter().flat_map(|entry| entry.arguments.iter().cloned()));
     let matches = program.try_get_matches_from(whole)?;
     let lines: HashMap<String, usize> =
         used.iter().map(|entry| (entry.key.clone(), file.line(entry.at))).collect();

@@ -58,7 +58,7 @@ fn main() -> ExitCode {
         code
     };
     let Some((given, codes)) = command_line() else { return ExitCode::SUCCESS };
-    let Configured { arguments, settings } = match config::parse(given.clone(), Path::new("")) {
+    let Configured { arguments, settings } = match config::parse(&given, Path::new("")) {
         Ok(configured) => configured,
         Err(Wrong::File(wrong)) => return tell(wrong, codes.failed),
         Err(Wrong::CommandLine(error)) => error.exit(),

@@ -46,7 +46,7 @@ impl Reload {
         if !self.has_file {
             return notice("SIGHUP: there is no configuration file to read again; start with --config FILE");
         }
-        let Configured { arguments, settings } = match config::parse(self.given.clone(), &self.base) {
+        let Configured { arguments, settings } = match config::parse(&self.given, &self.base) {
             Ok(configured) => configured,
             Err(Wrong::File(failure)) => {
                 return notice(&format!("the configuration in force stays: {failure}"));

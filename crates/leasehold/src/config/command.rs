@@ -38,7 +38,7 @@ fn configured(path: &Path, options: &[OsString]) -> Result<(&'static str, Config
     let mut given: Vec<OsString> = ["leasehold", kind, "--config"].map(OsString::from).to_vec();
     given.push(path.into());
     given.extend(options.iter().cloned());
-    match parse(given, Path::new("")) {
+    match parse(&given, Path::new("")) {
         Ok(configured) => Ok((kind, configured)),
         Err(Wrong::File(failure)) => Err(failure),
         Err(Wrong::CommandLine(error)) => Err(Failure(super::first_line(&error))),

@@ -140,7 +140,7 @@ impl Key<'_> {
             _ => "VALUE".to_owned(),
         };
         let choices = self.arg.get_possible_values();
-        let choices: Vec<&str> = choices.iter().map(|choice| choice.get_name()).collect();
+        let choices: Vec<&str> = choices.iter().map(clap::builder::PossibleValue::get_name).collect();
         let form = if choices.is_empty() { form } else { choices.join("|") };
         match self.arg.get_default_values() {
             [] => format!("{} = {form}", self.name),

@@ -12,8 +12,9 @@ use crate::cli::Command;
 fn parse_text(command: &str, text: &str, more: &[&str]) -> Result<Configured, String> {
     let directory = tempfile::tempdir().unwrap();
     std::fs::write(directory.path().join("f"), text).unwrap();
-    let given = ["leasehold", command, "--config", "f"].iter().chain(more).map(OsString::from).collect();
-    parse(given, directory.path()).map_err(|wrong| match wrong {
+    let given: Vec<OsString> =
+        ["leasehold", command, "--config", "f"].iter().chain(more).map(OsString::from).collect();
+    parse(&given, directory.path()).map_err(|wrong| match wrong {
         Wrong::CommandLine(error) => first_line(&error),
         Wrong::File(failure) => failure.0.replace(&format!("{}/", directory.path().display()), ""),
     })
