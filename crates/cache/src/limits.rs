@@ -162,10 +162,6 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn limits() -> Options {
-        Options::new("/nowhere", "nfs://origin/export")
-    }
-
     fn fsid(number: u64) -> Fsid {
         Fsid { major: number, minor: 0 }
     }
@@ -186,8 +182,7 @@ mod tests {
 
     #[test]
     fn soft_limits_are_below_hard_ones() {
-        let mut limits = Limits::default();
-        limits.size_max_bytes = 1000;
+        let mut limits = Limits { size_max_bytes: 1000, ..Limits::default() };
         assert_eq!((limits.soft_max_bytes(), limits.export_soft_bytes()), (900, None));
         limits.export_max_bytes = Some(500);
         assert_eq!(limits.export_soft_bytes(), Some(450));
@@ -206,10 +201,12 @@ mod tests {
             size_max in 100..4000u64, export_max in prop::option::of(50..2000u64),
             min_free in 0..500u64, free in 0..1000u64,
         ) {
-            let mut limits = Limits::default();
-            limits.size_max_bytes = size_max;
-            limits.export_max_bytes = export_max;
-            limits.min_free_bytes = min_free;
+            let limits = Limits {
+                size_max_bytes: size_max,
+                export_max_bytes: export_max,
+                min_free_bytes: min_free,
+                ..Limits::default()
+            };
             let mut left = files.clone();
             let usage = |left: &[(u64, u64)]| {
                 let used_bytes: u64 = left.iter().map(|(_, bytes)| bytes).sum();

@@ -7,6 +7,7 @@
 //! | request | answer |
 //! |---|---|
 //! | `"status"` | the state, one line |
+//! | `"usage"` | the state, and the clients and files that are used most, one line; see `usage` |
 //! | `"depart"` | `{"departure": {"stage": …, "left": …}}` on every change; see `departure` |
 //! | `{"cache": {"command": …}}` | any number of `{"entry": …}`, `{"progress": …}`, `{"failed": …}`, |
 //! | | then `{"done": …}` or `{"error": "…"}` |
@@ -53,6 +54,8 @@ const LINES_MAX: usize = 64;
 pub enum Request {
     /// The state.
     Status,
+    /// The state, and who and what is used most.
+    Usage,
     /// How far the shutdown of the process is, in lines of progress until it has ended.
     Depart,
     /// A request to the cache.
@@ -80,10 +83,19 @@ impl Drop for Admin {
 }
 
 /// The sources of the answers.
+pub struct Sources {
+    /// The state.
+    pub status: Source,
+    /// The state, and who and what is used most. It may wait for the disk.
+    pub usage: Source,
+    /// The cache, if there is one: it takes requests.
+    pub cache: Option<Arc<Cache>>,
+    /// What clients hold, if there are clients.
+    pub holders: Option<Holders>,
+}
+
 struct Answering {
-    status: Source,
-    cache: Option<Arc<Cache>>,
-    holders: Option<Holders>,
+    of: Sources,
     departure: Departure,
 }
 
@@ -99,18 +111,19 @@ impl Answering {
         match request {
             Request::Cache(request) => {
                 let cache = self
+                    .of
                     .cache
                     .clone()
                     .ok_or("there is no cache here; name the cache of a proxy or a mount")?;
                 Ok(Box::pin(async move { cachectl::execute(&cache, request, sink).await }))
             }
             Request::Holders(request) => {
-                let holders = self.holders.clone().ok_or(
+                let holders = self.of.holders.clone().ok_or(
                     "there are no clients here; name the state directory of a serve or the cache directory of a proxy",
                 )?;
                 Ok(Box::pin(async move { holders::execute(&holders, request, sink).await }))
             }
-            Request::Status | Request::Depart => Err("the request has no such answer"),
+            Request::Status | Request::Usage | Request::Depart => Err("the request has no such answer"),
         }
     }
 }
@@ -118,14 +131,9 @@ impl Answering {
 impl Admin {
     /// Listens in `directory`, which this process must have locked. A process with a cache also answers
     /// requests to the cache, and one with clients those about what they hold.
-    pub fn start(
-        directory: &Path,
-        status: Source,
-        cache: Option<Arc<Cache>>,
-        holders: Option<Holders>,
-    ) -> Result<Admin, Failure> {
+    pub fn start(directory: &Path, sources: Sources) -> Result<Admin, Failure> {
         let departure = Departure::default();
-        let answering = Answering { status, cache, holders, departure: departure.clone() };
+        let answering = Answering { of: sources, departure: departure.clone() };
         let path = socket(directory);
         // A process that was killed leaves its socket behind.
         let _ = std::fs::remove_file(&path);
@@ -179,7 +187,13 @@ async fn answer(stream: UnixStream, answering: &Answering) -> std::io::Result<()
     let silent = !matches!(read, Ok(Ok(length)) if length > 0);
     let request = if silent { Ok(Request::Status) } else { serde_json::from_str(&line) };
     let request = match request {
-        Ok(Request::Status) => return send(&mut writer, &(answering.status)()).await,
+        Ok(Request::Status) => return send(&mut writer, &(answering.of.status)()).await,
+        Ok(Request::Usage) => {
+            let usage = answering.of.usage.clone();
+            let usage = tokio::task::spawn_blocking(move || usage()).await;
+            return send(&mut writer, &usage.unwrap_or_else(|_| json!({ "error": "no usage; ask again" })))
+                .await;
+        }
         Ok(Request::Depart) => return see_off(reader, writer, answering).await,
         Ok(request) => request,
         Err(error) => {
@@ -225,7 +239,7 @@ async fn see_off(
     let mut gone = std::pin::pin!(drained(reader));
     let mut told = None;
     loop {
-        let left = answering.cache.as_ref().map(|cache| Left::of(cache)).unwrap_or_default();
+        let left = answering.of.cache.as_ref().map(|cache| Left::of(cache)).unwrap_or_default();
         let progress = Progress { stage: stage.borrow_and_update().clone(), left };
         if told.as_ref() != Some(&progress) {
             send(&mut writer, &json!({ "departure": progress })).await?;
@@ -307,8 +321,13 @@ impl Asked {
 
 /// The status of the Leasehold that runs on `directory`.
 pub async fn ask(directory: &Path) -> Result<Value, Failure> {
+    ask_for(directory, &Request::Status).await
+}
+
+/// The one line with which the Leasehold that runs on `directory` answers this request.
+pub async fn ask_for(directory: &Path, request: &Request) -> Result<Value, Failure> {
     let path = socket(directory);
-    let asked = Asked::of(directory, &Request::Status).await?;
+    let asked = Asked::of(directory, request).await?;
     let mut asked = asked.ok_or_else(|| {
         let path = path.display();
         Failure(format!("nothing answers at {path}; name the cache directory of a running proxy or mount, or the state directory of a serve"))

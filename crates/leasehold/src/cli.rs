@@ -67,6 +67,9 @@ pub enum Command {
     Cache(cache::CacheArguments),
     /// Show the state and counters of a running `serve`, `proxy` or `mount`
     Status(Status),
+    /// Show live which clients and files are used most, and what the cache saves
+    #[command(after_help = TOP_HELP)]
+    Top(Top),
     /// List the version 4 clients of a running `serve` or `proxy`
     Clients(Holding),
     /// List what its clients have open
@@ -131,6 +134,14 @@ Options of Leasehold:
   log=FILE           write messages to this file [the system log; with --foreground, standard error]
 
 Mounting as an ordinary user needs fusermount3 (package fuse3).";
+
+const TOP_HELP: &str = "\
+Keys: q ends; Tab and 1 to 4 choose the table; left and right choose the column to sort by, r reverses the order; up and
+down scroll; / takes a filter; p pauses; h shows the keys.
+
+Examples:
+  leasehold top /var/cache/leasehold/filer
+  leasehold top --once --json /mnt | jq '.files[0]'";
 
 const REVOKE_HELP: &str = "\
 Use this for a client that is gone for good and is in the way of others: they wait for its leases and locks
@@ -431,6 +442,23 @@ pub struct Status {
     pub all: bool,
     /// Print all counters as JSON
     #[arg(long, conflicts_with = "all")]
+    pub json: bool,
+}
+
+/// `leasehold top`
+#[derive(Debug, Args)]
+pub struct Top {
+    /// The cache directory of a proxy or mount, the mount point, or the state directory of a serve
+    #[arg(value_name = "DIR")]
+    pub directory: PathBuf,
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
+    pub interval: u64,
+    /// Print what happened within one interval, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print JSON, a line for each interval
+    #[arg(long)]
     pub json: bool,
 }
 

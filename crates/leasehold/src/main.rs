@@ -28,7 +28,9 @@ mod state;
 mod status;
 #[cfg(test)]
 mod tests;
+mod top;
 mod units;
+mod usage;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -137,6 +139,7 @@ fn run(arguments: Arguments, reload: Reload) -> Result<(), Failure> {
             Command::Mount(mount) => Box::pin(mount::run(*mount, reload)).await,
             Command::Umount(umount) => mount::unmount::run(&umount).await,
             Command::Status(status) => status::run(&status).await,
+            Command::Top(top) => top::run(&top).await,
             Command::Clients(of) => holders::clients(&of).await,
             Command::Opens(of) => holders::held(&of, holders::What::Opens).await,
             Command::Locks(of) => holders::held(&of, holders::What::Locks).await,

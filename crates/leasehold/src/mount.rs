@@ -29,7 +29,7 @@ use vfs::{FileSystem, Leases};
 
 pub use places::cache_of;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Sources};
 use crate::cli;
 use crate::departure::{self, Left};
 use crate::metrics::{Caching, Measured, Metrics};
@@ -38,7 +38,7 @@ use crate::reload::Reload;
 use crate::service::{self, Service};
 use crate::stack::{End, Told};
 use crate::state::{self, Kind, Lock};
-use crate::{Failure, proxy, status};
+use crate::{Failure, proxy, status, usage};
 use guardian::Guardian;
 use words::Words;
 
@@ -198,7 +198,10 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     let marker = marker::set(&Words::shown(&arguments.source, &url), mounted.directory(), &words.remembered);
     let leaving = origin.clone();
     let measured = measured(&mounted, Caching { origin, cache: cache.clone() }, &directory);
-    let admin = Admin::start(&directory, measured.status.clone(), Some(cache.clone()), None)?;
+    let usage = usage::of_mount(measured.status.clone(), Arc::downgrade(&mounted), cache.clone());
+    let sources =
+        Sources { status: measured.status.clone(), usage, cache: Some(cache.clone()), holders: None };
+    let admin = Admin::start(&directory, sources)?;
     let metrics = Metrics::start(words.metrics, measured.clone()).await?;
     if let Some(metrics) = metrics.as_ref().filter(|_| !arguments.ready) {
         metrics.announce();

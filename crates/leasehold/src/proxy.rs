@@ -12,7 +12,7 @@ use server::Front;
 use server::exports::ExportId;
 use vfs::FileSystem;
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Sources};
 use crate::cli::{Command, Proxy};
 use crate::holders::{Holders, Listed};
 use crate::metrics::{Caching, Measured, Metrics};
@@ -21,7 +21,7 @@ use crate::reload::{ACCESS, LIMITS, Reload};
 use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Stack, Told};
 use crate::state::{self, Kind};
-use crate::{Failure, cachectl, status};
+use crate::{Failure, cachectl, status, usage};
 
 /// An attempt to connect is reported when it takes longer than this.
 const QUIET: Duration = Duration::from_secs(1);
@@ -62,7 +62,10 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     let measured = measured(&stack, &path, &arbiter, Caching { origin, cache: cache.clone() }, &directory);
     let holders =
         Holders { front: stack.front().clone(), exports: vec![listed(export_id, &path, arbiter, &cache)] };
-    let admin = Admin::start(&directory, measured.status.clone(), Some(cache.clone()), Some(holders))?;
+    let usage = usage::of_server(measured.status.clone(), holders.clone());
+    let status = measured.status.clone();
+    let sources = Sources { status, usage, cache: Some(cache.clone()), holders: Some(holders) };
+    let admin = Admin::start(&directory, sources)?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
     crate::output::announce(format_args!(
         "proxy of {url} on {}; a client mounts it with: {}",

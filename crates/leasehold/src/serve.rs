@@ -8,7 +8,7 @@ use serde_json::json;
 use server::exports::ExportId;
 use server::{Export, ExportOptions, Nqnfs};
 
-use crate::admin::Admin;
+use crate::admin::{Admin, Sources};
 use crate::cli::{Command, Serve, Version4};
 use crate::config::exports;
 use crate::holders::{Holders, Listed};
@@ -17,7 +17,7 @@ use crate::reload::{ACCESS, Reload};
 use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Stack, Told};
 use crate::state::{self, Kind};
-use crate::{Failure, status};
+use crate::{Failure, status, usage};
 
 /// One directory to serve.
 struct Served {
@@ -59,7 +59,9 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     }
     let measured = measured(&stack, &listed, &state);
     let holders = Holders { front: stack.front().clone(), exports: listed };
-    let admin = Admin::start(&state, measured.status.clone(), None, Some(holders))?;
+    let usage = usage::of_server(measured.status.clone(), holders.clone());
+    let sources = Sources { status: measured.status.clone(), usage, cache: None, holders: Some(holders) };
+    let admin = Admin::start(&state, sources)?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
     for export in stack.front().exports().iter() {
         crate::output::announce(greeting(export, &stack));

@@ -8,8 +8,8 @@ use std::time::Duration;
 use rustix::io::Errno;
 use tokio::time::Instant;
 use vfs::{
-    Attributes, Caller, Clock, Features, FileSystem, FileType, Freshness, FsLimits, Fsid, Name, Node,
-    SystemClock, Timestamp,
+    Attributes, Caller, Clock, Features, FileSystem, FileType, Freshness, FsLimits, Fsid, Handle, Name, Node,
+    SystemClock, Tally, Timestamp,
 };
 
 use crate::device::Device;
@@ -92,6 +92,8 @@ pub struct Counters {
     pub abandoned: AtomicU64,
     /// Leases that the layer below recalled.
     pub recalls: AtomicU64,
+    /// The files that are read and written most.
+    pub files: Tally<Handle>,
 }
 
 /// A mount, as the kernel sees it.

@@ -207,6 +207,11 @@ impl Mount {
         }
     }
 
+    /// The files that were read and written most, except what the kernel reads and writes by itself.
+    pub fn files_used(&self) -> Vec<(vfs::Handle, vfs::Used)> {
+        self.front.counters.files.counts()
+    }
+
     /// Waits until another process has unmounted it.
     pub async fn ended(&self) {
         self.session.ended().await;

@@ -140,6 +140,7 @@ impl Service for Front {
             Ok(entry) => {
                 let timing = Timing { procedure: call.header.procedure, began: Instant::now() };
                 (entry.count)(&self.shared.counts, timing.procedure);
+                self.shared.usage.call(call.peer.ip());
                 (entry.answer)(self, call, timing)
             }
             Err(refusal) => Box::pin(std::future::ready(refusal.into())),

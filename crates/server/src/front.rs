@@ -16,6 +16,7 @@ use crate::nqnfs::{Nqnfs, NqnfsFront};
 use crate::recalls;
 use crate::shared::{FirstClient, Shared};
 use crate::state::{KnownClients, ListedClient, ListedState, State, StateOptions};
+use crate::usage::Usage;
 
 /// Answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT v1 to v3 over a table of exports.
 #[derive(Debug)]
@@ -89,6 +90,11 @@ impl Front {
     /// Calls answered so far.
     pub fn counts(&self) -> &Counts {
         &self.shared.counts
+    }
+
+    /// The clients and files that are used most.
+    pub fn usage(&self) -> &Usage {
+        &self.shared.usage
     }
 
     /// The number of version 4 clients.

@@ -43,6 +43,7 @@ mod recalls;
 pub mod rpcbind;
 mod shared;
 mod state;
+mod usage;
 
 pub use counts::Counts;
 pub use exports::{ClientList, Export, ExportOptions, Exports, Locations, Squash};
@@ -50,3 +51,4 @@ pub use front::Front;
 pub use handles::{HandleKey, Handles};
 pub use nqnfs::{Nqnfs, NqnfsOptions};
 pub use state::{Bounds, Held, KnownClients, ListedClient, ListedState, StateOptions};
+pub use usage::Usage;

@@ -41,6 +41,7 @@ pub(crate) async fn write_all(
         let write = || export.fs.write(caller, handle, by, offset, data.clone(), stability);
         let written = shared.past_courtesy(object, None, write).await?;
         let count = (written.count as usize).min(data.len());
+        shared.count_written(object, count);
         if count == 0 && !data.is_empty() {
             return Err(Status::Io.into());
         }

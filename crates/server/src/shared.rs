@@ -18,6 +18,7 @@ use crate::counts::Counts;
 use crate::exports::Exports;
 use crate::handles::Handles;
 use crate::state::State;
+use crate::usage::Usage;
 
 pub(crate) use request::{Object, Request, arguments, reply};
 
@@ -29,6 +30,7 @@ pub(crate) struct Shared {
     pub(crate) state: Arc<State>,
     pub(crate) callbacks: Ways,
     pub(crate) counts: Counts,
+    pub(crate) usage: Usage,
     first_client: FirstClient,
 }
 
@@ -51,7 +53,8 @@ impl Shared {
     ) -> Arc<Shared> {
         let state = Arc::new(state);
         let callbacks = Ways::new(state.clone());
-        Arc::new(Shared { exports, handles, state, callbacks, counts: Counts::default(), first_client })
+        let (counts, usage) = (Counts::default(), Usage::default());
+        Arc::new(Shared { exports, handles, state, callbacks, counts, usage, first_client })
     }
 
     /// Starts the background tasks when the first client appears that may hold state: callbacks, and the

@@ -28,6 +28,7 @@ pub mod replay;
 pub mod results;
 pub mod run_to_completion;
 pub mod shares;
+pub mod tally;
 pub mod time;
 
 pub use attributes::{
@@ -58,6 +59,7 @@ pub use results::{
 };
 pub use run_to_completion::{run_to_completion, run_to_completion_or};
 pub use shares::{Combinations, Shares};
+pub use tally::{Tally, Used};
 pub use time::{Clock, SystemClock, Timestamp};
 
 // For `lacks!`.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
 use rustix::io::Errno;
-use vfs::{Extent, Features, Place, Share, Stability, Status, Written};
+use vfs::{Extent, Features, Place, Share, Stability, Status, Used, Written};
 
 use crate::errno;
 use crate::files::File;
@@ -88,6 +88,7 @@ impl Front {
         // This does not read from disk: the cache has put the range into the page cache.
         let mut bytes = read.data.to_bytes().map_err(|_| Errno::IO)?;
         bytes.truncate(size as usize);
+        self.counters.files.add(handle, Used::read(bytes.len()).with_call());
         Ok((bytes, read.eof))
     }
 
@@ -172,6 +173,7 @@ impl Front {
         file.dirty.store(true, Ordering::Release);
         let written = self.fs.write(&file.caller, handle, file.by(), offset, data, stability).await;
         let written = written.map_err(errno::of)?;
+        self.counters.files.add(handle, Used::written(written.count as usize).with_call());
         if written.stability == Stability::Unstable {
             file.unstable.lock().get_or_insert(written.verifier);
         }

@@ -50,6 +50,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let count = args.count.min(DATA_MAX);
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset.into(), count);
     let read = request.shared.past_courtesy(&object, None, read).await?;
+    request.shared.count_read(&object, read.data.len());
     let attributes = attributes(export, caller, handle, read.attributes).await?;
     Ok(ReadOk { attributes: fattr(&attributes), data: bulk(read.data) })
 }

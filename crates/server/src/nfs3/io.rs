@@ -16,6 +16,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let count = args.count.min(most);
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
     let read = request.shared.past_courtesy(&object, None, read).await?;
+    request.shared.count_read(&object, read.data.len());
     if read.data.is_empty() && !read.eof && args.count > 0 {
         // Linux takes such a reply as an I/O error. No back end should return it.
         tracing::warn!(
@@ -47,6 +48,7 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
     let write =
         || export.fs.write(caller, handle, StateidBasis::Anonymous, args.offset, data.clone(), stable);
     let written = request.shared.past_courtesy(&object, None, write).await?;
+    request.shared.count_written(&object, written.count as usize);
     Ok(WriteOk {
         file_wcc: wcc_data(&written.wcc),
         count: written.count,

@@ -76,6 +76,7 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
     let count = args.count.min(most);
     let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
     let read = asked.front.shared.past_courtesy(&object, None, read).await?;
+    asked.front.shared.count_read(&object, read.data.len());
     let attributes = fattr(asked, &attributes(export, caller, handle, read.attributes).await?).await?;
     Ok((grant.at(attributes.rev), ReadOk { attributes, data: bulk(read.data) }))
 }

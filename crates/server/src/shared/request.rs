@@ -7,7 +7,7 @@ use std::sync::Arc;
 use rpc::message::Refusal;
 use rpc::service::Outcome;
 use rpc::{Call, Credential};
-use vfs::{Caller, Handle, Status};
+use vfs::{Caller, Handle, Status, Used};
 use xdr::Encode;
 
 use super::Shared;
@@ -36,6 +36,22 @@ impl Object {
     /// The object, as the tables of state name it.
     pub(crate) fn file_key(&self) -> FileKey {
         FileKey { export: self.export.id, handle: self.handle }
+    }
+}
+
+impl Shared {
+    /// A READ of a file has brought so many bytes.
+    pub(crate) fn count_read(&self, object: &Object, bytes: usize) {
+        self.count_use(object, Used::read(bytes));
+    }
+
+    /// A WRITE to a file has written so many bytes.
+    pub(crate) fn count_written(&self, object: &Object, bytes: usize) {
+        self.count_use(object, Used::written(bytes));
+    }
+
+    fn count_use(&self, object: &Object, used: Used) {
+        self.usage.file((object.export.id, object.handle), object.caller.client, used);
     }
 }
 

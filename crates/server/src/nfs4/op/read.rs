@@ -18,7 +18,10 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs)
     let Object { export, handle, caller } = &object;
     let read = || export.fs.read(caller, handle, by, offset, count);
     match compound.shared.past_courtesy(&object, None, read).await {
-        Ok(read) => Ok(ReadOk { eof: read.eof, data: bulk(read.data) }),
+        Ok(read) => {
+            compound.shared.count_read(&object, read.data.len());
+            Ok(ReadOk { eof: read.eof, data: bulk(read.data) })
+        }
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }
 }

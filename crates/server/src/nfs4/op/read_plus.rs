@@ -2,7 +2,7 @@
 
 use protocol::nfs4::{ReadPlusArgs, ReadPlusContent, ReadPlusOk, Status};
 use vfs::{Extent, Share, StateidBasis};
-use xdr::List;
+use xdr::{Bulk, List};
 
 use crate::bulk::bulk;
 use crate::nfs4::compound::Compound;
@@ -24,9 +24,19 @@ pub(in crate::nfs4) async fn answer(
     let range = Range { object: &object, by, start, end: start + u64::from(count) };
     match compound.shared.past_courtesy(&object, None, || range.contents()).await {
         Ok((eof, contents)) => {
+            compound.shared.count_read(&object, contents.iter().map(data_bytes).sum());
             Ok(ReadPlusOk { eof, contents: List::new(contents).ok_or(Status::ServerFault)? })
         }
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
+    }
+}
+
+/// The bytes of data in a segment.
+fn data_bytes(content: &ReadPlusContent) -> usize {
+    match content {
+        ReadPlusContent::Data { data: Bulk::Bytes(bytes), .. } => bytes.len(),
+        ReadPlusContent::Data { data: Bulk::File(range), .. } => range.length as usize,
+        ReadPlusContent::Hole { .. } => 0,
     }
 }
 

@@ -20,11 +20,14 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: WriteArgs
     let Object { export, handle, caller } = &object;
     let write = || export.fs.write(caller, handle, by, args.offset, data.clone(), stable);
     match compound.shared.past_courtesy(&object, None, write).await {
-        Ok(written) => Ok(WriteOk {
-            count: written.count,
-            committed: convert::stable_how(written.stability),
-            writeverf: written.verifier,
-        }),
+        Ok(written) => {
+            compound.shared.count_written(&object, written.count as usize);
+            Ok(WriteOk {
+                count: written.count,
+                committed: convert::stable_how(written.stability),
+                writeverf: written.verifier,
+            })
+        }
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }
 }
