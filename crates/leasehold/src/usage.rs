@@ -23,9 +23,9 @@ pub const ENTRIES_MAX: usize = 100;
 pub fn of_server(status: Source, holders: Holders) -> Source {
     Arc::new(move || {
         let usage = holders.front.usage();
-        let clients: Vec<Value> = most(usage.clients()).into_iter().map(client).collect();
+        let clients: Vec<Value> = most(usage.clients(), ENTRIES_MAX).into_iter().map(client).collect();
         let file = |(of, used)| file_of(&holders, &of, used);
-        let files: Vec<Value> = most(usage.files()).into_iter().map(file).collect();
+        let files: Vec<Value> = most(usage.files(), ENTRIES_MAX).into_iter().map(file).collect();
         answer(&status(), &clients, &files)
     })
 }
@@ -35,7 +35,7 @@ pub fn of_mount(status: Source, mounted: Weak<mount::Mount>, cache: Arc<Cache>) 
     Arc::new(move || {
         let used = mounted.upgrade().map(|mounted| mounted.files_used()).unwrap_or_default();
         let file = |(handle, used): (Handle, Used)| entry(json!({ "path": path_in(&cache, &handle) }), used);
-        let files: Vec<Value> = most(used).into_iter().map(file).collect();
+        let files: Vec<Value> = most(used, ENTRIES_MAX).into_iter().map(file).collect();
         answer(&status(), &[], &files)
     })
 }
@@ -44,10 +44,10 @@ fn answer(status: &Value, clients: &[Value], files: &[Value]) -> Value {
     json!({ "status": status, "clients": clients, "files": files })
 }
 
-/// Those that were used most, first.
-fn most<K>(mut all: Vec<(K, Used)>) -> Vec<(K, Used)> {
+/// Those that were used most, first, and so many of them at most.
+pub fn most<K>(mut all: Vec<(K, Used)>, entries_max: usize) -> Vec<(K, Used)> {
     all.sort_by_key(|(_, used)| Reverse((used.read_bytes + used.written_bytes, used.calls)));
-    all.truncate(ENTRIES_MAX);
+    all.truncate(entries_max);
     all
 }
 

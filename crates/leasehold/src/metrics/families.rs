@@ -10,6 +10,10 @@ use rpc::latency::Distribution;
 use super::family::{Base, Family, Read, Take};
 use super::process::Process;
 use super::{Caching, Measured, Serving};
+use crate::usage;
+
+/// Clients with metrics of their own.
+const CLIENTS_MAX: usize = 20;
 
 /// What a scrape reads, at one moment.
 #[derive(Debug)]
@@ -30,6 +34,7 @@ struct Served {
     in_flight: (usize, usize),
     in_grace: bool,
     held: Vec<(String, arbiter::Holdings)>,
+    used: Vec<(String, vfs::Used)>,
 }
 
 #[derive(Debug)]
@@ -79,6 +84,10 @@ impl Served {
             connections: serving.load.connections(),
             in_flight: serving.load.in_flight(),
             in_grace: serving.front.in_grace(),
+            used: usage::most(serving.front.usage().clients(), CLIENTS_MAX)
+                .into_iter()
+                .map(|(client, used)| (client.to_string(), used))
+                .collect(),
             held: serving.arbiters.iter().map(|(path, arbiter)| (path.clone(), arbiter.held())).collect(),
         }
     }
@@ -124,6 +133,13 @@ impl Number for Duration {
 fn served<N: Number>(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&Served) -> N) {
     if let Some(served) = &of.serving {
         take(&[], read(served).number());
+    }
+}
+
+/// One value for each of the clients that use the server most.
+fn used(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&vfs::Used) -> u64) {
+    for (client, used) in of.serving.iter().flat_map(|served| &served.used) {
+        take(&[client], read(used).number());
     }
 }
 
@@ -186,6 +202,7 @@ fn process(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&Process) -> Option
 
 const NONE: &[&str] = &[];
 const EXPORT: &[&str] = &["export"];
+const CLIENT: &[&str] = &["client"];
 const OPERATION: &[&str] = &["operation"];
 const KIND: &[&str] = &["kind"];
 
@@ -217,6 +234,9 @@ pub const FAMILIES: &[Family] = families! {
     Gauge "in_flight_limit" B, NONE, |of, take| served(of, take, |it| it.in_flight.1), "the most memory of requests and replies in progress";
     Gauge "clients" None, NONE, |of, take| served(of, take, |it| it.clients.known), "clients of version 4 with a confirmed record";
     Gauge "clients_courtesy" None, NONE, |of, take| served(of, take, |it| it.clients.courtesy), "those of them whose lease has expired";
+    Counter "client_uses" None, CLIENT, |of, take| used(of, take, |it| it.calls), "calls of the clients that use the server most, by address";
+    Counter "client_read" B, CLIENT, |of, take| used(of, take, |it| it.read_bytes), "bytes that READs of these clients brought";
+    Counter "client_written" B, CLIENT, |of, take| used(of, take, |it| it.written_bytes), "bytes that WRITEs of these clients wrote";
     Gauge "in_grace" None, NONE, |of, take| served(of, take, |it| it.in_grace), "1 in the grace period after a start";
 
     Gauge "opens" None, EXPORT, |of, take| held(of, take, |it| it.opens), "opens of clients";
