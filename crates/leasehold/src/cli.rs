@@ -242,6 +242,9 @@ pub struct Serve {
     /// The NFSv4 options.
     #[command(flatten)]
     pub version4: Version4,
+    /// The audit log.
+    #[command(flatten)]
+    pub auditing: Auditing,
 }
 
 /// `leasehold proxy`
@@ -276,6 +279,9 @@ pub struct Proxy {
     /// The NFSv4 options.
     #[command(flatten)]
     pub version4: Version4,
+    /// The audit log.
+    #[command(flatten)]
+    pub auditing: Auditing,
 }
 
 /// `leasehold mount`
@@ -367,6 +373,29 @@ pub struct Network {
     /// this machine
     #[arg(long, value_name = "[ADDR:]PORT", value_parser = parse_metrics)]
     pub metrics: Option<SocketAddr>,
+}
+
+/// The audit log.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Audit log")]
+pub struct Auditing {
+    /// Record who changes what: a line of JSON for each operation, in this file or, with `journal`, in the
+    /// log
+    #[arg(long, value_name = "FILE|journal")]
+    pub audit: Option<PathBuf>,
+    /// The operations that are recorded
+    #[arg(long, value_enum, default_value_t)]
+    pub audit_scope: AuditScope,
+}
+
+/// `--audit-scope`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum AuditScope {
+    /// Changes, and opens for writing. Writes of version 3 once a minute for each user and file
+    #[default]
+    Changes,
+    /// All operations on files
+    All,
 }
 
 /// The NFSv4 options.

@@ -7,6 +7,7 @@
 #![cfg_attr(not(test), warn(clippy::print_stdout, clippy::print_stderr))]
 
 mod admin;
+mod auditing;
 mod bench;
 mod cachectl;
 mod cli;

@@ -13,6 +13,7 @@ use server::exports::ExportId;
 use vfs::FileSystem;
 
 use crate::admin::{Admin, Sources};
+use crate::auditing::AuditLog;
 use crate::cli::{Command, Proxy};
 use crate::holders::{Holders, Listed};
 use crate::metrics::{Caching, Measured, Metrics};
@@ -55,13 +56,14 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     origin.holds_for_others();
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
-    let export = stack::export(&url.to_string(), path.clone(), arbiter.clone(), arguments.access.to_server());
-    let export_id = export.id;
+    let listed = listed(ExportId::of(&url.to_string()), &path, arbiter.clone(), &cache);
+    let audit = AuditLog::open(&arguments.auditing)?;
+    let audited = audit.over(arbiter.clone(), &path, &listed.place);
+    let export = stack::export(&url.to_string(), path.clone(), audited, arguments.access.to_server());
     let keep = Keep { state: &state, handle_key: &handle_key };
     let stack = Stack::start(vec![export], keep, nqnfs, &arguments.network, &arguments.version4).await?;
     let measured = measured(&stack, &path, &arbiter, Caching { origin, cache: cache.clone() }, &directory);
-    let holders =
-        Holders { front: stack.front().clone(), exports: vec![listed(export_id, &path, arbiter, &cache)] };
+    let holders = Holders { front: stack.front().clone(), exports: vec![listed] };
     let usage = usage::of_server(measured.status.clone(), holders.clone());
     let status = measured.status.clone();
     let sources = Sources { status, usage, cache: Some(cache.clone()), holders: Some(holders) };
@@ -75,6 +77,7 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     metrics.iter().for_each(Metrics::announce);
     let service = Service::ready(&format!("proxy of {url} on {}", stack.address()), &measured);
     while end.next().await == Told::Reload {
+        audit.reopen();
         reload.read_again(&[LIMITS, ACCESS].concat(), |command| {
             let Command::Proxy(new) = command else { return };
             cache.set_limits(new.keeping.limits());
@@ -86,6 +89,7 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     drop(cache);
     admin.begin_end();
     stack.stop().await;
+    audit.finish().await;
     admin.end(None).await;
     lock.until_exit();
     Ok(())

@@ -9,9 +9,10 @@ use server::exports::ExportId;
 use server::{Export, ExportOptions, Nqnfs};
 
 use crate::admin::{Admin, Sources};
+use crate::auditing::AuditLog;
 use crate::cli::{Command, Serve, Version4};
 use crate::config::exports;
-use crate::holders::{Holders, Listed};
+use crate::holders::{Holders, Listed, Place};
 use crate::metrics::{Measured, Metrics, Serving};
 use crate::reload::{ACCESS, Reload};
 use crate::service::{self, Service};
@@ -42,10 +43,11 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
         () = end.wait() => return Ok(()),
     };
     let nqnfs = stack::nqnfs(&state)?;
+    let audit = AuditLog::open(&arguments.auditing)?;
     let mut exports = Vec::new();
     let mut listed = Vec::new();
     for directory in wanted {
-        let (export, shown) = open(directory, &state, &arguments.version4, &nqnfs)?;
+        let (export, shown) = open(directory, &state, &arguments.version4, &nqnfs, &audit)?;
         exports.push(export);
         listed.push(shown);
     }
@@ -69,6 +71,7 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     metrics.iter().for_each(Metrics::announce);
     let service = Service::ready(&format!("serving on {}", stack.address()), &measured);
     while end.next().await == Told::Reload {
+        audit.reopen();
         reload.read_again(&ACCESS, |command| {
             let Command::Serve(new) = command else { return };
             // They were read a moment ago. If they are wrong by now, those in force stay.
@@ -79,6 +82,7 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     drop(service);
     admin.begin_end();
     stack.stop().await;
+    audit.finish().await;
     admin.end(None).await;
     lock.until_exit();
     Ok(())
@@ -138,6 +142,7 @@ fn open(
     state: &Path,
     version4: &Version4,
     nqnfs: &Nqnfs,
+    audit: &AuditLog,
 ) -> Result<(Export, Listed), Failure> {
     let Served { root, path, options, sync, crossmnt } = served;
     let directory = std::fs::canonicalize(&root).map_err(|error| {
@@ -152,9 +157,10 @@ fn open(
     let fs = open_local(&directory, &own_state, sync, crossmnt)?;
     let arbiter = stack::arbiter(fs.clone(), version4, nqnfs);
     let path = path.unwrap_or_else(|| name.clone());
-    let place = move |handle: &vfs::Handle| fs.path_of(handle);
-    let export = stack::export(&name, path.clone(), arbiter.clone(), options);
-    let listed = Listed { id: export.id, path, arbiter, place: Arc::new(place) };
+    let place: Arc<Place> = Arc::new(move |handle: &vfs::Handle| fs.path_of(handle));
+    let audited = audit.over(arbiter.clone(), &path, &place);
+    let export = stack::export(&name, path.clone(), audited, options);
+    let listed = Listed { id: export.id, path, arbiter, place };
     Ok((export, listed))
 }
 

@@ -61,8 +61,8 @@ pub fn nqnfs(state: &Path) -> Result<Nqnfs, Failure> {
     })
 }
 
-/// The export of an arbiter. `identity` must name the same export on every machine.
-pub fn export(identity: &str, path: String, fs: Arc<Arbiter>, options: ExportOptions) -> Export {
+/// The export of a file system. `identity` must name the same export on every machine.
+pub fn export(identity: &str, path: String, fs: Arc<dyn FileSystem>, options: ExportOptions) -> Export {
     Export::new(ExportId::of(identity), path, fs, options)
 }
 

@@ -1,0 +1,101 @@
+//! A record as a line of JSON.
+
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use serde_json::{Map, Value, json};
+use vfs::{Handle, Name};
+
+use super::Record;
+
+/// The line of a record, without its end. `find` finds paths.
+pub(super) fn of(record: &Record, mut find: impl FnMut(&Handle) -> Option<Vec<u8>>) -> String {
+    let mut fields = Map::new();
+    let mut add = |field: &str, value: Value| drop(fields.insert(field.to_owned(), value));
+    add("time", json!(time(record.at)));
+    add("client", json!(record.client));
+    add("uid", json!(record.user.map(|(uid, _)| uid)));
+    add("gid", json!(record.user.map(|(_, gid)| gid)));
+    add("operation", json!(record.operation));
+    add("export", json!(record.export.path));
+    let subject = &record.subject;
+    let mut path = |handle: &Handle, name: Option<&Name>| json!(find(handle).map(|at| shown(at, name)));
+    if let Some(handle) = &subject.at {
+        add("path", path(handle, subject.name.as_ref()));
+    }
+    if let Some((handle, name)) = &subject.to {
+        add("to", path(handle, name.as_ref()));
+    }
+    for (field, value) in &subject.more {
+        add(field, value.clone());
+    }
+    let result =
+        record.result.map_or_else(|status| format!("{status:?}").to_uppercase(), |()| "OK".to_owned());
+    add("result", json!(result));
+    Value::Object(fields).to_string()
+}
+
+/// A path as text. Bytes that are not UTF-8 are written `\xHH`, and a backslash `\\`.
+fn shown(mut at: Vec<u8>, name: Option<&Name>) -> String {
+    if let Some(name) = name {
+        if at.last() != Some(&b'/') {
+            at.push(b'/');
+        }
+        at.extend_from_slice(name.as_bytes());
+    }
+    let mut text = String::with_capacity(at.len());
+    for chunk in at.utf8_chunks() {
+        text.push_str(&chunk.valid().replace('\\', "\\\\"));
+        for byte in chunk.invalid() {
+            // Writing to a string cannot fail.
+            let _ = write!(text, "\\x{byte:02X}");
+        }
+    }
+    text
+}
+
+/// `2026-11-26T07:04:00.123Z` (RFC 3339).
+fn time(at: SystemTime) -> String {
+    let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
+}
+
+/// The date of the Gregorian calendar that is so many days after 1970-01-01. The computation begins each
+/// year in March, and each era of 400 years (146,097 days) in the year 0.
+fn date(days: u64) -> (u64, u64, u64) {
+    let days = days + 719_468;
+    let (era, day) = (days / 146_097, days % 146_097);
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, year) = (day - (153 * month + 2) / 5 + 1, era * 400 + year);
+    if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn times_are_those_of_rfc_3339() {
+        let at =
+            |seconds: u64, millis: u64| time(UNIX_EPOCH + Duration::from_millis(seconds * 1000 + millis));
+        assert_eq!(at(0, 0), "1970-01-01T00:00:00.000Z");
+        assert_eq!(at(951_782_400, 7), "2000-02-29T00:00:00.007Z");
+        assert_eq!(at(1_795_676_643, 999), "2026-11-26T07:04:03.999Z");
+        assert_eq!(at(4_102_444_799, 0), "2099-12-31T23:59:59.000Z");
+    }
+
+    #[test]
+    fn a_path_is_text_on_one_line() {
+        let name = Name::new(b"a\n\xff\\").unwrap();
+        assert_eq!(shown(b"/".to_vec(), Some(&name)), "/a\n\\xFF\\\\");
+        assert_eq!(shown(b"/d".to_vec(), Some(&name)), "/d/a\n\\xFF\\\\");
+        assert_eq!(shown(b"/d".to_vec(), None), "/d");
+    }
+}
