@@ -115,6 +115,11 @@ fn lay_out(program: &Path, tree: &Path) -> io::Result<()> {
         &tree.join("usr/share/doc/leasehold/leasehold.rules.yml"),
         0o644,
     )?;
+    install(
+        &contrib.join("grafana/leasehold.json"),
+        &tree.join("usr/share/doc/leasehold/grafana.json"),
+        0o644,
+    )?;
     for sample in ["proxy/example.toml.sample", "mount/example.toml.sample", "exports.toml.sample"] {
         let from = contrib.join("etc/leasehold").join(sample);
         install(&from, &tree.join("etc/leasehold").join(sample), 0o644)?;

@@ -343,6 +343,28 @@ mod tests {
         assert!(found == wanted, "docs/reference/metrics.md must have these rows:\n{}", wanted.join("\n"));
     }
 
+    const RULES: &str = include_str!("../../../../contrib/prometheus/leasehold.rules.yml");
+    const DASHBOARD: &str = include_str!("../../../../contrib/grafana/leasehold.json");
+
+    /// The alarms and the dashboard ask for metrics that there are.
+    #[test]
+    fn what_contrib_asks_for_is_measured() {
+        let is_of_a_name = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+        serde_json::from_str::<serde_json::Value>(DASHBOARD).unwrap();
+        let mut known: Vec<String> = FAMILIES.iter().map(Family::full_name).collect();
+        for family in FAMILIES.iter().filter(|family| matches!(family.read, Read::Histogram(_))) {
+            known.extend(["bucket", "sum", "count"].map(|part| format!("{}_{part}", family.full_name())));
+        }
+        for text in [RULES, DASHBOARD] {
+            let words = text.split(|c| !is_of_a_name(c)).filter(|word| word.starts_with("leasehold_"));
+            let words: Vec<&str> = words.collect();
+            assert!(!words.is_empty());
+            let unknown: Vec<&&str> =
+                words.iter().filter(|word| !known.iter().any(|name| name == **word)).collect();
+            assert!(unknown.is_empty(), "{unknown:?}");
+        }
+    }
+
     #[test]
     fn names_follow_the_conventions() {
         for family in FAMILIES {

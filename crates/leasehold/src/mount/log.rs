@@ -1,16 +1,22 @@
 //! Where messages go: to standard error at first; after the mount has gone to the background, to a file or
-//! the system log. The system log and systemd's journal get a priority with each message.
+//! the system log. The system log and systemd's journal get a priority with each message. [`repeats`] leaves
+//! out what repeats.
+
+mod repeats;
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
+use std::sync::LazyLock;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 
 use crate::Failure;
+use repeats::{Fate, Repeats};
 
 /// The socket of the system log.
 const SYSLOG: &str = "/dev/log";
@@ -18,6 +24,7 @@ const SYSLOG: &str = "/dev/log";
 const DAEMON: u8 = 3 << 3;
 
 static SINK: Mutex<Sink> = Mutex::new(Sink::Stderr);
+static REPEATS: LazyLock<Mutex<Repeats>> = LazyLock::new(Mutex::default);
 
 enum Sink {
     Stderr,
@@ -67,44 +74,72 @@ impl MakeWriter<'_> for Logs {
             Level::ERROR => 3,
             Level::WARN => 4,
             Level::INFO => 6,
-            Level::DEBUG | Level::TRACE => 7,
+            Level::DEBUG | Level::TRACE => DEBUG,
         })
     }
 }
 
+/// The severity of a message for debugging.
+const DEBUG: u8 = 7;
 /// The severity of a message that is neither good nor bad.
 const NOTICE: u8 = 5;
 
 /// Writes a message of this process, whatever the log filter says. If it cannot be written, it is lost.
 pub fn notice(message: &str) {
-    let _ = writeln!(Logs::new().of(NOTICE), "leasehold: {message}");
+    let _ = Logs::new().of(NOTICE).write_all(format!("leasehold: {message}\n").as_bytes());
 }
 
 impl Write for Log {
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
-        let length = message.len();
         let line = line(message);
-        let message = &line[..];
-        match &mut *SINK.lock() {
-            Sink::Stderr => {
-                let prefix = if self.journal { format!("<{}>", self.severity) } else { String::new() };
-                io::stderr().write_all(&[prefix.as_bytes(), message].concat())?;
+        // Notices answer what somebody has just done, and debugging wants everything.
+        let may_be_left_out = !matches!(self.severity, NOTICE | DEBUG);
+        let fate = if may_be_left_out { REPEATS.lock().judge(&line, Instant::now()) } else { Fate::Write };
+        match fate {
+            Fate::Write => self.put(&line)?,
+            Fate::LeaveOut => {}
+            Fate::WriteAfter(count) => {
+                self.put(left_out(count, &line).as_bytes())?;
+                self.put(&line)?;
             }
-            Sink::File(file) => file.write_all(message)?,
-            Sink::Syslog(socket) => {
-                let mut line =
-                    format!("<{}>leasehold[{}]: ", DAEMON | self.severity, std::process::id()).into_bytes();
-                line.extend_from_slice(message.trim_ascii_end());
-                // If the socket is full, the message is lost; logging never blocks.
-                let _ = socket.send(&line);
-            }
-            Sink::Nowhere => {}
         }
-        Ok(length)
+        Ok(message.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl Log {
+    /// Writes one line.
+    fn put(self, line: &[u8]) -> io::Result<()> {
+        match &mut *SINK.lock() {
+            Sink::Stderr => {
+                let prefix = if self.journal { format!("<{}>", self.severity) } else { String::new() };
+                io::stderr().write_all(&[prefix.as_bytes(), line].concat())?;
+            }
+            Sink::File(file) => file.write_all(line)?,
+            Sink::Syslog(socket) => {
+                let mut datagram =
+                    format!("<{}>leasehold[{}]: ", DAEMON | self.severity, std::process::id()).into_bytes();
+                datagram.extend_from_slice(line.trim_ascii_end());
+                // If the socket is full, the message is lost; logging never blocks.
+                let _ = socket.send(&datagram);
+            }
+            Sink::Nowhere => {}
+        }
+        Ok(())
+    }
+}
+
+/// The line that says how many lines like this one were left out, in the same form.
+fn left_out(count: u64, line: &[u8]) -> String {
+    let said = format!("{count} messages like the next one were left out");
+    if line.starts_with(b"{") {
+        format!("{}\n", serde_json::json!({ "level": "INFO", "fields": { "message": said } }))
+    } else {
+        format!("{said}\n")
     }
 }
 
