@@ -1,12 +1,20 @@
 //! Commands and options. clap makes `--help` and the man pages from the doc comments in this module.
 
 pub mod cache;
+mod config;
+mod watching;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use server::{ClientList, Locations};
+
+pub use config::{ConfigArguments, ConfigCommand, ConfigKeys, ConfigShow};
+pub use watching::{Holding, HoldingOf, Revoke, Status, Top};
+
+use config::CONFIG_HELP;
+use watching::{REVOKE_HELP, TOP_HELP};
 
 /// A coherent cache for NFS: answers fast and does not lie.
 #[derive(Debug, Parser)]
@@ -134,39 +142,6 @@ Options of Leasehold:
   log=FILE           write messages to this file [the system log; with --foreground, standard error]
 
 Mounting as an ordinary user needs fusermount3 (package fuse3).";
-
-const TOP_HELP: &str = "\
-Keys: q ends; Tab and 1 to 4 choose the table; left and right choose the column to sort by, r reverses the order; up and
-down scroll; / takes a filter; p pauses; h shows the keys.
-
-Examples:
-  leasehold top /var/cache/leasehold/filer
-  leasehold top --once --json /mnt | jq '.files[0]'";
-
-const REVOKE_HELP: &str = "\
-Use this for a client that is gone for good and is in the way of others: they wait for its leases and locks
-only until its lease expires, but its deny modes and locks count as long as it renews. A client that still
-runs makes itself known again at its next request; what it had not written is refused, and its locks are lost.
-
-Example:
-  leasehold clients /var/lib/leasehold/serve-srv
-  leasehold revoke /var/lib/leasehold/serve-srv 10.0.0.5";
-
-const CONFIG_HELP: &str = "\
-A key of a file has the name of its option, with _ for -. An option that turns something off is a key that is
-true by default: --no-udp is `udp = false`, and --insecure is `secure = false`. A file of a proxy:
-  origin = \"nfs://filer/export?vers=4.2\"
-  cache_size = \"100G\"
-  clients = [\"10.1.0.0/16\"]
-A file of a mount has `source`, `directory` and `options`, a list of mount options. In the file of a serve, each
-[[export]] has the keys of exports(5).
-
-On SIGHUP, a process reads its file again, and says in the log what has changed and what needs a restart.
-
-Examples:
-  leasehold config check /etc/leasehold/proxy/filer.toml
-  leasehold config show /etc/leasehold/exports.toml
-  leasehold proxy --config /etc/leasehold/proxy/filer.toml";
 
 const SERVE_HELP: &str = "\
 Examples:
@@ -458,119 +433,6 @@ pub struct Demo {
     /// Print the table as JSON
     #[arg(long)]
     pub json: bool,
-}
-
-/// `leasehold status`
-#[derive(Debug, Args)]
-pub struct Status {
-    /// The cache directory of a proxy or mount, the mount point, or the state directory of a serve
-    #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
-    /// Print all counters instead of a summary
-    #[arg(long)]
-    pub all: bool,
-    /// Print all counters as JSON
-    #[arg(long, conflicts_with = "all")]
-    pub json: bool,
-}
-
-/// `leasehold top`
-#[derive(Debug, Args)]
-pub struct Top {
-    /// The cache directory of a proxy or mount, the mount point, or the state directory of a serve
-    #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
-    /// Seconds between two looks
-    #[arg(long, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    pub interval: u64,
-    /// Print what happened within one interval, and end
-    #[arg(long)]
-    pub once: bool,
-    /// Print JSON, a line for each interval
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `leasehold clients`
-#[derive(Debug, Args)]
-pub struct Holding {
-    /// The state directory of a serve, or the cache directory of a proxy
-    #[arg(value_name = "DIR")]
-    pub directory: PathBuf,
-    /// Print each entry as a line of JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `leasehold opens`, `locks` and `leases`
-#[derive(Debug, Args)]
-pub struct HoldingOf {
-    /// The server.
-    #[command(flatten)]
-    pub of: Holding,
-    /// Only this file, or what is below this directory. It starts at the root of the export
-    #[arg(value_name = "PATH")]
-    pub path: Option<std::ffi::OsString>,
-}
-
-/// `leasehold revoke`
-#[derive(Debug, Args)]
-pub struct Revoke {
-    /// The server.
-    #[command(flatten)]
-    pub of: Holding,
-    /// The client: its id, its name, or its address, as `leasehold clients` shows them
-    #[arg(value_name = "CLIENT")]
-    pub client: String,
-}
-
-/// `leasehold config`
-#[derive(Debug, Args)]
-pub struct ConfigArguments {
-    /// The command.
-    #[command(subcommand)]
-    pub command: ConfigCommand,
-}
-
-/// The commands.
-#[derive(Debug, Subcommand)]
-pub enum ConfigCommand {
-    /// Check a file. The first mistake is named with its line and column
-    Check(ConfigCheck),
-    /// Show all values of a file, and where each is from: a line of the file, or the default
-    Show(ConfigShow),
-    /// List the keys of `serve`, `proxy` or `mount`, with their defaults
-    Keys(ConfigKeys),
-}
-
-/// `leasehold config check`
-#[derive(Debug, Args)]
-pub struct ConfigCheck {
-    /// The file: of a proxy if it has `origin`, of a mount if it has `source`, otherwise of a serve
-    #[arg(value_name = "FILE")]
-    pub file: PathBuf,
-}
-
-/// `leasehold config show`
-#[derive(Debug, Args)]
-pub struct ConfigShow {
-    /// The file.
-    #[command(flatten)]
-    pub of: ConfigCheck,
-    /// Options of the command line that override it
-    #[arg(value_name = "OPTION", trailing_var_arg = true, allow_hyphen_values = true)]
-    pub options: Vec<std::ffi::OsString>,
-    /// Print each value as a line of JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
-/// `leasehold config keys`
-#[derive(Debug, Args)]
-pub struct ConfigKeys {
-    /// The command
-    #[arg(value_name = "COMMAND", value_parser = ["serve", "proxy", "mount"])]
-    pub command: String,
 }
 
 /// `leasehold guard`, which `mount` starts: see `mount::guardian`
