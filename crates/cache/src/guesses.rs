@@ -34,6 +34,8 @@ const LISTING_BYTES_MIN: u32 = 32 << 10;
 const LISTING_BYTES_MAX: u32 = 256 << 10;
 /// The bytes of an entry in such a reply, approximately.
 const ENTRY_BYTES: u64 = 200;
+/// The bytes of an entry in a directory of the origin, if its name is short (ext4).
+const STORED_ENTRY_BYTES: u64 = 24;
 /// Entries whose attributes tell whether those of a listing are still believed.
 const SAMPLE: usize = 16;
 /// The bytes that a call other than a READ brings, approximately.
@@ -222,7 +224,9 @@ impl Core {
         let part = ReadDir {
             cookie: 0,
             verifier: Verifier::default(),
-            bytes: (bytes as u32).clamp(LISTING_BYTES_MIN, LISTING_BYTES_MAX),
+            bytes: (bytes as u32)
+                .max(self.listing_bytes(&object))
+                .clamp(LISTING_BYTES_MIN, LISTING_BYTES_MAX),
             plus: true,
             want_directory_lease: false,
         };
@@ -241,6 +245,13 @@ impl Core {
         self.with(&object, |state| state.guessed = true);
         drop(asking);
         Outcome::Listing { bytes: CALL_BYTES + ENTRY_BYTES * listing.entries.len() as u64 }
+    }
+
+    /// The bytes of the whole listing of a directory, by the size that the origin tells. A part of a listing
+    /// is of little use: it does not tell which names it lacks.
+    fn listing_bytes(&self, directory: &Arc<Object>) -> u32 {
+        let size = self.with(directory, |state| state.attributes().map_or(0, |known| known.size));
+        u32::try_from(size.saturating_mul(ENTRY_BYTES) / STORED_ENTRY_BYTES).unwrap_or(u32::MAX)
     }
 
     /// The entries of a directory, if a reader would get them without a call.
