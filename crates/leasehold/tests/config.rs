@@ -170,3 +170,21 @@ fn config_checks_and_explains_files() {
     fails_with(&started, &["proxy.toml:2:1: "]);
     fails_with(&program::run(&["config", "check", &tree.path("none")]), &["cannot read", "none"]);
 }
+
+#[test]
+fn the_samples_of_the_package_are_right() {
+    let samples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/etc/leasehold");
+    for (name, kind) in [
+        ("exports.toml.sample", "a serve"),
+        ("proxy/example.toml.sample", "a proxy"),
+        ("mount/example.toml.sample", "a mount"),
+    ] {
+        let output = program::run(&["config", "check", &format!("{samples}/{name}")]);
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(
+            output.status.success() && said.contains(kind),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+}
