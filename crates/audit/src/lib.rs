@@ -39,7 +39,7 @@ pub enum Scope {
     /// Those that change something, and opens for writing. WRITEs without an open are recorded once a minute
     /// for each user and file.
     Changes,
-    /// All.
+    /// All on files, but for locks, closes and leases.
     All,
 }
 

@@ -32,7 +32,24 @@ pub(super) fn of(record: &Record, mut find: impl FnMut(&Handle) -> Option<Vec<u8
     let result =
         record.result.map_or_else(|status| format!("{status:?}").to_uppercase(), |()| "OK".to_owned());
     add("result", json!(result));
-    Value::Object(fields).to_string()
+    plain(&Value::Object(fields).to_string())
+}
+
+/// The same JSON, with an escape for each character that a terminal could obey: names are chosen by clients.
+/// Letters and digits of all scripts stay.
+fn plain(line: &str) -> String {
+    let mut out = String::with_capacity(line.len());
+    for c in line.chars() {
+        if c.is_alphanumeric() || (c.is_ascii() && !c.is_control()) {
+            out.push(c);
+        } else {
+            for unit in c.encode_utf16(&mut [0; 2]) {
+                // Writing to a string cannot fail.
+                let _ = write!(out, "\\u{unit:04x}");
+            }
+        }
+    }
+    out
 }
 
 /// A path as text. Bytes that are not UTF-8 are written `\xHH`, and a backslash `\\`.
@@ -89,6 +106,14 @@ mod tests {
         assert_eq!(at(951_782_400, 7), "2000-02-29T00:00:00.007Z");
         assert_eq!(at(1_795_676_643, 999), "2026-11-26T07:04:03.999Z");
         assert_eq!(at(4_102_444_799, 0), "2099-12-31T23:59:59.000Z");
+    }
+
+    #[test]
+    fn a_line_is_json_that_no_terminal_obeys() {
+        let name = "ünï\u{202e}\u{9b}\u{7f}\n😀";
+        let line = plain(&json!({ "path": name }).to_string());
+        assert!(!line.contains(['\u{202e}', '\u{9b}', '\u{7f}', '\n']) && line.contains("ünï"), "{line}");
+        assert_eq!(serde_json::from_str::<Value>(&line).unwrap()["path"], name);
     }
 
     #[test]

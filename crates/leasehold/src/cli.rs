@@ -369,7 +369,7 @@ pub enum AuditScope {
     /// Changes, and opens for writing. Writes of version 3 once a minute for each user and file
     #[default]
     Changes,
-    /// All operations on files
+    /// All operations on files, but for locks, closes and leases
     All,
 }
 

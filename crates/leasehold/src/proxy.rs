@@ -82,6 +82,7 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
             let Command::Proxy(new) = command else { return };
             cache.set_limits(new.keeping.limits());
             stack.front().exports().iter().for_each(|export| export.set_options(new.access.to_server()));
+            stack.judge_again();
         });
     }
     service::stopping();

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 
 use crate::config::{self, Configured, Setting, Wrong};
 use crate::mount::log::notice;
+use crate::units::counted;
 use crate::{cli, logging, service};
 
 /// Keys of the log, which can always change.
@@ -75,7 +76,9 @@ impl Reload {
         }
         let waiting = changes.len() - count;
         notice(&format!(
-            "the configuration has been read again: {count} changes are in force, {waiting} need a restart"
+            "the configuration has been read again: {} in force, {} a restart",
+            counted(count as u64, "change is", "changes are"),
+            counted(waiting as u64, "needs", "need")
         ));
         service::reloaded();
         self.keep(settings, &changes, is_live);

@@ -76,6 +76,7 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
             let Command::Serve(new) = command else { return };
             // They were read a moment ago. If they are wrong by now, those in force stay.
             directories(new).into_iter().flatten().for_each(|served| change(&stack, served));
+            stack.judge_again();
         });
     }
     service::stopping();

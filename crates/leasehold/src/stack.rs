@@ -158,6 +158,12 @@ impl Stack {
         &self.front
     }
 
+    /// Options of exports have changed. Connections of clients that were admitted and are not any more end,
+    /// and so do those of clients that were not.
+    pub fn judge_again(&self) {
+        self.server.judge_again(&*self.front);
+    }
+
     /// The command that mounts an export of this server, on every machine that can reach its address.
     pub fn mount_line(&self, path: &str) -> String {
         let address = self.address();

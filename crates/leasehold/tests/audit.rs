@@ -67,6 +67,12 @@ async fn changes_of_clients_are_recorded_with_their_paths() {
     let proxy = tree.proxy_with(&serve, &["--audit", &format!("{at}.proxy")]);
     change(&proxy, "4.2").await;
 
+    // A thread writes the lines: both changes end with one of these.
+    let began = Instant::now();
+    let is_last = |line: &&str| line.contains("\"rmdir\"") && line.contains("\"OK\"");
+    while std::fs::read_to_string(&log).unwrap().lines().filter(is_last).count() < 2 {
+        assert!(began.elapsed() < Duration::from_secs(30), "the lines are not written");
+    }
     // logrotate(8) renames the file, and then sends SIGHUP.
     std::fs::rename(&log, &old).unwrap();
     kill_process(Pid::from_child(&serve.child), Signal::HUP).unwrap();

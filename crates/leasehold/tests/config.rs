@@ -3,9 +3,11 @@
 
 mod program;
 
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::ffi::OsStringExt;
 use std::process::{ChildStderr, Stdio};
+use std::time::Duration;
 
 use client::Url;
 use program::{Running, Tree, fails_with};
@@ -52,6 +54,23 @@ async fn make(server: &Running, name: &str) -> Result<(), Status> {
     made.map(drop).map_err(|error| error.status)
 }
 
+/// A connection that the server has accepted: it has answered a NULL call, which everybody may send.
+fn connect(server: &Running) -> TcpStream {
+    let mut connection = TcpStream::connect(&server.address).unwrap();
+    connection.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+    // The record mark; transaction, call, RPC version 2, NFS version 3, NULL; no credential, no verifier.
+    let words: [u32; 11] = [0x8000_0028, 7, 0, 2, 100_003, 3, 0, 0, 0, 0, 0];
+    connection.write_all(&words.map(u32::to_be_bytes).concat()).unwrap();
+    let mut reply = [0; 28];
+    connection.read_exact(&mut reply).unwrap();
+    connection
+}
+
+/// The server ends a connection whose peer it judges otherwise than when it began.
+fn has_ended(mut connection: TcpStream) {
+    assert_eq!(connection.read(&mut [0]).unwrap(), 0);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sighup_changes_the_options_of_exports_that_are_served() {
     let tree = Tree::new();
@@ -63,7 +82,7 @@ async fn sighup_changes_the_options_of_exports_that_are_served() {
     make(&serve.running, "before").await.unwrap();
 
     let text = format!("lease_time = 30\n{begin}ro = true\n");
-    let said = serve.reload(&text, "1 need a restart");
+    let said = serve.reload(&text, "1 change is in force, 1 needs a restart");
     assert!(said.contains("export /export ro is true, and was false\n"), "{said}");
     assert!(said.contains("lease_time is 30, and was 90; this needs a restart"), "{said}");
     assert_eq!(make(&serve.running, "readonly").await, Err(Status::Rofs));
@@ -74,12 +93,16 @@ async fn sighup_changes_the_options_of_exports_that_are_served() {
     assert_eq!(make(&serve.running, "readonly").await, Err(Status::Rofs), "a wrong file changes nothing");
 
     let elsewhere = format!("{begin}clients = ['192.0.2.1']\n");
+    let before = connect(&serve.running);
     let said = serve.reload(&elsewhere, "read again");
+    has_ended(before);
     assert!(said.contains("export /export clients is 192.0.2.1, and was *"), "{said}");
     make(&serve.running, "foreign").await.unwrap_err();
 
+    let stranger = connect(&serve.running);
     let said = serve.reload(&format!("{begin}\n[[export]]\ndirectory = '/'\n"), "read again");
     assert!(said.contains("export / is new; this needs a restart"), "{said}");
+    has_ended(stranger);
     make(&serve.running, "after").await.unwrap();
 }
 
@@ -169,6 +192,7 @@ fn config_checks_and_explains_files() {
     let started = program::run(&["proxy", "--config", &file]);
     fails_with(&started, &["proxy.toml:2:1: "]);
     fails_with(&program::run(&["config", "check", &tree.path("none")]), &["cannot read", "none"]);
+    fails_with(&program::run(&["config", "check", "/dev/zero"]), &["cannot read", "more than"]);
 }
 
 #[test]

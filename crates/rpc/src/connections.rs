@@ -253,6 +253,18 @@ impl<C: Occupant> Connections<C> {
         self.replace(|_, _| true, false, now) || self.replace(|_, _| true, true, now)
     }
 
+    /// The rules of admission have changed: ends the connections that began under another answer than
+    /// `admits` gives now. Their peers connect again.
+    pub(crate) fn judge_again(&mut self, admits: impl Fn(&C) -> bool) {
+        for entry in self.of.values_mut().flatten() {
+            let Some(connection) = entry.connection.upgrade() else { continue };
+            if admits(&connection) != entry.admitted {
+                entry.end();
+            }
+        }
+        self.forget_ended();
+    }
+
     /// Ends all connections.
     pub(crate) fn end_all(&mut self) {
         self.of.values_mut().flatten().for_each(Entry::end);

@@ -13,7 +13,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::account::{Account, Peer};
 use crate::connection::{Accepted, Connection, Limits};
-use crate::connections::{self, Bounds, Connections};
+use crate::connections::{self, Bounds, Connections, Occupant};
 use crate::memory;
 use crate::message::Refusal;
 use crate::pending::Pending;
@@ -136,6 +136,12 @@ impl Server {
         Load { connections: Arc::clone(&self.connections), account: self.account.clone() }
     }
 
+    /// [`Service::admits`] answers otherwise from now on. Ends the connections of peers for whom it does: they
+    /// connect again.
+    pub fn judge_again(&self, service: &dyn Service) {
+        self.connections.lock().judge_again(|connection| service.admits(connection.peer()));
+    }
+
     /// The address and port on which the server listens.
     pub fn local_addr(&self) -> SocketAddr {
         self.local
@@ -203,6 +209,10 @@ impl Accepting {
         match Connection::start(stream, Arc::<Pending>::default(), dispatcher, self.limits, Some(accepted)) {
             Ok(connection) => {
                 self.connections.lock().enter(peer, admitted, Arc::downgrade(&connection), now);
+                // The rules may have changed in between, and `judge_again` has not seen this connection.
+                if self.dispatcher.service.admits(address) != admitted {
+                    Occupant::end(&*connection);
+                }
             }
             Err(error) => tracing::debug!(%error, "a connection that ended as it began"),
         }

@@ -170,7 +170,7 @@ impl Record {
         writer.bool(self.listing.is_some());
         let listing = self.listing.unwrap_or_default();
         writer.u64(listing.id);
-        writer.u8(if listing.racy { RACY } else { 0 } | if listing.guessed { GUESSED } else { 0 });
+        writer.u8((RACY * u8::from(listing.racy)) | (GUESSED * u8::from(listing.guessed)));
         if let Some(data) = &self.data {
             writer.u128(data.file.0);
             writer.u64(data.allocated_bytes);

@@ -1,6 +1,8 @@
 //! A configuration file, and the places in it that messages name.
 
 use std::fmt::Display;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use toml::Spanned;
@@ -27,11 +29,12 @@ impl ConfigFile {
         let failed = |why: &dyn Display| {
             Failure(format!("cannot read {}: {why}; name a file that this user may read", path.display()))
         };
-        let size = std::fs::metadata(path).map_err(|error| failed(&error))?.len();
-        if size > SIZE_MAX {
-            return Err(failed(&format_args!("it has {size} bytes, and {SIZE_MAX} are the most")));
+        let file = File::open(path).map_err(|error| failed(&error))?;
+        let mut text = String::new();
+        file.take(SIZE_MAX + 1).read_to_string(&mut text).map_err(|error| failed(&error))?;
+        if text.len() as u64 > SIZE_MAX {
+            return Err(failed(&format_args!("it has more than {SIZE_MAX} bytes")));
         }
-        let text = std::fs::read_to_string(path).map_err(|error| failed(&error))?;
         Ok(ConfigFile { path: path.to_owned(), text })
     }
 

@@ -95,6 +95,10 @@ impl Key<'_> {
             return Ok(flag.map(|flag| format!("--{flag}").into()).into_iter().collect());
         }
         let text = self.text(value)?;
+        if option.is_none() && text.starts_with('-') {
+            // As an argument it would be an option.
+            return Err(format!("`{}` is `{text}`, and must not begin with -", self.name));
+        }
         Ok(vec![option.map_or_else(|| text.clone(), |option| format!("--{option}={text}")).into()])
     }
 

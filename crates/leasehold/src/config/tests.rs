@@ -83,7 +83,7 @@ fn a_serve_has_its_own_keys_and_those_of_its_exports() {
 
 /// Wrong files, and the message for each. A file of a proxy has an origin on its first line, before what is
 /// here.
-const WRONG: [(&str, &str, &str); 36] = [
+const WRONG: [(&str, &str, &str); 37] = [
     ("proxy", "cache_sise = '1G'", "f:2:1: unknown key `cache_sise`: did you mean `cache_size`?"),
     ("proxy", "cache-size = '1G'", "f:2:1: unknown key `cache-size`: did you mean `cache_size`?"),
     (
@@ -126,6 +126,7 @@ const WRONG: [(&str, &str, &str); 36] = [
     ("serve", "listen = '[::]:2049'", "f: it exports nothing: add an [[export]] with a directory"),
     ("serve", "[[export]]\nro = true", "f:1:1: missing field `directory`"),
     ("serve", "[export]\ndirectory = '/srv'", "f:1:1: invalid type: map, expected a sequence"),
+    ("mount", "directory = '--sloppy'", "f:1:13: `directory` is `--sloppy`, and must not begin with -"),
     ("mount", "source = 'filer:/export'", "f: it does not say `directory`"),
     ("mount", "source = 'filer'\ndirectory = '/mnt'", "f:1:10: `filer` is not a server: write nfs:"),
 ];
