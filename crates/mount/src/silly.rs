@@ -1,15 +1,22 @@
 //! Silly rename: a file that is removed while it is open gets a name `.nfs…`, as with every NFS client. The
 //! name is removed at the last close.
 //!
+//! The kernel does not wait for the RELEASE of a file. So a program that closes the file and then removes its
+//! directory would often find the silly name there. RMDIR waits for names that are about to go.
+//!
 //! A killed process leaves such names behind. Therefore each name is recorded in a file before it is given,
 //! one per line. The next mount removes all names in that file.
 
+use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout_at};
 use vfs::{Caller, FileSystem, Handle, Name, Status};
 
 use crate::inodes::Silly;
@@ -19,13 +26,28 @@ const FILE: &str = "silly";
 /// Limit of lines read from it.
 const LINES_MAX: usize = 100_000;
 
+/// How long RMDIR waits for the last close of a file: the kernel has sent its RELEASE before.
+const RELEASE_MAX: Duration = Duration::from_millis(100);
+/// How long it waits for the removal of a name.
+const REMOVAL_MAX: Duration = Duration::from_secs(5);
+
+/// The silly names in a directory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Standing {
+    given: u64,
+    /// Those that are being removed.
+    leaving: u64,
+}
+
 /// The record of names to be removed.
 #[derive(Debug)]
 pub struct Record {
     path: Option<PathBuf>,
     file: Mutex<Option<File>>,
-    /// Names given and not yet removed. When none is left, the file is truncated.
-    standing: Mutex<u64>,
+    /// Names given and not yet removed, by directory. When none is left, the file is truncated.
+    standing: Mutex<HashMap<Handle, Standing>>,
+    /// Woken when a name has gone.
+    gone: Notify,
     next: AtomicU64,
     nonce: u32,
 }
@@ -46,8 +68,14 @@ impl Record {
                 opened => Some(opened?),
             };
         }
-        let record =
-            Record { path, file: Mutex::new(file), standing: Mutex::new(0), next: AtomicU64::new(0), nonce };
+        let record = Record {
+            path,
+            file: Mutex::new(file),
+            standing: Mutex::default(),
+            gone: Notify::new(),
+            next: AtomicU64::new(0),
+            nonce,
+        };
         record.cut();
         Ok(record)
     }
@@ -61,15 +89,16 @@ impl Record {
 
     /// Number of names that are given and not yet removed.
     pub fn standing(&self) -> u64 {
-        *self.standing.lock()
+        self.standing.lock().values().map(|standing| standing.given).sum()
     }
 
-    /// Records a name that is about to be given. The caller reports its end with [`Record::done`].
+    /// Records a name that is about to be given. The caller reports its end with [`Record::done`] or
+    /// [`Record::left`].
     ///
     /// # Errors
     /// The name could not be recorded, and the caller must not give it.
     pub fn add(&self, silly: &Silly) -> io::Result<()> {
-        *self.standing.lock() += 1;
+        self.standing.lock().entry(silly.directory).or_default().given += 1;
         let (uid, gid) = match &silly.caller.principal {
             vfs::Principal::Unix(credential) => (credential.uid, credential.gid),
             vfs::Principal::Machine => (0, 0),
@@ -86,20 +115,62 @@ impl Record {
                 Ok(())
             }
             Some(Err(error)) => {
-                self.done();
+                self.done(&silly.directory);
                 Err(error)
             }
             Some(Ok(())) | None => Ok(()),
         }
     }
 
-    /// The name was removed, or was not given after all.
-    pub fn done(&self) {
-        let mut standing = self.standing.lock();
-        debug_assert!(*standing > 0, "a silly name is removed that was not recorded");
-        *standing = standing.saturating_sub(1);
-        if *standing == 0 {
+    /// A name in this directory was not given after all.
+    pub fn done(&self, directory: &Handle) {
+        self.end(directory, 1, 0);
+    }
+
+    /// A name in this directory is about to be removed.
+    pub fn leave(&self, directory: &Handle) {
+        self.standing.lock().entry(*directory).or_default().leaving += 1;
+    }
+
+    /// Its removal has ended. If it failed, the name stands.
+    pub fn left(&self, directory: &Handle, removed: bool) {
+        self.end(directory, removed.into(), 1);
+    }
+
+    fn end(&self, directory: &Handle, given: u64, leaving: u64) {
+        let mut all = self.standing.lock();
+        let Some(standing) = all.get_mut(directory) else {
+            debug_assert!(false, "a silly name is removed that was not recorded");
+            return;
+        };
+        standing.given = standing.given.saturating_sub(given);
+        standing.leaving = standing.leaving.saturating_sub(leaving);
+        if standing.given == 0 {
+            all.remove(directory);
+        }
+        if all.is_empty() {
             self.cut();
+        }
+        drop(all);
+        self.gone.notify_waiters();
+    }
+
+    /// Waits until no name is left in a directory, as long as names are about to go. True if there were names
+    /// and none is left.
+    pub async fn cleared(&self, directory: &Handle) -> bool {
+        let standing = || self.standing.lock().get(directory).copied();
+        let started = Instant::now();
+        let mut waited = false;
+        loop {
+            let mut gone = std::pin::pin!(self.gone.notified());
+            gone.as_mut().enable();
+            let Some(standing) = standing() else { return waited };
+            waited = true;
+            let most = if standing.leaving > 0 { REMOVAL_MAX } else { RELEASE_MAX };
+            if started.elapsed() >= most {
+                return false;
+            }
+            let _ = timeout_at(started + most, gone).await;
         }
     }
 
@@ -165,12 +236,48 @@ mod tests {
         }
     }
 
+    fn in_memory() -> Record {
+        Record {
+            path: None,
+            file: Mutex::new(None),
+            standing: Mutex::default(),
+            gone: Notify::new(),
+            next: AtomicU64::new(0),
+            nonce: 0,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_directory_is_cleared_if_its_names_are_about_to_go() {
+        let (record, at) = (in_memory(), silly().directory);
+        assert!(!record.cleared(&at).await, "it has no names");
+        record.add(&silly()).unwrap();
+        let started = Instant::now();
+        assert!(!record.cleared(&at).await, "the file is open");
+        assert_eq!(started.elapsed(), RELEASE_MAX);
+        // The last close comes soon, and the removal takes its time.
+        let removal = async {
+            tokio::time::sleep(RELEASE_MAX / 2).await;
+            record.leave(&at);
+            tokio::time::sleep(RELEASE_MAX * 5).await;
+            record.left(&at, true);
+        };
+        let (cleared, ()) = tokio::join!(record.cleared(&at), removal);
+        assert!(cleared);
+        assert_eq!(record.standing(), 0);
+        // A removal that fails.
+        record.add(&silly()).unwrap();
+        record.leave(&at);
+        let (cleared, ()) = tokio::join!(record.cleared(&at), async { record.left(&at, false) });
+        assert!(!cleared);
+        assert_eq!(record.standing(), 1);
+    }
+
     #[test]
     fn a_name_that_cannot_be_recorded_does_not_count() {
         // A file that is open for reading only takes nothing.
         let file = Mutex::new(Some(File::open("/dev/null").unwrap()));
-        let (standing, next) = (Mutex::new(0), AtomicU64::new(0));
-        let record = Record { path: None, file, standing, next, nonce: 0 };
+        let record = Record { file, ..in_memory() };
         assert!(record.add(&silly()).is_err());
         assert_eq!(record.standing(), 0);
     }

@@ -40,8 +40,17 @@ impl Front {
         let directory = self.inode(header.node)?;
         let name = name(text)?;
         let _removal = self.begin_removal((directory.number, name.clone()), None);
-        self.fs.rmdir(&caller(header), &directory.handle, &name).await.map_err(errno::of)?;
-        if let Some(removed) = self.inodes.named(directory.number, &name) {
+        let removed = self.inodes.named(directory.number, &name);
+        let mut outcome = self.fs.rmdir(&caller(header), &directory.handle, &name).await;
+        // It may only have names of files that are closed.
+        if let Some(removed) = &removed
+            && outcome.as_ref().is_err_and(|error| error.status == Status::NotEmpty)
+            && self.silly.cleared(&removed.handle).await
+        {
+            outcome = self.fs.rmdir(&caller(header), &directory.handle, &name).await;
+        }
+        outcome.map_err(errno::of)?;
+        if let Some(removed) = removed {
             removed.is_removed(None);
         }
         self.unname(directory.number, &name);
@@ -163,7 +172,7 @@ impl Front {
             other => other,
         };
         let Err(error) = kept else { return Ok(Some(silly)) };
-        self.silly.done();
+        self.silly.done(handle);
         if !is_gone(&error) {
             return Err(errno::of(error));
         }
@@ -174,7 +183,7 @@ impl Front {
     /// Finishes the change to a silly name, with its outcome.
     async fn sillied(&self, open: &Inode, silly: Silly, outcome: vfs::Result<()>) -> Result<(), Errno> {
         if let Err(error) = outcome {
-            self.silly.done();
+            self.silly.done(&silly.directory);
             return Err(errno::of(error));
         }
         self.inodes.unname(open, &silly.of);
@@ -186,12 +195,13 @@ impl Front {
 
     /// Removes the silly name of a file after the last close.
     pub async fn remove_silly(&self, silly: &Silly) {
-        match self.fs.remove(&silly.caller, &silly.directory, &silly.name).await {
-            Err(error) if !is_gone(&error) => {
-                tracing::warn!("cannot remove {}, which was deleted while it was open: {error}", silly.name);
-            }
-            _ => self.silly.done(),
+        self.silly.leave(&silly.directory);
+        let removed = self.fs.remove(&silly.caller, &silly.directory, &silly.name).await;
+        let failed = removed.as_ref().err().filter(|error| !is_gone(error));
+        if let Some(error) = failed {
+            tracing::warn!("cannot remove {}, which was deleted while it was open: {error}", silly.name);
         }
+        self.silly.left(&silly.directory, failed.is_none());
     }
 
     fn silly_of(&self, caller: &Caller, (directory, name): (&Inode, &Name), file: &Inode) -> Silly {

@@ -116,6 +116,25 @@ fn a_removed_file_lives_until_it_is_closed_and_leaves_nothing() {
     });
 }
 
+/// The kernel does not wait for the RELEASE of a file.
+#[test]
+fn a_directory_goes_as_soon_as_its_removed_files_are_closed() {
+    each(|setting| {
+        for n in 0..100 {
+            let directory = setting.at(format!("d{n}"));
+            fs::create_dir(&directory).unwrap();
+            let file = fs::File::create(directory.join("f")).unwrap();
+            fs::remove_file(directory.join("f")).unwrap();
+            if n == 0 {
+                let error = fs::remove_dir(&directory).unwrap_err();
+                assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty, "the file is open");
+            }
+            drop(file);
+            fs::remove_dir(&directory).unwrap();
+        }
+    });
+}
+
 // Promise: removed-open-files
 #[test]
 fn a_file_that_is_replaced_while_it_is_open_lives_until_it_is_closed() {
