@@ -20,6 +20,7 @@ mod reread;
 mod rounds;
 pub(crate) mod sharing;
 mod source;
+mod stream;
 mod tree;
 mod varmail;
 mod webserver;
@@ -123,6 +124,7 @@ pub const ALL: &[Workload] = &[
     micro::RANDOM_READS,
     micro::RANDOM_WRITES,
     micro::RANDOM_APPENDS,
+    stream::WORKLOAD,
 ];
 
 /// Returns the workload of a name.

@@ -25,8 +25,9 @@ use crate::table::Object;
 
 /// Bytes of one READ in the background: a miss waits for at most that much.
 const BACKGROUND_BYTES: u64 = 256 << 10;
-/// READs in flight for one file, if a caller waits for its completion.
-const WIDTH_MAX: u64 = 8;
+/// The least and the most READs in flight for one file, if a caller waits for its completion.
+const WIDTH_MIN: u64 = 2;
+const WIDTH_MAX: u64 = 512;
 /// The longest wait until the state of a file that has just changed is nonracy.
 const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// How often a file is tried again while other operations work on it.
@@ -77,7 +78,8 @@ impl Cache {
         let mut fetched = 0;
         let (mut waits, mut tries) = (0, 0);
         loop {
-            let width = (self.core.link.window_bytes() / self.core.chunk_bytes()).clamp(2, WIDTH_MAX);
+            let window = self.core.link.read_window_bytes().min(self.core.options.readahead_max_bytes);
+            let width = (window / self.core.chunk_bytes()).clamp(WIDTH_MIN, WIDTH_MAX);
             match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
                 // The cleaner may be freeing capacity.
                 Round::Done(Completed::Full)

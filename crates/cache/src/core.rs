@@ -157,7 +157,7 @@ impl Core {
                 listings: LoadedListings::default(),
                 lookups: Singleflight::default(),
             },
-            link: OriginLink::new(outage),
+            link: OriginLink::new(outage, start.options.readahead_max_bytes),
             prefetch: Prefetch::new(start.options.prefetch_max_bytes),
             origin: OriginState::default(),
             opens: OpenTable::default(),

@@ -23,7 +23,9 @@ use crate::store::ObjectFile;
 use crate::sums::Sums;
 
 /// The largest number of fetches of one file in flight. Beyond it, a reader reads for itself alone.
-const FETCHES_MAX: usize = 64;
+const FETCHES_MAX: usize = 640;
+/// The largest number of them if no reader waits for it.
+const AHEAD_MAX: usize = 512;
 
 /// How long an object is not cached after a failure of the disk.
 const REFUSED_FOR: Duration = Duration::from_secs(30);
@@ -152,7 +154,12 @@ impl Data {
         Plan::Fill { file: self.file.clone(), present: self.valid.present(want), join, send }
     }
 
-    /// Plans the fetches ahead of a reader.
+    /// The number of fetches ahead of readers that may be planned now.
+    pub fn ahead_left(&self) -> usize {
+        AHEAD_MAX.saturating_sub(self.fetches.len())
+    }
+
+    /// Plans the fetches ahead of a reader: at most [`Data::ahead_left`].
     pub fn plan_ahead(
         &mut self,
         ahead: &Range<u64>,
@@ -162,7 +169,7 @@ impl Data {
         sequence: u64,
     ) -> Vec<Arc<Fetch>> {
         let (_, mut send) = self.cover(ahead, size, chunk, racy, sequence);
-        send.truncate((FETCHES_MAX / 2).saturating_sub(self.fetches.len()));
+        send.truncate(self.ahead_left());
         self.fetches.extend(send.iter().cloned());
         send
     }
@@ -178,7 +185,8 @@ impl Data {
     ) -> (Vec<Arc<Fetch>>, Vec<Arc<Fetch>>) {
         let mut join: Vec<Arc<Fetch>> = Vec::new();
         let mut on_the_way = RangeSet::default();
-        for fetch in &self.fetches {
+        let (start, end) = (want.start / BLOCK_BYTES * BLOCK_BYTES, want.end.saturating_add(BLOCK_BYTES));
+        for fetch in self.fetches.iter().filter(|fetch| overlap(&fetch.range, &(start..end))) {
             if fetch.generation == self.generation && !fetch.is_tainted() {
                 on_the_way.insert(fetch.range.clone());
                 if self.valid.missing(want).iter().any(|missing| overlap(missing, &fetch.range)) {

@@ -99,19 +99,21 @@ impl Core {
             return;
         }
         let chunk = self.chunk_bytes();
-        let window_max = self.link.window_bytes().max(chunk * 4).min(bound);
+        let free = self.link.ahead_bytes();
+        let window_max = self.link.read_window_bytes().max(chunk * 4).min(bound);
         let fetches = self.with(object, |state| {
             let size = state.attributes()?.size;
             if !self.takes(state) {
                 return None;
             }
-            let ahead = state.streams.on_read(range, size, window_max, chunk)?;
+            let free = free.min(state.data.ahead_left() as u64 * chunk);
+            let ahead = state.streams.on_read(range, size, (window_max, free), chunk)?;
             let sent = self.policy.sending();
             let racy = state.is_racy(&self.policy, &sent);
             Some(state.data.plan_ahead(&ahead, size, chunk, racy, sent.sequence))
         });
         for fetch in fetches.unwrap_or_default() {
-            if let Some(permit) = self.link.try_ahead() {
+            if let Some(permit) = self.link.try_ahead(fetch.range.end - fetch.range.start) {
                 self.start(caller, object, fetch, Some(permit));
             } else {
                 fetch.finish(Err(Status::Delay.into()));
@@ -348,7 +350,7 @@ impl Core {
     /// Counts bytes that have arrived from the origin.
     pub fn measure(&self, bytes: u64) {
         self.counters.fetched_bytes.add(bytes);
-        self.link.on_bytes(bytes);
+        self.link.on_read(bytes);
     }
 }
 

@@ -77,6 +77,7 @@ mod open_table;
 mod opens;
 mod options;
 mod outage;
+mod pace;
 mod policy;
 mod prefetch;
 mod ranges;

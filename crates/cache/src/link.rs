@@ -13,10 +13,15 @@ use tokio::time::Instant;
 use vfs::{Features, FsLimits, FsStat, Handle};
 
 use crate::outage::Outage;
-use crate::readahead::Pace;
+use crate::pace::Pace;
 
-/// The largest number of read-ahead fetches in flight, over all files.
-const AHEAD_MAX: usize = 64;
+/// The unit in which read-ahead is counted.
+const AHEAD_UNIT_BYTES: u64 = 4 << 10;
+
+/// The units that so many bytes take.
+fn units(bytes: u64) -> u32 {
+    u32::try_from(bytes.div_ceil(AHEAD_UNIT_BYTES)).unwrap_or(u32::MAX)
+}
 
 /// The link to the origin.
 #[derive(Debug)]
@@ -29,8 +34,9 @@ pub struct OriginLink {
     /// A lease on a new directory was requested once, to learn whether the layer below grants any.
     tried_delegation: AtomicBool,
     pace: Mutex<Pace>,
-    /// Twice the bandwidth-delay product, in bytes.
-    window_bytes: AtomicU64,
+    /// Bytes in flight that fill the link with READs.
+    read_window_bytes: AtomicU64,
+    /// The capacity for read-ahead over all files, in units of [`AHEAD_UNIT_BYTES`].
     ahead: Arc<Semaphore>,
     root: Mutex<Option<Handle>>,
     fsstat: Mutex<Option<FsStat>>,
@@ -38,16 +44,16 @@ pub struct OriginLink {
 }
 
 impl OriginLink {
-    /// A link of which nothing is known.
-    pub fn new(outage: Outage) -> OriginLink {
+    /// A link of which nothing is known. At most so many bytes are read ahead at a time, over all files.
+    pub fn new(outage: Outage, ahead_max_bytes: u64) -> OriginLink {
         OriginLink {
             limits: OnceCell::new(),
             lockless: AtomicBool::new(false),
             delegates: AtomicBool::new(false),
             tried_delegation: AtomicBool::new(false),
             pace: Mutex::default(),
-            window_bytes: AtomicU64::new(0),
-            ahead: Arc::new(Semaphore::new(AHEAD_MAX)),
+            read_window_bytes: AtomicU64::new(0),
+            ahead: Arc::new(Semaphore::new(units(ahead_max_bytes) as usize)),
             root: Mutex::new(None),
             fsstat: Mutex::new(None),
             outage: Arc::new(outage),
@@ -113,20 +119,29 @@ impl OriginLink {
     }
 
     /// Bytes have arrived.
-    pub fn on_bytes(&self, bytes: u64) {
-        let mut pace = self.pace.lock();
-        pace.on_bytes(bytes, Instant::now());
-        self.window_bytes.store(pace.window_bytes(), Ordering::Relaxed);
+    pub fn on_read(&self, bytes: u64) {
+        let window = self.pace.lock().on_read(bytes, Instant::now());
+        self.read_window_bytes.store(window, Ordering::Relaxed);
     }
 
-    /// Twice the bandwidth-delay product, in bytes.
-    pub fn window_bytes(&self) -> u64 {
-        self.window_bytes.load(Ordering::Relaxed)
+    /// The origin has taken bytes of ours. Returns how many bytes in flight fill the link.
+    pub fn on_written(&self, bytes: u64) -> u64 {
+        self.pace.lock().on_written(bytes, Instant::now())
     }
 
-    /// A permit for one read-ahead fetch. `None` if there are enough of them.
-    pub fn try_ahead(&self) -> Option<OwnedSemaphorePermit> {
-        self.ahead.clone().try_acquire_owned().ok()
+    /// Bytes in flight that fill the link with READs.
+    pub fn read_window_bytes(&self) -> u64 {
+        self.read_window_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes for which [`OriginLink::try_ahead`] may give permits now.
+    pub fn ahead_bytes(&self) -> u64 {
+        self.ahead.available_permits() as u64 * AHEAD_UNIT_BYTES
+    }
+
+    /// A permit to read so many bytes ahead. `None` if as much as is allowed is in flight.
+    pub fn try_ahead(&self, bytes: u64) -> Option<OwnedSemaphorePermit> {
+        self.ahead.clone().try_acquire_many_owned(units(bytes)).ok()
     }
 
     /// The handle of the root, as it was last recorded here.

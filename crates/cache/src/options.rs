@@ -87,7 +87,8 @@ pub struct WriteBehind {
     pub dirty_max_bytes: u64,
     /// The mount option `wsize`: the largest number of bytes in a WRITE, if the origin takes as many.
     pub wsize: u32,
-    /// WRITEs in flight at a time, over all files. Those of one file are at most three quarters of them.
+    /// WRITEs in flight at a time, over all files. Those of one file are at most three quarters of them. At
+    /// first it is 16 or less. It grows to this bound if the bandwidth and the delay of the link need that.
     pub in_flight_max: usize,
     /// How long the end of the process waits for an origin that takes none of the unsent bytes.
     pub unmount_max: Duration,
@@ -95,14 +96,14 @@ pub struct WriteBehind {
 
 impl Default for WriteBehind {
     /// 30 s (as the kernel according to nfs(5), and as Badros' threshold), 128 MiB a file, and 256 MiB in
-    /// all. WRITEs of 1 MiB, 16 of them at a time. At the end, 60 s in which nothing is taken.
+    /// all. WRITEs of 1 MiB, up to 512 of them at a time. At the end, 60 s in which nothing is taken.
     fn default() -> WriteBehind {
         WriteBehind {
             age: Duration::from_secs(30),
             file_max_bytes: 128 << 20,
             dirty_max_bytes: 256 << 20,
             wsize: 1 << 20,
-            in_flight_max: 16,
+            in_flight_max: 512,
             unmount_max: Duration::from_secs(60),
         }
     }
@@ -159,7 +160,7 @@ pub struct Options {
     pub offline: Offline,
     /// How long calls to the origin must have gone unanswered before `offline` takes effect.
     pub offline_after: Duration,
-    /// The largest number of bytes that are read ahead of one sequential reader.
+    /// The largest number of bytes that are read ahead at a time, of one sequential reader and of all.
     pub readahead_max_bytes: u64,
     /// The largest number of bytes that are fetched ahead of readers who go through a tree, and that nobody
     /// has used yet. Zero: fetch nothing ahead of them.
@@ -199,7 +200,7 @@ impl Options {
             atime_after: None,
             offline: Offline::default(),
             offline_after: Duration::from_secs(5),
-            readahead_max_bytes: 16 << 20,
+            readahead_max_bytes: 128 << 20,
             prefetch_max_bytes: 0,
             granularity_min: Duration::from_millis(10),
             clock_skew: Duration::from_secs(3),

@@ -2,20 +2,21 @@
 //!
 //! A kernel client sends the READs of one sequential reader in parallel, so they arrive slightly out of
 //! order. A READ belongs to a stream if it starts near the position of the stream. From the second such READ
-//! on, a window opens ahead of the stream. The window doubles while the reader follows. It grows up to twice
-//! the bandwidth-delay product of the link to the origin, as measured, and up to the bound of the options.
+//! on, a window opens ahead of the stream. The window grows while the reader follows, up to the
+//! window of the link to the origin ([`crate::pace`]), and up to the bound of the options.
 //!
 //! This module is pure: the caller fetches the ranges that it returns.
 
 use std::ops::Range;
-use std::time::Duration;
-
-use tokio::time::Instant;
 
 /// Readers that are followed per file.
 const STREAMS_MAX: usize = 4;
+/// The largest distance from the position of a stream at which a READ belongs to it, unless it is long.
+const SLACK_MAX_BYTES: u64 = 16 << 20;
 /// The smallest first window.
 const WINDOW_MIN_BYTES: u64 = 256 << 10;
+/// A window grows by this factor when the reader has gone through half of it.
+const GROWTH: u64 = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Stream {
@@ -24,6 +25,8 @@ struct Stream {
     /// The end of the bytes that were requested ahead.
     ahead: u64,
     window: u64,
+    /// The position of the reader when the window was set.
+    grown_at: u64,
     reads: u32,
     used: u64,
 }
@@ -37,19 +40,20 @@ pub struct Streams {
 
 impl Streams {
     /// A reader asks for `range` of a file of `size` bytes. Returns the range to fetch ahead of it, if any.
-    /// The range ends at a complete chunk, and no window grows beyond `window_max`.
+    /// The range ends at a complete chunk, unless it would be longer than `free` bytes. No window grows
+    /// beyond `window_max` bytes.
     pub fn on_read(
         &mut self,
         range: &Range<u64>,
         size: u64,
-        window_max: u64,
+        (window_max, free): (u64, u64),
         chunk: u64,
     ) -> Option<Range<u64>> {
         self.clock += 1;
         let clock = self.clock;
         let length = range.end - range.start;
         let near = |stream: &Stream| {
-            let slack = stream.window.max(length * 4);
+            let slack = stream.window.min(SLACK_MAX_BYTES).max(length * 4);
             range.start <= stream.next.saturating_add(slack)
                 && stream.next <= range.start.saturating_add(slack)
         };
@@ -67,7 +71,7 @@ impl Streams {
         if stream.reads < 2 || window_max == 0 {
             return None;
         }
-        stream.extend(size, length, window_max, chunk)
+        stream.extend(size, length, (window_max, free), chunk)
     }
 
     fn begin(&mut self, range: &Range<u64>, clock: u64) {
@@ -76,24 +80,45 @@ impl Streams {
         {
             self.streams.swap_remove(oldest);
         }
-        self.streams.push(Stream { next: range.end, ahead: range.end, window: 0, reads: 1, used: clock });
+        self.streams.push(Stream {
+            next: range.end,
+            ahead: range.end,
+            window: 0,
+            grown_at: 0,
+            reads: 1,
+            used: clock,
+        });
     }
 }
 
 impl Stream {
-    fn extend(&mut self, size: u64, length: u64, window_max: u64, chunk: u64) -> Option<Range<u64>> {
+    fn extend(
+        &mut self,
+        size: u64,
+        length: u64,
+        (window_max, free): (u64, u64),
+        chunk: u64,
+    ) -> Option<Range<u64>> {
         self.ahead = self.ahead.max(self.next);
-        if self.window > 0 && self.ahead - self.next > self.window / 2 {
+        if self.window == 0 {
+            // A sixteenth of what the link holds is little to bring in vain.
+            let first = WINDOW_MIN_BYTES.max(length * 2).max(window_max / 16);
+            (self.window, self.grown_at) = (first, self.next);
+        } else if self.next - self.grown_at >= self.window / 2 {
+            (self.window, self.grown_at) = (self.window * GROWTH, self.next);
+        }
+        self.window = self.window.min(window_max);
+        // A link is full only if the window is. So it is filled again as soon as an eighth of it is free.
+        if self.ahead - self.next > self.window - self.window / 8 {
             return None;
         }
-        let first = WINDOW_MIN_BYTES.max(length * 2);
-        self.window = if self.window == 0 { first } else { self.window * 2 }.min(window_max);
         let end = self
             .next
             .saturating_add(self.window)
             .checked_next_multiple_of(chunk.max(1))
             .unwrap_or(size)
-            .min(size);
+            .min(size)
+            .min(self.ahead.saturating_add(free));
         if end <= self.ahead {
             return None;
         }
@@ -112,46 +137,6 @@ impl<I: Iterator> PositionMin for I {
     }
 }
 
-/// The capacity of the link to the origin, as measured by its traffic.
-#[derive(Debug, Default)]
-pub struct Pace {
-    /// The shortest round trip lately.
-    round_trip: Option<Duration>,
-    /// The best throughput lately, in bytes per second.
-    rate: f64,
-    since: Option<Instant>,
-    bytes: u64,
-}
-
-impl Pace {
-    /// A small call was answered after this time.
-    pub fn on_round_trip(&mut self, took: Duration) {
-        // The shortest time counts. It rises slowly, so that a longer path is noticed in the end.
-        let least = self.round_trip.map_or(took, |least| took.min(least + least / 64));
-        self.round_trip = Some(least);
-    }
-
-    /// A READ brought so many bytes.
-    pub fn on_bytes(&mut self, bytes: u64, now: Instant) {
-        self.bytes += bytes;
-        let since = *self.since.get_or_insert(now);
-        let elapsed = now.saturating_duration_since(since);
-        if elapsed < self.round_trip.unwrap_or_default().max(Duration::from_millis(20)) {
-            return;
-        }
-        let rate = self.bytes as f64 / elapsed.as_secs_f64();
-        self.rate = rate.max(self.rate * 0.9);
-        self.since = Some(now);
-        self.bytes = 0;
-    }
-
-    /// Twice the bandwidth-delay product, in bytes.
-    pub fn window_bytes(&self) -> u64 {
-        let round_trip = self.round_trip.unwrap_or(Duration::from_millis(10));
-        (2.0 * self.rate * round_trip.as_secs_f64()) as u64
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -161,7 +146,7 @@ mod tests {
     /// Reads the ranges one after the other. Returns the ranges to fetch ahead.
     fn ahead(reads: impl Iterator<Item = Range<u64>>, size: u64) -> Vec<Range<u64>> {
         let mut streams = Streams::default();
-        reads.filter_map(|range| streams.on_read(&range, size, 8 * MIB, MIB)).collect()
+        reads.filter_map(|range| streams.on_read(&range, size, (8 * MIB, u64::MAX), MIB)).collect()
     }
 
     #[test]
@@ -180,7 +165,18 @@ mod tests {
         assert_eq!(ahead[0].start, 2 * 65536);
         assert!(ahead.windows(2).all(|pair| pair[0].end == pair[1].start), "{ahead:?}");
         assert_eq!(ahead.last().unwrap().end, size);
-        assert!(ahead.len() < 12, "{ahead:?}");
+        assert!(ahead.len() < 40, "{ahead:?}");
+    }
+
+    #[test]
+    fn what_has_no_capacity_is_fetched_ahead_later() {
+        let mut streams = Streams::default();
+        let mut read =
+            |n: u64, free| streams.on_read(&(n * MIB..(n + 1) * MIB), 100 * MIB, (8 * MIB, free), MIB);
+        assert_eq!(read(0, 0), None);
+        assert_eq!(read(1, 0), None);
+        assert_eq!(read(2, MIB), Some(3 * MIB..4 * MIB));
+        assert_eq!(read(3, u64::MAX), Some(4 * MIB..12 * MIB));
     }
 
     #[test]
@@ -189,15 +185,5 @@ mod tests {
         let ahead = ahead(order.into_iter().map(|n| n * MIB..(n + 1) * MIB), 100 * MIB);
         assert!(!ahead.is_empty());
         assert!(ahead.windows(2).all(|pair| pair[0].end == pair[1].start), "{ahead:?}");
-    }
-
-    #[test]
-    fn the_window_follows_the_link() {
-        let mut pace = Pace::default();
-        let start = Instant::now();
-        pace.on_round_trip(Duration::from_millis(100));
-        pace.on_bytes(0, start);
-        pace.on_bytes(10 * MIB, start + Duration::from_secs(1));
-        assert_eq!(pace.window_bytes(), 2 * MIB);
     }
 }

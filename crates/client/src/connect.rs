@@ -14,6 +14,7 @@ use rpc::{Link, LinkOptions, SourcePort};
 use vfs::Handle;
 
 use crate::convert;
+use crate::links::Links;
 use crate::nonsense::Nonsense;
 use crate::portmapper::{AskError, Way, ask, port_of};
 use crate::transport::Transport;
@@ -257,7 +258,8 @@ async fn connect_to(url: &Url, address: IpAddr, portmapper: u16) -> Result<Mount
     let export = url.export_text();
     let root = convert::from_wire(&handle).ok_or(ConnectError::Nonsense { server, export })?;
     let sizes = sizes(url, server, handle).await?;
-    let links = (0..options.nconnect.max(1)).map(|_| Link::new(link_options(options, server))).collect();
+    let link = link_options(options, server);
+    let links = Links::new(options, link.transport, || Link::new(link));
     let transport = Transport::new(links, options.patience(), Nonsense::new(server));
     Ok(Mounted { transport, server, root, sizes })
 }

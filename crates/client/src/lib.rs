@@ -14,6 +14,7 @@ mod cookie;
 pub mod counts;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod links;
 mod listing;
 mod nfs3;
 mod nfs4;

@@ -1,18 +1,18 @@
 //! Calls to the origin: over several links, with the caller's credential, within the mount options and the
 //! caller's deadline. A call is repeated while the origin answers JUKEBOX.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::{Call, nfs3};
 use rpc::message::Refusal;
-use rpc::{AuthSys, CallError, Link, Outgoing, Patience};
+use rpc::{AuthSys, CallError, Outgoing, Patience};
 use tokio::time::{Instant, sleep_until};
 use vfs::{Caller, Principal, Result, Status};
 use xdr::{Decode, Decoder, Encode, Encoder, List, Message, Opaque};
 
 use crate::counts::Counting;
+use crate::links::Links;
 use crate::nonsense::Nonsense;
 use crate::pulse::Pulse;
 
@@ -26,9 +26,7 @@ const GROUPS_MAX: usize = 16;
 /// The connections to one origin.
 #[derive(Debug)]
 pub(crate) struct Transport {
-    /// At least one.
-    links: Vec<Link>,
-    next: AtomicUsize,
+    pub(crate) links: Links,
     machine: Opaque<255>,
     /// How long a call may take on a `soft` mount.
     soft: Option<Duration>,
@@ -44,15 +42,14 @@ pub(crate) struct Answered<T> {
 }
 
 impl Transport {
-    pub(crate) fn new(links: Vec<Link>, soft: Option<Duration>, nonsense: Nonsense) -> Transport {
+    pub(crate) fn new(links: Links, soft: Option<Duration>, nonsense: Nonsense) -> Transport {
         let counting = Counting::default();
-        let (next, pulse) = (AtomicUsize::new(0), Pulse::default());
-        Transport { links, next, machine: machine_name(), soft, counting, pulse, nonsense }
+        Transport { links, machine: machine_name(), soft, counting, pulse: Pulse::default(), nonsense }
     }
 
     /// The number of calls that wait for an answer.
     pub(crate) fn calls_in_flight(&self) -> usize {
-        self.links.iter().map(Link::calls_in_flight).sum()
+        self.links.calls_in_flight()
     }
 
     /// Makes a call and decodes its results, which may be any failure that the origin reports except JUKEBOX.
@@ -107,10 +104,12 @@ impl Transport {
         let patience =
             [soft, caller.deadline].into_iter().flatten().min().map_or(Patience::Hard, Patience::Until);
         self.counting.called(number, outgoing.arguments.len());
-        match self.pulse.follow(self.link().call(outgoing, patience)).await {
+        let link = self.links.get(self.links.turn());
+        match self.pulse.follow(link.call(outgoing, patience)).await {
             Ok(answer) => {
-                let bytes = answer.results.remaining();
-                self.counting.answered(number, bytes, started.elapsed(), answer.retransmitted);
+                let (bytes, took) = (answer.results.remaining(), started.elapsed());
+                self.links.answered(took);
+                self.counting.answered(number, bytes, took, answer.retransmitted);
                 Ok(answer)
             }
             Err(error) => {
@@ -133,11 +132,6 @@ impl Transport {
                 Status::Io.into()
             }
         }
-    }
-
-    fn link(&self) -> &Link {
-        let turn = self.next.fetch_add(1, Ordering::Relaxed);
-        &self.links[turn % self.links.len()]
     }
 }
 

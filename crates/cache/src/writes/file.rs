@@ -375,6 +375,11 @@ impl Writes {
         write_under(&mut self.aside, cut, cut_off, mark, self.chunk);
     }
 
+    /// Bytes that the origin has and may lose in a crash.
+    pub fn unstable_bytes(&self) -> u64 {
+        self.unstable.bytes()
+    }
+
     /// The caller is about to send a COMMIT. Returns in whose name. None if nothing is unstable, or if a
     /// COMMIT is in flight.
     pub fn begin_commit(&mut self) -> Option<Caller> {

@@ -25,7 +25,10 @@ use crate::table::Object;
 const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
-/// Most replies to WRITEs that are remembered of one file.
+/// The least that a COMMIT without a waiter makes durable. It makes the origin wait for its disk.
+const COMMIT_MIN_BYTES: u64 = 64 << 20;
+
+/// Most replies to WRITEs that are remembered of one file: each with a smaller end than the one before.
 const LANDINGS_MAX: usize = 64;
 
 /// How far a flush brings delayed writes.
@@ -113,6 +116,8 @@ impl Core {
             Ok(written) => {
                 let (count, stability, verifier) = (written.count, written.stability, written.verifier);
                 self.counters.flushed_bytes.add(u64::from(count));
+                let window = self.link.on_written(count.into());
+                self.delayed.iter().for_each(|delayed| delayed.widen(window));
                 if count == 0 {
                     WriteAnswer::Refused(Status::Io)
                 } else {
@@ -128,7 +133,15 @@ impl Core {
             }
             WriteAnswer::Refused(status) => self.note_refusal(object, status, write.bytes.len() as u64),
         }
-        self.writes(object, |writes| writes.answered(write.ticket, answered));
+        let unstable = self.writes(object, |writes| {
+            writes.answered(write.ticket, answered);
+            writes.unstable_bytes()
+        });
+        // A COMMIT in time: the writer of a large file shall not come to the limit and wait for it.
+        let quarter = self.delayed.as_ref().map_or(u64::MAX, |delayed| delayed.options.file_max_bytes / 4);
+        if unstable.is_some_and(|bytes| bytes > quarter.max(COMMIT_MIN_BYTES)) {
+            self.start_commit(object);
+        }
         object.written.notify_waiters();
     }
 
@@ -136,10 +149,15 @@ impl Core {
     /// about to go. So remember where they end.
     fn note_success(&self, object: &Arc<Object>, end: u64) {
         self.with(object, |state| {
-            if state.delayed.landings.len() >= LANDINGS_MAX {
-                state.delayed.landings.pop_front();
+            let landings = &mut state.delayed.landings;
+            // Of those after any event, only the greatest end counts.
+            while landings.back().is_some_and(|(_, there)| *there <= end) {
+                landings.pop_back();
             }
-            state.delayed.landings.push_back((self.policy.event(), end));
+            if landings.len() >= LANDINGS_MAX {
+                landings.pop_front();
+            }
+            landings.push_back((self.policy.event(), end));
         });
     }
 

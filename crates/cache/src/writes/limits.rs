@@ -7,7 +7,7 @@
 //! as there is capacity again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,6 +23,8 @@ use crate::core::Core;
 use crate::options::WriteBehind;
 use crate::table::Object;
 
+/// Slots for WRITEs before the bandwidth of the link is known.
+const SLOTS_AT_FIRST: usize = 16;
 /// Most files that the background writer sends at a time.
 const FLUSHES_MAX: usize = 32;
 /// A file that takes longer no longer counts among those: the origin may put it off for any length of time.
@@ -35,6 +37,8 @@ pub struct Delayed {
     pub options: WriteBehind,
     /// Slots for WRITEs in flight, over all files.
     pub slots: Arc<Semaphore>,
+    /// How many slots there are.
+    slot_count: AtomicUsize,
     /// The verifier in our replies to WRITE and COMMIT. Each process has another one.
     pub verifier: Verifier,
     /// Accounts of what may stay unsent after a close, by file system.
@@ -62,8 +66,10 @@ type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
 impl Delayed {
     /// Nothing is delayed yet. `nonce` is new in every process.
     pub fn new(options: WriteBehind, nonce: u64) -> Delayed {
+        let slots = options.in_flight_max.clamp(1, SLOTS_AT_FIRST);
         Delayed {
-            slots: Arc::new(Semaphore::new(options.in_flight_max.max(1))),
+            slots: Arc::new(Semaphore::new(slots)),
+            slot_count: AtomicUsize::new(slots),
             verifier: nonce.to_be_bytes(),
             spaces: Spaces::default(),
             losses: Losses::default(),
@@ -86,8 +92,16 @@ impl Delayed {
 
     /// Most WRITEs of one file in flight. It leaves slots to other files.
     pub fn file_in_flight_max(&self) -> usize {
-        let max = self.options.in_flight_max;
-        (max - max / 4).max(1)
+        let slots = self.slot_count.load(Ordering::Relaxed);
+        (slots - slots / 4).max(1)
+    }
+
+    /// Makes more slots if one file alone cannot bring so many bytes in flight. Their number never falls.
+    pub fn widen(&self, window_bytes: u64) {
+        let file = usize::try_from(window_bytes / u64::from(self.options.wsize.max(1))).unwrap_or(usize::MAX);
+        let wanted = file.saturating_add(file / 3).min(self.options.in_flight_max);
+        let slots = self.slot_count.fetch_max(wanted, Ordering::Relaxed);
+        self.slots.add_permits(wanted.saturating_sub(slots));
     }
 
     /// Bytes that are not durable at the origin.

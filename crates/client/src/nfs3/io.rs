@@ -21,6 +21,7 @@ impl Nfs3 {
         count: u32,
     ) -> Result<Read> {
         let count = count.min(self.sizes.read);
+        let _carried = self.transport.links.carry(count);
         let args = nfs3::ReadArgs { file: convert::to_wire(handle)?, offset, count };
         let ok = self.succeeded(handle, self.call::<call::Read>(caller, &args).await?.results)?;
         let attributes = self.attributes_of::<call::Read>(handle, ok.file_attributes, REGULAR)?;
@@ -55,6 +56,7 @@ impl Nfs3 {
     ) -> Result<Written> {
         let data = data.slice(..data.len().min(self.sizes.write as usize));
         let count = data.len() as u32;
+        let _carried = self.transport.links.carry(count);
         let args = nfs3::WriteArgs {
             file: convert::to_wire(handle)?,
             offset,

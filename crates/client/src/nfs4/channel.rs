@@ -1,18 +1,18 @@
 //! Sends compounds to the origin: over several links, with the caller's credential, for as long as the caller
 //! or mount waits.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use protocol::Call;
 use protocol::nfs4::{CompoundArgs, CompoundRes, Operation, call};
 use rpc::message::Refusal;
-use rpc::{CallError, Link, Outgoing, Patience};
+use rpc::{CallError, Outgoing, Patience};
 use tokio::time::Instant;
 use vfs::{Principal, Result, Status};
 use xdr::{Decode, Encode, Encoder, Opaque};
 
 use crate::counts::Counting;
+use crate::links::Links;
 use crate::nonsense::Nonsense;
 use crate::pulse::Pulse;
 use crate::transport::{credential, machine_name};
@@ -20,9 +20,7 @@ use crate::transport::{credential, machine_name};
 /// The connections to one origin.
 #[derive(Debug)]
 pub(crate) struct Channel {
-    /// At least one. The first carries the callbacks.
-    links: Vec<Link>,
-    next: AtomicUsize,
+    links: Links,
     machine: Opaque<255>,
     /// How long a call may take on a `soft` mount.
     soft: Option<Duration>,
@@ -54,10 +52,9 @@ pub(crate) struct Sending<'a> {
 }
 
 impl Channel {
-    pub(crate) fn new(links: Vec<Link>, soft: Option<Duration>, nonsense: Nonsense) -> Channel {
+    pub(crate) fn new(links: Links, soft: Option<Duration>, nonsense: Nonsense) -> Channel {
         Channel {
             links,
-            next: AtomicUsize::new(0),
             machine: machine_name(),
             soft,
             compounds: Counting::default(),
@@ -78,18 +75,13 @@ impl Channel {
     }
 
     /// The links.
-    pub(crate) fn links(&self) -> &[Link] {
+    pub(crate) fn links(&self) -> &Links {
         &self.links
     }
 
     /// The number of calls that wait for an answer.
     pub(crate) fn calls_in_flight(&self) -> usize {
-        self.links.iter().map(Link::calls_in_flight).sum()
-    }
-
-    /// The next link in turn.
-    pub(crate) fn turn(&self) -> usize {
-        self.next.fetch_add(1, Ordering::Relaxed) % self.links.len()
+        self.links.calls_in_flight()
     }
 
     /// Makes a call and decodes its results, which may include any failure that the origin reports.
@@ -134,11 +126,12 @@ impl Channel {
         for operation in sending.args.argarray.iter() {
             self.operations.called(operation.operation() as u32, 0);
         }
-        let link = sending.link.unwrap_or_else(|| self.turn()) % self.links.len();
-        let answered = match self.pulse.follow(self.links[link].call(outgoing, patience)).await {
+        let link = self.links.get(sending.link.unwrap_or_else(|| self.links.turn()));
+        let answered = match self.pulse.follow(link.call(outgoing, patience)).await {
             Ok(answer) => {
-                let bytes = answer.results.remaining();
-                self.compounds.answered(main, bytes, started.elapsed(), answer.retransmitted);
+                let (bytes, took) = (answer.results.remaining(), started.elapsed());
+                self.links.answered(took);
+                self.compounds.answered(main, bytes, took, answer.retransmitted);
                 let mut results = answer.results;
                 CompoundRes::decode(&mut results)
                     .map(|compound| Answer { compound, retransmitted: answer.retransmitted })

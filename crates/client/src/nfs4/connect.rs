@@ -25,6 +25,7 @@ use super::establish::{Client, Identity, NotMade};
 use super::session::Session;
 use super::{Export, Idmap, Nfs4, Nfs4Client, Phase, convert, keeper, moved, system};
 use crate::connect::{ConnectError, link_options, source};
+use crate::links::Links;
 use crate::nonsense::{Fsids, Nonsense, Types};
 use crate::portmapper::{AskError, Way, ask};
 use crate::url::Url;
@@ -126,7 +127,7 @@ fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere:
     let mut options = link_options(&url.options, server);
     options.transport = rpc::Transport::Tcp;
     let link = || Link::with_service(options, back.clone(), ReplyCache::volatile());
-    let links = (0..url.options.nconnect.max(1)).map(|_| link()).collect();
+    let links = Links::new(&url.options, options.transport, link);
     let inner = Arc::new_cyclic(|weak| Nfs4Client {
         url: url.clone(),
         server,

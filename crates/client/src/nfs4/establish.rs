@@ -24,7 +24,9 @@ use crate::url::Url;
 /// The program number of our callbacks.
 pub(crate) const CB_PROGRAM: u32 = 0x4000_0000;
 /// Most slots to ask for.
-pub(crate) const SLOTS_MAX: u32 = 64;
+///
+/// A READ of 1 MiB in each of them covers a bandwidth-delay product of 512 MiB.
+pub(crate) const SLOTS_MAX: u32 = 512;
 /// Most slots for the server's callbacks.
 pub(crate) const BACK_SLOTS: u32 = 16;
 /// Most operations in a callback, CB_SEQUENCE included.
@@ -174,9 +176,9 @@ impl Nfs4Client {
             cb_program: CB_PROGRAM,
             sec_parms: self.callback_credentials(),
         };
-        let before = self.channel.links()[0].connected();
+        let before = self.channel.links().first().connected();
         let ok = self.alone(op::CreateSession::with(args), 0, deadline).await?.take::<op::CreateSession>()?;
-        let after = self.channel.links()[0].connected();
+        let after = self.channel.links().first().connected();
         let bound = ok.flags & CREATE_SESSION4_FLAG_CONN_BACK_CHAN != 0;
         self.back.started(ok.sessionid, only(before, after).filter(|_| bound));
         Ok(Session::new(ok.sessionid, client.id, ok.fore_chan_attrs, SLOTS_MAX))
@@ -194,11 +196,11 @@ impl Nfs4Client {
         let back = link == 0;
         let dir = if back { ChannelDirFromClient::ForeOrBoth } else { ChannelDirFromClient::Fore };
         let args = BindConnToSessionArgs { sessid: session.id, dir, use_conn_in_rdma_mode: false };
-        let before = self.channel.links()[link].connected();
+        let before = self.channel.links().get(link).connected();
         let deadline = Some(Instant::now() + Duration::from_secs(30));
         let mut results = self.alone(op::BindConnToSession::with(args), link, deadline).await?;
         results.take::<op::BindConnToSession>()?;
-        let after = self.channel.links()[link].connected();
+        let after = self.channel.links().get(link).connected();
         if back && let Some(generation) = only(before, after) {
             self.back.bound(session.id, generation);
         }

@@ -331,7 +331,7 @@ impl Nfs4Client {
             slot.refused();
             return Err(Status::ServerFault.into());
         };
-        let link = self.channel.turn();
+        let link = self.channel.links().turn();
         let (principal, main, deadline) = (request.principal, request.main, request.deadline);
         let mut retransmitted = false;
         let mut pause = PAUSE_MIN;

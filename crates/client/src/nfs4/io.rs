@@ -63,6 +63,7 @@ impl Nfs4Client {
         count: u32,
     ) -> Result<Read> {
         let count = count.min(self.export().read_max);
+        let _carried = self.channel.links().carry(count);
         let build = |state: &State| {
             let (stateid, used) = state.for_io(handle, open_of(by), Share::READ).ok_or(Status::BadStateId)?;
             let read = op::Read::with(ReadArgs { stateid, offset, count });
@@ -146,6 +147,7 @@ impl Nfs4Client {
     ) -> Result<Written> {
         let data = data.slice(..data.len().min(self.export().write_max as usize));
         let count = data.len() as u32;
+        let _carried = self.channel.links().carry(count);
         let stable = convert::stable(stability);
         let build = |state: &State| {
             let (stateid, used) =

@@ -95,7 +95,7 @@ async fn expire(inner: Arc<Nfs4Client>) {
 
 /// Acts on flags and lost connections.
 async fn tend(inner: Arc<Nfs4Client>) {
-    let mut link = inner.channel.links()[0].watch();
+    let mut link = inner.channel.links().first().watch();
     let mut moved = false;
     loop {
         let Some(session) = ready(&inner).await else { return };

@@ -17,7 +17,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, timeout_at};
 use vfs::{Caller, LeaseId, OpenId};
 
-use super::establish::SLOTS_MAX;
 use super::{Nfs4, Nfs4Client, Phase};
 
 /// An origin that sends nothing for this long is given up.
@@ -26,6 +25,8 @@ const SILENCE_MAX: Duration = Duration::from_secs(5);
 pub const RETURN_ALL_MAX: Duration = Duration::from_secs(30);
 /// Number of rounds. A request that was in flight in one round is handled in the next.
 const ROUNDS_MAX: u32 = 3;
+/// Requests in flight at a time.
+const AT_ONCE_MAX: usize = 64;
 
 impl Nfs4 {
     /// Returns, closes and destroys everything, as far as the origin answers. If the state is recorded for
@@ -115,7 +116,7 @@ impl Nfs4Client {
     }
 }
 
-/// Runs many futures, as many at once as there can be slots. Returns false if none finished for
+/// Runs many futures, at most [`AT_ONCE_MAX`] at a time. Returns false if none finished for
 /// `SILENCE_MAX`, or after `until`; it then drops the unfinished ones.
 async fn many<F>(until: Instant, work: impl Iterator<Item = F>) -> bool
 where
@@ -124,7 +125,7 @@ where
     let mut work = work.fuse();
     let mut under_way = JoinSet::new();
     loop {
-        while under_way.len() < SLOTS_MAX as usize {
+        while under_way.len() < AT_ONCE_MAX {
             let Some(next) = work.next() else { break };
             under_way.spawn(next);
         }

@@ -68,8 +68,8 @@ pub struct Options {
     pub vers: Version,
     /// `proto`
     pub proto: Proto,
-    /// `nconnect`: connections to the server, 1 to 16.
-    pub nconnect: u8,
+    /// `nconnect`: connections to the server, 1 to 16. If not given, as many as the bytes in flight need.
+    pub nconnect: Option<u8>,
     /// `rsize`: most bytes in a READ. If not given, the most that both sides support.
     pub rsize: Option<u32>,
     /// `wsize`: most bytes in a WRITE. If not given, the most that both sides support.
@@ -138,7 +138,7 @@ impl Default for Options {
             mountproto: None,
             vers: Version::DEFAULT,
             proto: Proto::Tcp,
-            nconnect: 1,
+            nconnect: None,
             rsize: None,
             wsize: None,
             soft: false,
@@ -191,7 +191,8 @@ impl Options {
             "sec" => option.one_of(&["sys"], "only `sys` is offered")?,
             "nolock" => option.flag(())?,
             "nconnect" => {
-                self.nconnect = option.number(1..=16, "a number of connections from 1 to 16")? as u8;
+                let number = option.number(1..=16, "a number of connections from 1 to 16")?;
+                self.nconnect = Some(number as u8);
             }
             "rsize" => self.rsize = Some(option.transfer()?),
             "wsize" => self.wsize = Some(option.transfer()?),

@@ -14,7 +14,7 @@ fn the_whole_of_one() {
     assert_eq!((url.host.as_str(), url.port), ("srv.example", Some(12049)));
     assert_eq!(url.export, b"/srv/a b");
     let options = url.options.clone();
-    assert_eq!((options.mountport, options.nconnect, options.proto), (Some(20048), 4, Proto::Udp));
+    assert_eq!((options.mountport, options.nconnect, options.proto), (Some(20048), Some(4), Proto::Udp));
     assert_eq!((options.rsize, options.wsize), (Some(65536), Some(4096)));
     assert!(options.soft && !options.resvport);
     assert_eq!(options.patience(), Some(Duration::from_millis(3500)));

@@ -50,9 +50,11 @@ struct Slot {
 /// See the module.
 #[derive(Debug)]
 pub(crate) struct Slots {
-    slots: Vec<Slot>,
+    table: Vec<Slot>,
     /// Number of slots that may be used now.
     usable: usize,
+    /// One more than the highest slot that is not free.
+    taken_end: usize,
 }
 
 /// Most slots reserved for [`Work::Recall`]. A session reserves a quarter of its usable slots, up to this
@@ -63,7 +65,7 @@ impl Slots {
     /// A table of at least one slot.
     pub(crate) fn new(count: u32) -> Slots {
         let count = count.max(1) as usize;
-        Slots { slots: vec![Slot { sequence: 1, state: State::Free }; count], usable: count }
+        Slots { table: vec![Slot { sequence: 1, state: State::Free }; count], usable: count, taken_end: 0 }
     }
 
     /// Number of slots that may be used now.
@@ -79,22 +81,22 @@ impl Slots {
             Work::Recall => 0,
         };
         let free =
-            self.slots.iter().take(self.usable - reserved).position(|slot| slot.state == State::Free)?;
-        let slot = self.slots.get_mut(free)?;
+            self.table.iter().take(self.usable - reserved).position(|slot| slot.state == State::Free)?;
+        let slot = self.table.get_mut(free)?;
         slot.state = State::Busy;
         let sequence = slot.sequence;
-        let highest = self.slots.iter().rposition(|slot| slot.state != State::Free).unwrap_or(free);
-        Some(Grant { slot: free as u32, sequence, highest: highest as u32 })
+        self.taken_end = self.taken_end.max(free + 1);
+        Some(Grant { slot: free as u32, sequence, highest: self.taken_end as u32 - 1 })
     }
 
     /// Is no request in flight?
     pub(crate) fn are_idle(&self) -> bool {
-        self.slots.iter().all(|slot| slot.state != State::Busy)
+        self.taken().iter().all(|slot| slot.state != State::Busy)
     }
 
     /// Notes the end of a slot's request.
     pub(crate) fn release(&mut self, slot: u32, end: End) {
-        let Some(slot) = self.slots.get_mut(slot as usize) else { return };
+        let Some(slot) = self.table.get_mut(slot as usize) else { return };
         match end {
             End::Taken => {
                 slot.sequence = slot.sequence.wrapping_add(1);
@@ -103,21 +105,26 @@ impl Slots {
             End::Refused => slot.state = State::Free,
             End::Doubt => slot.state = State::Doubt,
         }
+        let highest = self.taken().iter().rposition(|slot| slot.state != State::Free);
+        self.taken_end = highest.map_or(0, |highest| highest + 1);
+    }
+
+    /// The slots up to the highest that is not free.
+    fn taken(&self) -> &[Slot] {
+        self.table.get(..self.taken_end).unwrap_or_default()
     }
 
     /// Takes the lowest slot in doubt, for a probe with the sequence id in doubt.
     pub(crate) fn probe(&mut self) -> Option<Grant> {
-        let index = self.slots.iter().position(|slot| slot.state == State::Doubt)?;
-        let slot = self.slots.get_mut(index)?;
+        let index = self.taken().iter().position(|slot| slot.state == State::Doubt)?;
+        let slot = self.table.get_mut(index)?;
         slot.state = State::Busy;
-        let sequence = slot.sequence;
-        let highest = self.slots.iter().rposition(|slot| slot.state != State::Free).unwrap_or(index);
-        Some(Grant { slot: index as u32, sequence, highest: highest as u32 })
+        Some(Grant { slot: index as u32, sequence: slot.sequence, highest: self.taken_end as u32 - 1 })
     }
 
     /// Applies the server's limits: `highest_slotid` is a bound, and `target_highest_slotid` a request.
     pub(crate) fn limit(&mut self, highest: u32, target: u32) {
-        self.usable = (highest.min(target) as usize).saturating_add(1).min(self.slots.len());
+        self.usable = (highest.min(target) as usize).saturating_add(1).min(self.table.len());
     }
 }
 

@@ -11,8 +11,8 @@ const CACHED_BYTES_MAX: u32 = 8 << 10;
 const REQUEST_BYTES_MIN: u32 = 128;
 /// A reply of SEQUENCE alone.
 const REPLY_BYTES_MIN: u32 = 96;
-/// Slots of the fore channel.
-const SLOTS_MAX: u32 = 128;
+/// Slots of the fore channel. Transfers of 1 MiB in each of them cover a bandwidth-delay product of 512 MiB.
+const SLOTS_MAX: u32 = 512;
 /// CB_SEQUENCE and CB_RECALL with the longest handle.
 const CALLBACK_BYTES_MIN: u32 = 320;
 /// Most slots of the backchannel that the server uses.
