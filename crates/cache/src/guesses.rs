@@ -21,7 +21,7 @@ use vfs::{
 use crate::core::Core;
 use crate::data::BLOCK_BYTES;
 use crate::filesystem::directory::Purpose;
-use crate::listing::CompleteListing;
+use crate::listing::{CompleteListing, ENTRY_BYTES, LISTING_BYTES_MAX};
 use crate::object::ObjectState;
 use crate::store::Place;
 use crate::table::Object;
@@ -31,9 +31,6 @@ use crate::walk::{Action, FILE_READ_MAX_BYTES, Guess, OLD_MIN, Outcome, Step, Ta
 
 /// The bytes that a guessed READDIR asks for. The reader asks for the rest of a larger directory.
 const LISTING_BYTES_MIN: u32 = 32 << 10;
-const LISTING_BYTES_MAX: u32 = 256 << 10;
-/// The bytes of an entry in such a reply, approximately.
-const ENTRY_BYTES: u64 = 200;
 /// The bytes of an entry in a directory of the origin, if its name is short (ext4).
 const STORED_ENTRY_BYTES: u64 = 24;
 /// Entries whose attributes tell whether those of a listing are still believed.
@@ -221,15 +218,8 @@ impl Core {
             return Outcome::Nothing;
         }
         let Some(asking) = prefetch.listings().begin(*directory).await else { return Outcome::Nothing };
-        let part = ReadDir {
-            cookie: 0,
-            verifier: Verifier::default(),
-            bytes: (bytes as u32)
-                .max(self.listing_bytes(&object))
-                .clamp(LISTING_BYTES_MIN, LISTING_BYTES_MAX),
-            plus: true,
-            want_directory_lease: false,
-        };
+        let part = self.whole_listing(&object);
+        let part = ReadDir { bytes: part.bytes.max((bytes as u32).min(LISTING_BYTES_MAX)), ..part };
         self.counters.guesses.bump();
         // The lease comes with ACCESS: with READDIR, the reply would have to fit into a slot's reply cache.
         let rights = async {
@@ -247,11 +237,19 @@ impl Core {
         Outcome::Listing { bytes: CALL_BYTES + ENTRY_BYTES * listing.entries.len() as u64 }
     }
 
-    /// The bytes of the whole listing of a directory, by the size that the origin tells. A part of a listing
+    /// A READDIR for the whole listing of a directory, by the size that the origin tells. A part of a listing
     /// is of little use: it does not tell which names it lacks.
-    fn listing_bytes(&self, directory: &Arc<Object>) -> u32 {
+    pub fn whole_listing(&self, directory: &Arc<Object>) -> ReadDir {
         let size = self.with(directory, |state| state.attributes().map_or(0, |known| known.size));
-        u32::try_from(size.saturating_mul(ENTRY_BYTES) / STORED_ENTRY_BYTES).unwrap_or(u32::MAX)
+        let bytes = u32::try_from(size.saturating_mul(ENTRY_BYTES) / STORED_ENTRY_BYTES).unwrap_or(u32::MAX);
+        ReadDir {
+            cookie: 0,
+            verifier: Verifier::default(),
+            bytes: bytes.clamp(LISTING_BYTES_MIN, LISTING_BYTES_MAX),
+            plus: true,
+            want_directory_lease: false,
+            names_suffice: false,
+        }
     }
 
     /// The entries of a directory, if a reader would get them without a call.

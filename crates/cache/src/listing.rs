@@ -11,6 +11,10 @@ use vfs::{Handle, Listing, Name, Verifier};
 
 /// The largest number of entries of a directory that is kept.
 pub const ENTRIES_MAX: usize = 200_000;
+/// The bytes of an entry with attributes in a READDIR reply, approximately.
+pub const ENTRY_BYTES: u64 = 200;
+/// The most bytes that the cache asks for in one READDIR of its own. A larger directory takes several.
+pub const LISTING_BYTES_MAX: u32 = 256 << 10;
 
 /// One entry of a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -190,6 +194,7 @@ mod tests {
             fileid: cookie,
             cookie,
             node: None,
+            file_type: None,
         };
         Listing {
             entries: cookies.map(entry).collect(),

@@ -124,6 +124,8 @@ pub struct ObjectState {
     pub streams: Streams,
     /// A guess has brought the listing of this directory, or this file, and nobody has used it so far.
     pub guessed: bool,
+    /// A reader was given the names in this directory without attributes.
+    pub listed_bare: bool,
     /// The target of a symbolic link.
     pub link: Option<Bytes>,
     /// The names in this directory.
@@ -212,6 +214,7 @@ impl ObjectState {
             delayed: DelayedData::default(),
             streams: Streams::default(),
             guessed: false,
+            listed_bare: false,
             link: None,
             names: DirectoryNames::default(),
         }

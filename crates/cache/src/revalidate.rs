@@ -72,7 +72,23 @@ impl Core {
         if let Some(attributes) = self.with(object, |state| state.believed(open).copied()) {
             return Ok(attributes);
         }
-        if !open {
+        self.ask_attributes(caller, object, arrived).await
+    }
+
+    /// Asks the origin for the attributes. Unless the caller opens, one READDIR may bring those of all files
+    /// of the directory.
+    pub async fn ask_attributes(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        arrived: u64,
+    ) -> Result<Attributes> {
+        if !self.policy.is_open(caller) {
+            if Box::pin(self.ask_siblings(caller, object)).await
+                && let Some(attributes) = self.with(object, |state| state.believed(false).copied())
+            {
+                return Ok(attributes);
+            }
             self.step_at(caller, object, false);
         }
         self.revalidate(caller, object, arrived).await

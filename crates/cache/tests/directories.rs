@@ -65,8 +65,14 @@ async fn create(cache: &Cache, text: &str) -> Result<Handle> {
 }
 
 async fn list(cache: &Cache, caller: &Caller) -> Vec<String> {
-    let part =
-        ReadDir { cookie: 0, verifier: [0; 8], bytes: 100_000, plus: false, want_directory_lease: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 100_000,
+        plus: false,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let listing = cache.readdir(caller, &root(), part).await.unwrap();
     assert!(listing.eof);
     let text = |entry: &vfs::Entry| String::from_utf8(entry.name.as_bytes().to_vec()).unwrap();
@@ -386,6 +392,7 @@ async fn who_never_sends_access_gets_one_with_the_first_question() {
                     bytes: 1,
                     plus: false,
                     want_directory_lease: false,
+                    names_suffice: false,
                 };
                 assert_eq!(cache.readdir(&caller, &root(), part).await.unwrap().entries.len(), 1);
             }

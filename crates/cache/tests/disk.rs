@@ -47,7 +47,14 @@ async fn a_restart_forgets_nothing() {
     bench.origin.put(&directory, "in", b"");
     bench.origin.pass(LONG);
     let user = opener(0);
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true, want_directory_lease: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 4096,
+        plus: true,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let cache = bench.open().await;
     cache.lookup(&user, &root(), &name("f"), vfs::Want::None).await.unwrap();
     cache.lookup(&user, &root(), &name("none"), vfs::Want::None).await.unwrap_err();

@@ -119,7 +119,14 @@ async fn listings_of_young_directories_are_read_again() {
     let bench = bench();
     bench.origin.put(&root(), "f", b"");
     let cache = bench.open().await;
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false, want_directory_lease: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 4096,
+        plus: false,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let count = async || cache.readdir(&opener(0), &root(), part).await.unwrap().entries.len();
     assert_eq!(count().await, 1);
     bench.origin.put(&root(), "g", b"");

@@ -410,8 +410,14 @@ impl World {
     }
 
     async fn list(&self) {
-        let mut part =
-            ReadDir { cookie: 0, verifier: [0; 8], bytes: 64, plus: true, want_directory_lease: false };
+        let mut part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes: 64,
+            plus: true,
+            want_directory_lease: false,
+            names_suffice: false,
+        };
         let mut found = Vec::new();
         loop {
             let listing = self.cache().readdir(&opener(0), &root(), part).await.unwrap();

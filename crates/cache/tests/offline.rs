@@ -16,8 +16,14 @@ use tokio::time::{Instant, timeout};
 use vfs::{AccessMask, FileSystem, Handle, Opens, ReadDir, Share, Stability, StateidBasis, Status};
 
 const LONG: Duration = Duration::from_secs(100);
-const PART: ReadDir =
-    ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true, want_directory_lease: false };
+const PART: ReadDir = ReadDir {
+    cookie: 0,
+    verifier: [0; 8],
+    bytes: 1 << 16,
+    plus: true,
+    want_directory_lease: false,
+    names_suffice: false,
+};
 const CALLS: [&str; 10] =
     ["GETATTR", "SETATTR", "ACCESS", "LOOKUP", "READ", "READDIR", "READLINK", "WRITE", "CREATE", "OPEN"];
 

@@ -16,7 +16,8 @@ use origin::state::Policy;
 use origin::{Bench, name, open_request, read, root, until, v4, v4_opener};
 use tokio::time::Instant;
 use vfs::{
-    Caller, FileSystem, Freshness, Handle, LeaseKind, Opens, ReadDir, Share, StateidBasis, Verifier, Want,
+    Caller, Entry, FileSystem, FileType, Freshness, Handle, LeaseKind, Opens, ReadDir, Share, StateidBasis,
+    Verifier, Want,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -59,18 +60,24 @@ impl Setting {
         self.bench.origin.calls().into_iter().collect()
     }
 
-    /// Lists a directory to its end.
+    /// Lists a directory to its end, with attributes.
     async fn list(&self, directory: &Handle) -> usize {
+        self.list_as(directory, false).await.len()
+    }
+
+    /// Lists a directory to its end. Attributes may lack if `names_suffice`.
+    async fn list_as(&self, directory: &Handle, names_suffice: bool) -> Vec<Entry> {
         let part = ReadDir {
             cookie: 0,
             verifier: Verifier::default(),
             bytes: 256 << 10,
             plus: true,
             want_directory_lease: false,
+            names_suffice,
         };
         let listing = self.cache.readdir(&v4(0, 1), directory, part).await.unwrap();
         assert!(listing.eof);
-        listing.entries.len()
+        listing.entries
     }
 
     /// Opens a file, reads it and closes it. Returns what was read.
@@ -178,6 +185,38 @@ async fn a_second_git_status_costs_a_call_for_each_directory() {
         let all: u64 = calls.values().sum();
         assert!(all <= 5 * DIRECTORIES as u64, "{policy:?} {calls:?}");
         assert!(second < ROUND_TRIP * 4 * DIRECTORIES as u32, "{policy:?} {second:?}");
+    }
+}
+
+/// A reader that needs names only gets them without a call when the attributes have expired. If it asks for
+/// attributes all the same, one READDIR brings those of all files of the directory.
+#[tokio::test(start_paused = true)]
+async fn names_that_are_known_are_listed_without_a_call() {
+    for policy in [LEASES, Policy::Never] {
+        let setting = Setting::new(policy, true).await;
+        setting.find().await;
+        tokio::time::sleep(10 * SECOND).await;
+        setting.calls();
+        for (_, directory) in &setting.directories {
+            let entries = setting.list_as(directory, true).await;
+            assert_eq!(entries.len(), FILES);
+            assert!(entries.iter().all(|entry| entry.file_type == Some(FileType::Regular)), "{policy:?}");
+            let bare = |entry: &Entry| entry.node.is_none_or(|node| node.attributes.is_none());
+            assert!(entries.iter().all(bare), "no attributes are invented");
+        }
+        assert_eq!(setting.calls(), BTreeMap::new(), "{policy:?}");
+        let (_, directory) = &setting.directories[3];
+        let stat = Caller::unix(0, 0, &[]).with_freshness(Freshness::Timeout);
+        for n in 0..FILES {
+            let text = name(&format!("f{n:02}"));
+            setting.cache.lookup(&stat, directory, &text, Want::None).await.unwrap();
+        }
+        assert_eq!(setting.calls(), BTreeMap::from([("READDIR", 1)]), "{policy:?}");
+        // Without the flag, the reply has attributes.
+        let (_, directory) = &setting.directories[4];
+        let entries = setting.list_as(directory, false).await;
+        assert!(entries.iter().all(|entry| entry.node.unwrap().attributes.is_some()), "{policy:?}");
+        assert_eq!(setting.calls()["READDIR"], 1, "{policy:?}");
     }
 }
 

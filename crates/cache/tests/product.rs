@@ -19,8 +19,14 @@ use vfs::{AccessMask, FileSystem, Fsid, Handle, ReadDir};
 
 const LONG: Duration = Duration::from_secs(100);
 const BLOCK: usize = 4096;
-const PART: ReadDir =
-    ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true, want_directory_lease: false };
+const PART: ReadDir = ReadDir {
+    cookie: 0,
+    verifier: [0; 8],
+    bytes: 1 << 16,
+    plus: true,
+    want_directory_lease: false,
+    names_suffice: false,
+};
 
 fn is_complete(cache: &Cache, file: &Handle) -> bool {
     cache.info(file).completeness == Completeness::Complete

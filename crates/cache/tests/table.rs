@@ -10,8 +10,14 @@ use origin::{Bench, name, opener, read, root, write};
 use vfs::{AccessMask, Caller, CreateHow, FileSystem, ReadDir, SetAttributes, StateidBasis, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
-const PART: ReadDir =
-    ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true, want_directory_lease: false };
+const PART: ReadDir = ReadDir {
+    cookie: 0,
+    verifier: [0; 8],
+    bytes: 4096,
+    plus: true,
+    want_directory_lease: false,
+    names_suffice: false,
+};
 
 // Promise: close-to-open
 #[tokio::test]

@@ -80,7 +80,14 @@ mod tests {
     #[test]
     fn the_beginning_has_no_verifier() {
         let from = |cookie| {
-            place(&ReadDir { cookie, verifier: [7; 8], bytes: 1, plus: false, want_directory_lease: false })
+            place(&ReadDir {
+                cookie,
+                verifier: [7; 8],
+                bytes: 1,
+                plus: false,
+                want_directory_lease: false,
+                names_suffice: false,
+            })
         };
         assert_eq!([from(0), from(2), from(3)], [(0, [0; 8]), (0, [0; 8]), (3, [7; 8])]);
     }

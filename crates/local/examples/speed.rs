@@ -89,7 +89,14 @@ async fn run(directory: &std::path::Path, state: &std::path::Path, caller: &Call
     .await;
     for plus in [false, true] {
         let what = if plus { "READDIRPLUS of 1002" } else { "READDIR of 1002" };
-        let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 20, plus, want_directory_lease: false };
+        let part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes: 1 << 20,
+            plus,
+            want_directory_lease: false,
+            names_suffice: false,
+        };
         measure(what, |_| async move { fs.readdir(caller, &root, part).await.unwrap() }).await;
     }
 }

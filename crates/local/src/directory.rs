@@ -72,7 +72,13 @@ fn entries(
             return Ok((entries, false));
         }
         let node = if plus { node(tree, directory, listed, &name) } else { None };
-        entries.push(Entry { fileid: next.ino(), cookie: cookie(next.next_entry_cookie()), node, name });
+        entries.push(Entry {
+            fileid: next.ino(),
+            cookie: cookie(next.next_entry_cookie()),
+            node,
+            name,
+            file_type: None,
+        });
     }
     Ok((entries, true))
 }

@@ -130,8 +130,14 @@ async fn directories_are_searched_listed_and_changed_by_right() {
     assert_eq!(served.find(&user(1001), "dir/inner").await, Err(Status::Access));
     assert!(served.find(&user(1000), "dir/inner").await.is_ok());
     let directory = served.handle("dir").await;
-    let part =
-        vfs::ReadDir { cookie: 0, verifier: [0; 8], bytes: 1000, plus: true, want_directory_lease: false };
+    let part = vfs::ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 1000,
+        plus: true,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     assert_eq!(served.fs.readdir(&user(1001), &directory, part).await.unwrap_err().status, Status::Access);
     assert_eq!(served.create(&user(1001), &directory, "new").await, Err(Status::Access));
     let removed = served.fs.remove(&user(1001), &directory, &name("inner")).await;

@@ -500,7 +500,14 @@ async fn listings_come_in_parts_and_survive_changes() {
 
     // A listing continues after the same entry, although the listed entries were removed, others were
     // added, and the server was restarted.
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8000, plus: false, want_directory_lease: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 8000,
+        plus: false,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let first = served.fs.readdir(&machine(), &root, part).await.unwrap();
     assert!(!first.eof);
     for entry in &first.entries {
@@ -515,6 +522,7 @@ async fn listings_come_in_parts_and_survive_changes() {
         bytes: 1 << 20,
         plus: false,
         want_directory_lease: false,
+        names_suffice: false,
     };
     let rest = served.fs.readdir(&machine(), &root, part).await.unwrap();
     assert!(rest.eof);
@@ -528,7 +536,14 @@ async fn a_listing_of_nothing() {
     let root = served.root().await;
     assert!(served.list(&root, 4096, true).await.is_empty());
     let file = served.create(&machine(), &root, "file").await.unwrap();
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 100, plus: false, want_directory_lease: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 100,
+        plus: false,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     assert_eq!(served.fs.readdir(&machine(), &file, part).await.unwrap_err().status, Status::NotDir);
 }
 

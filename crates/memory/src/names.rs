@@ -356,7 +356,7 @@ impl Tree {
             }
             let Some((_, id)) = names.by_name.get(name) else { continue };
             let node = if plus { Some(self.node(*id)?) } else { None };
-            entries.push(Entry { name: name.clone(), fileid: *id, cookie: *cookie, node });
+            entries.push(Entry { name: name.clone(), fileid: *id, cookie: *cookie, node, file_type: None });
         }
         let directory = Some(attributes);
         Ok(Listing { entries, verifier: self.verifier(), eof, directory, directory_lease: None })

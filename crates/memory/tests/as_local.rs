@@ -242,6 +242,7 @@ impl Side {
                     bytes: 1 << 16,
                     plus: true,
                     want_directory_lease: false,
+                    names_suffice: false,
                 };
                 let mut entries = fs.readdir(caller, &self.at(*at), part).await?.entries;
                 entries.sort_by_key(|entry| entry.name.clone());

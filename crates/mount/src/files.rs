@@ -228,8 +228,13 @@ mod tests {
     #[test]
     fn a_seek_to_what_has_been_fetched_goes_on_there_and_no_more_is_kept_than_may_be() {
         let part = |cookies: std::ops::Range<u64>, eof| {
-            let entry =
-                |cookie| Entry { name: Name::new(b"name").unwrap(), fileid: cookie, cookie, node: None };
+            let entry = |cookie| Entry {
+                name: Name::new(b"name").unwrap(),
+                fileid: cookie,
+                cookie,
+                node: None,
+                file_type: None,
+            };
             Listing {
                 entries: cookies.map(entry).collect(),
                 verifier: [1; 8],
@@ -262,8 +267,13 @@ mod tests {
     fn a_listing_that_goes_round_ends_with_an_error() {
         let mut position = Position::default();
         let part = |cookies: std::ops::Range<u64>| {
-            let entry =
-                |cookie| Entry { name: Name::new(b"name").unwrap(), fileid: cookie, cookie, node: None };
+            let entry = |cookie| Entry {
+                name: Name::new(b"name").unwrap(),
+                fileid: cookie,
+                cookie,
+                node: None,
+                file_type: None,
+            };
             Listing {
                 entries: cookies.map(entry).collect(),
                 verifier: [1; 8],

@@ -116,8 +116,14 @@ async fn read(fs: &dyn FileSystem, file: &Handle) -> Vec<u8> {
 
 async fn names(fs: &dyn FileSystem, directory: &Handle) -> Vec<Name> {
     let mut names = Vec::new();
-    let mut part =
-        ReadDir { cookie: 0, verifier: [0; 8], bytes: 700, plus: false, want_directory_lease: false };
+    let mut part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 700,
+        plus: false,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     loop {
         let listing = fs.readdir(&caller(), directory, part).await.unwrap();
         part.cookie = listing.entries.last().map_or(part.cookie, |entry| entry.cookie);

@@ -151,7 +151,14 @@ async fn names_directories_and_attributes() {
     for plus in [false, true] {
         let (mut names, mut cookie) = (Vec::new(), 0);
         loop {
-            let part = ReadDir { cookie, verifier: [0; 8], bytes: 4096, plus, want_directory_lease: false };
+            let part = ReadDir {
+                cookie,
+                verifier: [0; 8],
+                bytes: 4096,
+                plus,
+                want_directory_lease: false,
+                names_suffice: false,
+            };
             let listing = fs.readdir(me, &directory, part).await.unwrap();
             assert!(listing.entries.iter().all(|entry| entry.node.is_some() == plus));
             cookie = listing.entries.last().map_or(cookie, |entry| entry.cookie);

@@ -150,7 +150,14 @@ async fn directories_are_read_whole_in_small_parts() {
     let fs = served.mount("").await;
     let root = fs.root(&root_user()).await.unwrap().handle;
     for (plus, bytes) in [(false, 600), (false, 65_536), (true, 1500), (true, 1 << 20)] {
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus, want_directory_lease: false };
+        let mut part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes,
+            plus,
+            want_directory_lease: false,
+            names_suffice: false,
+        };
         let mut names = std::collections::BTreeSet::new();
         loop {
             let listing = fs.readdir(&root_user(), &root, part).await.unwrap();

@@ -5,7 +5,7 @@
 //! what it got and never invents attributes.
 
 use crate::Verifier;
-use crate::attributes::{Attributes, Wcc};
+use crate::attributes::{Attributes, FileType, Wcc};
 use crate::caller::AccessMask;
 use crate::data::Data;
 use crate::error::{Error, Result};
@@ -227,6 +227,9 @@ pub struct ReadDir {
     pub plus: bool,
     /// The caller would like a lease on the directory with the reply, if that costs no further call.
     pub want_directory_lease: bool,
+    /// Names and types are enough if they are known here and most attributes are not. The caller then asks
+    /// for the attributes that it needs.
+    pub names_suffice: bool,
 }
 
 /// One entry of a directory. Back ends never return `.` and `..`: fronts add them.
@@ -240,6 +243,8 @@ pub struct Entry {
     pub cookie: u64,
     /// Its handle and attributes, if the caller asked for them and the back end knows them.
     pub node: Option<Node>,
+    /// Its type, if that is known without recent attributes ([`ReadDir::names_suffice`]).
+    pub file_type: Option<FileType>,
 }
 
 impl Entry {

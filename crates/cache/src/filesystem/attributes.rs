@@ -21,10 +21,7 @@ impl Core {
             return Ok(attributes);
         }
         self.counters.attributes.miss();
-        if !open {
-            self.step_at(caller, &object, false);
-        }
-        self.revalidate(caller, &object, arrived).await
+        self.ask_attributes(caller, &object, arrived).await
     }
 
     /// ACCESS: the remembered answer, confirmed by one GETATTR at an open; else one ACCESS.

@@ -178,6 +178,7 @@ impl Core {
             bytes: LISTED_BYTES,
             plus: true,
             want_directory_lease: false,
+            names_suffice: false,
         };
         wanted && self.ask_readdir(caller, directory, part).await.is_ok()
     }
@@ -213,6 +214,7 @@ impl Core {
             bytes: NEW_BYTES,
             plus: false,
             want_directory_lease: false,
+            names_suffice: false,
         };
         if !is_leased() || self.ask_readdir(caller, directory, all).await.is_err() {
             return false;
@@ -249,6 +251,7 @@ impl Core {
             bytes: LISTED_BYTES,
             plus: true,
             want_directory_lease: false,
+            names_suffice: false,
         };
         due && self.ask_readdir(caller, directory, all).await.is_ok()
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{AccessMask, BringsDirectoryLease, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
 
 use crate::core::Core;
-use crate::listing::{CompleteListing, Gathering, KnownListing, Listed};
+use crate::listing::{CompleteListing, ENTRY_BYTES, Gathering, KnownListing, LISTING_BYTES_MAX, Listed};
 use crate::names::{directory_prefix, put_name};
 use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::store::codec::{Reader, Writer};
@@ -63,9 +63,8 @@ impl Core {
         let open = self.policy.is_open(caller) && part.cookie == 0;
         let Some(complete) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
         let Some((entries, _)) = complete.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
-        if part.plus
-            && mostly_bare(&entries.iter().map(|listed| self.entry(listed, true)).collect::<Vec<_>>())
-        {
+        let entries: Vec<Entry> = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
+        if !self.suffices(part, &complete, &entries) {
             return Ok(None);
         }
         let (leased, current) =
@@ -77,10 +76,14 @@ impl Core {
         let Some(complete) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
         let Some((entries, eof)) = complete.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
         let entries: Vec<Entry> = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
-        if part.plus && mostly_bare(&entries) {
+        if !self.suffices(part, &complete, &entries) {
             return Ok(None);
         }
-        self.with(object, |state| state.pass_listing(self.policy.event()));
+        let bare = part.plus && mostly_bare(&entries);
+        self.with(object, |state| {
+            state.pass_listing(self.policy.event());
+            state.listed_bare |= bare;
+        });
         Ok(Some(Listing {
             entries,
             verifier: complete.verifier,
@@ -115,19 +118,56 @@ impl Core {
         fits.then_some(complete)
     }
 
+    /// Is this part of the listing what the caller needs? If it wants attributes and most are not known, it
+    /// would ask for those of each entry, one round trip after the other: one READDIR brings them all. A
+    /// caller for which names suffice may not want them. If it does, [`Core::ask_siblings`] sends that
+    /// READDIR.
+    fn suffices(&self, part: &ReadDir, complete: &CompleteListing, entries: &[Entry]) -> bool {
+        if !part.plus || !mostly_bare(entries) {
+            return true;
+        }
+        part.names_suffice
+            && self.prefetch.is_some()
+            && complete.entries.len() as u64 * ENTRY_BYTES <= LISTING_BYTES_MAX.into()
+            && entries.iter().all(|entry| entry.file_type.is_some())
+    }
+
     /// An entry of a reply from a listing. It has attributes only if they are recent (`acregmin`) or
     /// leased.
     fn entry(&self, listed: &Listed, plus: bool) -> Entry {
-        let node = |handle: Handle| {
-            let (recent, _) = self.policy.timeouts(false);
-            let attributes =
-                self.memory.table().peek(&handle).and_then(|object| {
-                    self.with(&object, |state| state.current_within(Some(recent)).copied())
-                });
+        let (recent, _) = self.policy.timeouts(false);
+        let mut file_type = None;
+        let node = listed.handle.filter(|_| plus).map(|handle| {
+            let attributes = self.memory.table().peek(&handle).and_then(|object| {
+                self.with(&object, |state| {
+                    // The type of what a handle leads to never changes.
+                    file_type = state.attributes().map(|known| known.file_type);
+                    state.current_within(Some(recent)).copied()
+                })
+            });
             Node { handle, attributes }
-        };
-        let node = listed.handle.filter(|_| plus).map(node);
-        Entry { name: listed.name.clone(), fileid: listed.fileid, cookie: listed.cookie, node }
+        });
+        let Listed { name, fileid, cookie, .. } = listed.clone();
+        Entry { name, fileid, cookie, node, file_type }
+    }
+
+    /// A reader asks for the attributes of a file. If it was given the names of the file's directory without
+    /// attributes, sends one READDIR for those of all, or waits for its reply. True if a reply came.
+    pub async fn ask_siblings(&self, caller: &Caller, file: &Arc<Object>) -> bool {
+        let Some(prefetch) = &self.prefetch else { return false };
+        let Some(place) = self.with(file, |state| state.place.clone()) else { return false };
+        let Some(directory) = self.memory.table().peek(&place.directory) else { return false };
+        if !self.with(&directory, |state| state.listed_bare) {
+            return false;
+        }
+        let Some(asking) = prefetch.listings().begin(directory.handle).await else { return true };
+        if !self.with(&directory, |state| std::mem::take(&mut state.listed_bare)) {
+            return true;
+        }
+        let part = self.whole_listing(&directory);
+        let listed = self.run_readdir(caller, &directory, part, Purpose::Reader).await;
+        drop(asking);
+        listed.is_ok()
     }
 
     pub(super) async fn ask_readdir(
@@ -170,6 +210,9 @@ impl Core {
                 self.prime(object, listing, seen, &sent, &before);
                 self.gather(object, &part, listing, purpose, (seen, &sent, &before));
                 self.note_roster(object, &part, listing);
+                if part.cookie == 0 && part.plus {
+                    self.with(object, |state| state.listed_bare = false);
+                }
             }
             Err(error) => self.note_error(object, error, &sent),
         }
@@ -287,8 +330,7 @@ impl Core {
     }
 }
 
-/// Do most entries lack attributes? Then the caller would request those of each entry, one round trip after
-/// the other. One READDIRPLUS at the origin brings them all.
+/// Do most entries lack attributes?
 fn mostly_bare(entries: &[Entry]) -> bool {
     let bare = |entry: &&Entry| entry.node.is_none_or(|node| node.attributes.is_none());
     entries.iter().filter(bare).count() * 2 > entries.len()

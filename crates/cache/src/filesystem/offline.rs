@@ -145,6 +145,7 @@ impl Core {
             fileid: listed.fileid,
             cookie: listed.cookie,
             node: listed.handle.filter(|_| part.plus).map(node),
+            file_type: None,
         };
         let entries = entries.iter().map(entry).collect();
         let directory = self.with(&object, |state| known(state).copied());

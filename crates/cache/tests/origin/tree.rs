@@ -424,6 +424,7 @@ impl Tree {
             fileid: *child,
             cookie: *cookie,
             node: part.plus.then(|| self.node(*child)),
+            file_type: None,
         };
         let entries = rest.iter().take(count).map(entry).collect();
         Ok(Listing {

@@ -66,7 +66,7 @@ impl Nfs3 {
         let mut entries = Vec::with_capacity(came.len());
         for entry in came {
             if let Some((name, cookie)) = self.name_of::<call::Readdir>(&entry.name, entry.cookie)? {
-                entries.push(Entry { name, fileid: entry.fileid, cookie, node: None });
+                entries.push(Entry { name, fileid: entry.fileid, cookie, node: None, file_type: None });
             }
         }
         let wanted = Some(FileType::Directory);
@@ -105,7 +105,7 @@ impl Nfs3 {
                 Some(handle) => Some(self.node::<call::Readdirplus>(&handle, entry.name_attributes, None)?),
                 None => None,
             };
-            entries.push(Entry { name, fileid: entry.fileid, cookie, node });
+            entries.push(Entry { name, fileid: entry.fileid, cookie, node, file_type: None });
         }
         let wanted = Some(FileType::Directory);
         let attributes = self.attributes_of::<call::Readdirplus>(directory, ok.dir_attributes, wanted)?;

@@ -126,7 +126,7 @@ impl Nfs4Client {
         let node = if plus { self.entry_node(&came.attrs)? } else { None };
         let attributes = node.and_then(|node| node.attributes).map(|attributes| attributes.fileid);
         let fileid = attributes.or(came.attrs.fileid).or(came.attrs.mounted_on_fileid).unwrap_or(0);
-        Ok(Some(Entry { name, fileid, cookie, node }))
+        Ok(Some(Entry { name, fileid, cookie, node, file_type: None }))
     }
 
     /// The node of an entry. `None` if the origin could not return its attributes.

@@ -139,7 +139,13 @@ impl NqnfsClient {
     fn entry(&self, name: &[u8], fileid: u32, cookie: u32, node: Option<&Node>) -> Result<Option<Entry>> {
         let passed_on =
             listing::name_of(name, cookie.into()).map_err(|what| self.nonsense.heard("READDIR", what))?;
-        let entry = |(name, cookie)| Entry { name, fileid: fileid.into(), cookie, node: node.copied() };
+        let entry = |(name, cookie)| Entry {
+            name,
+            fileid: fileid.into(),
+            cookie,
+            node: node.copied(),
+            file_type: None,
+        };
         Ok(passed_on.map(entry))
     }
 

@@ -59,7 +59,14 @@ impl<F: FileSystem> Bench<F> {
 
     async fn list(&self, directory: &Handle, bytes: u32, plus: bool) -> Vec<Entry> {
         let mut entries: Vec<Entry> = Vec::new();
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus, want_directory_lease: false };
+        let mut part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes,
+            plus,
+            want_directory_lease: false,
+            names_suffice: false,
+        };
         loop {
             let listing = self.fs.readdir(&self.caller, directory, part).await.unwrap();
             (part.verifier, part.cookie) =

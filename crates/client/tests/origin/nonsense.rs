@@ -95,7 +95,14 @@ fn listing(name: &'static [u8], cookie: u64, eof: bool) -> Act {
 
 #[tokio::test]
 async fn names_that_cannot_be() {
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: false, want_directory_lease: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 8192,
+        plus: false,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let long = vec![b'x'; 256].leak();
     for bad in [&b"a/b"[..], b"/", b"", b"a\0b", long] {
         let (_origin, fs) = answering(move || listing(bad, 3, true)).await;
@@ -157,8 +164,14 @@ async fn results_that_do_not_decode() {
     for bytes in garbage {
         let (_origin, fs) = answering(move || Act::Reply(bytes.to_vec())).await;
         let (asker, file, x) = (caller(), handle(b"f"), name(b"x"));
-        let part =
-            ReadDir { cookie: 0, verifier: [0; 8], bytes: 8192, plus: true, want_directory_lease: false };
+        let part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes: 8192,
+            plus: true,
+            want_directory_lease: false,
+            names_suffice: false,
+        };
         let set = SetAttributes::default();
         is_nonsense(&fs, 1, fs.getattr(&asker, &file).await);
         is_nonsense(&fs, 2, fs.read(&asker, &file, StateidBasis::Anonymous, 0, 8).await);

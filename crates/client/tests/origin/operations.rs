@@ -169,8 +169,14 @@ async fn directories_are_read_without_plus_if_need_be() {
     })
     .await;
     let fs = origin.mount("").await;
-    let mut part =
-        ReadDir { cookie: 0, verifier: [0; 8], bytes: 100, plus: true, want_directory_lease: false };
+    let mut part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 100,
+        plus: true,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let mut names = Vec::new();
     loop {
         let listing = fs.readdir(&caller(), &fs.root_handle(), part).await.unwrap();

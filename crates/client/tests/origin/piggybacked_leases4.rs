@@ -140,7 +140,14 @@ async fn it_rides_last_and_then_first() {
     assert_eq!(last(&origin), piggybacked_first);
     assert!(opened.unwrap().directory.after.unwrap().is_dir());
     soon(fs.returned(&caller(), lease.unwrap().id)).await.unwrap();
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: true, want_directory_lease: true };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 4096,
+        plus: true,
+        want_directory_lease: true,
+        names_suffice: false,
+    };
     let read = soon(fs.readdir(&caller(), &handle(b"dir"), part)).await.unwrap();
     assert_eq!(last(&origin), ["PUTFH", "GET_DIR_DELEGATION", "GETATTR", "READDIR"]);
     assert!(read.eof && told(read.directory_lease).is_some());
@@ -205,7 +212,14 @@ async fn one_that_fails_first_is_left_out() {
     assert_eq!(look_in(&fs, b"dir 1", b"file").await, (true, None));
     let (opened, lease) = open_in(&fs, b"dir 2", b"file").await;
     assert!(opened.is_ok() && lease.is_none());
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus: false, want_directory_lease: true };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 4096,
+        plus: false,
+        want_directory_lease: true,
+        names_suffice: false,
+    };
     let read = soon(fs.readdir(&caller(), &handle(b"dir 3"), part)).await.unwrap();
     assert!(read.directory_lease.is_none());
     assert_eq!(origin.seen().len(), before + 6, "each twice");

@@ -120,6 +120,7 @@ impl Warming<'_> {
             bytes: READDIR_BYTES,
             plus: true,
             want_directory_lease: false,
+            names_suffice: false,
         };
         let mut pass = Pass::default();
         loop {

@@ -66,8 +66,14 @@ enum Found {
 
 async fn list(fs: &dyn FileSystem, caller: &Caller, directory: &Handle) -> Result<Vec<Name>, Error> {
     let mut names = Vec::new();
-    let mut part =
-        ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false, want_directory_lease: false };
+    let mut part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 1 << 16,
+        plus: false,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     loop {
         let listing = fs.readdir(caller, directory, part).await?;
         part.verifier = listing.verifier;

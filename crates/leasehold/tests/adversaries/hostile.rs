@@ -107,7 +107,14 @@ async fn list(fs: &dyn FileSystem, caller: &Caller, text: &str, plus: bool) -> v
         "" => soon("GETATTR", fs.root(caller)).await?.handle,
         _ => find(fs, caller, text).await?,
     };
-    let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 4096, plus, want_directory_lease: false };
+    let mut part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 4096,
+        plus,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     for _ in 0..LISTING_MAX {
         let listing = soon("READDIR", fs.readdir(caller, &directory, part)).await?;
         let Some(last) = listing.entries.last().filter(|_| !listing.eof) else { break };

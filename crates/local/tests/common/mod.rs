@@ -113,7 +113,14 @@ impl Served {
     /// All entries, read in parts of `bytes`.
     pub async fn list(&self, directory: &Handle, bytes: u32, plus: bool) -> Vec<vfs::Entry> {
         let mut entries = Vec::new();
-        let mut part = ReadDir { cookie: 0, verifier: [0; 8], bytes, plus, want_directory_lease: false };
+        let mut part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes,
+            plus,
+            want_directory_lease: false,
+            names_suffice: false,
+        };
         loop {
             let Listing { entries: more, eof, verifier, .. } =
                 self.fs.readdir(&machine(), directory, part).await.unwrap();

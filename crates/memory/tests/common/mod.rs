@@ -137,7 +137,7 @@ impl Bench {
 }
 
 pub fn from_start(bytes: u32, plus: bool) -> ReadDir {
-    ReadDir { cookie: 0, verifier: [0; 8], bytes, plus, want_directory_lease: false }
+    ReadDir { cookie: 0, verifier: [0; 8], bytes, plus, want_directory_lease: false, names_suffice: false }
 }
 
 pub fn machine() -> Caller {

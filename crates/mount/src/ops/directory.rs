@@ -185,8 +185,14 @@ impl Front {
     ) -> (Option<EntryOut>, u64, u32) {
         let alone = (Some(EntryOut::default()), entry.fileid, 0);
         let is_outdated = || fetched.is_some_and(|fetched| fetched.is_outdated(&entry.name));
-        let known = entry.node.and_then(|node| Some((node.handle, node.attributes?)));
-        let Some((handle, attributes)) = known.filter(|_| !is_outdated()) else { return alone };
+        if is_outdated() {
+            return alone;
+        }
+        let Some((handle, attributes)) = entry.node.and_then(|node| Some((node.handle, node.attributes?)))
+        else {
+            let kind = entry.file_type.map_or(0, |file_type| file_mode(file_type) >> 12);
+            return (Some(EntryOut::default()), entry.fileid, kind);
+        };
         let at = (parent.number, entry.name.clone());
         let out = self.entry_of(&handle, &attributes, Some(at.clone()));
         // It may have ended just before the node got the name.
@@ -214,6 +220,7 @@ impl Front {
                 bytes: FETCH_BYTES,
                 plus: position.plus,
                 want_directory_lease: false,
+                names_suffice: true,
             };
             match self.fs.readdir(&directory.caller, &directory.inode.handle, part).await {
                 Ok(listing) => {

@@ -122,6 +122,7 @@ impl Setting {
                     bytes: 1 << 16,
                     plus: false,
                     want_directory_lease: false,
+                    names_suffice: false,
                 };
                 let listing = fs.readdir(&caller, &handle, part).await.unwrap();
                 found.extend(listing.entries.into_iter().map(|entry| (handle, entry.name)));

@@ -82,8 +82,14 @@ impl Cookies {
             return Ok(cookie);
         }
         let mut search = Search { short, pass: Pass::default(), searched: 0 };
-        let mut part =
-            ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: false, want_directory_lease: false };
+        let mut part = ReadDir {
+            cookie: 0,
+            verifier: [0; 8],
+            bytes: 1 << 16,
+            plus: false,
+            want_directory_lease: false,
+            names_suffice: false,
+        };
         loop {
             let listing = export.fs.readdir(caller, directory, part).await?;
             match search.look_at(&listing)? {
@@ -144,8 +150,13 @@ mod tests {
     fn page(from: u64, period: u64) -> Listing {
         let first = from.saturating_sub(1 << 40);
         let cookie = |at| (1 << 40) + at % period + 1;
-        let entry =
-            |at| Entry { name: Name::new(b"name").unwrap(), fileid: 7, cookie: cookie(at), node: None };
+        let entry = |at| Entry {
+            name: Name::new(b"name").unwrap(),
+            fileid: 7,
+            cookie: cookie(at),
+            node: None,
+            file_type: None,
+        };
         let entries = (first..first + PAGE).map(entry).collect();
         Listing { entries, verifier: [0; 8], eof: false, directory: None, directory_lease: None }
     }

@@ -24,8 +24,14 @@ pub(crate) async fn list(
         0..Entry::FIRST_COOKIE => 0,
         _ => cookies.lengthen(&export, &caller, &handle, from).await?,
     };
-    let part =
-        ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: false, want_directory_lease: false };
+    let part = ReadDir {
+        cookie,
+        verifier: [0; 8],
+        bytes: capacity,
+        plus: false,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let listing = export.fs.readdir(&caller, &handle, part).await?;
     let mut all = Vec::new();
     if from < 2 {

@@ -120,7 +120,14 @@ async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part
     let capacity = asked.bytes.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let cookie = if asked.cookie < Entry::FIRST_COOKIE { 0 } else { asked.cookie };
     let verifier = if cookie == 0 { Verifier::default() } else { asked.verifier };
-    let part = ReadDir { cookie, verifier, bytes: capacity, plus: asked.plus, want_directory_lease: false };
+    let part = ReadDir {
+        cookie,
+        verifier,
+        bytes: capacity,
+        plus: asked.plus,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let listing = export.fs.readdir(&caller, &handle, part).await?;
     let mut dots = Vec::new();
     if asked.cookie < 2 {

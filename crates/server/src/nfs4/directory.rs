@@ -144,6 +144,7 @@ pub(super) async fn of_export(
         bytes: part.capacity.min(u32::MAX as usize) as u32,
         plus: !(part.asked - WITHOUT_NODES).is_empty(),
         want_directory_lease: false,
+        names_suffice: false,
     };
     let listing = match export.fs.readdir(&object.caller, handle, read).await {
         Ok(listing) => listing,

@@ -44,7 +44,14 @@ pub(super) async fn readdirlook(
         start if is_start(start) => 0,
         cookie => cookies.lengthen(export, caller, handle, cookie).await?,
     };
-    let part = ReadDir { cookie, verifier: [0; 8], bytes: capacity, plus: true, want_directory_lease: false };
+    let part = ReadDir {
+        cookie,
+        verifier: [0; 8],
+        bytes: capacity,
+        plus: true,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let listing = export.fs.readdir(caller, handle, part).await?;
     let (mut entries, mut used, mut cut) = (Vec::new(), 0, false);
     for entry in &listing.entries {

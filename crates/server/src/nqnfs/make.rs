@@ -131,6 +131,7 @@ async fn lease_new_directory(asked: &Asked<'_>, made: &Object, wanted: LeaseRequ
         bytes: FIRST_NAME_BYTES,
         plus: false,
         want_directory_lease: false,
+        names_suffice: false,
     };
     let listing = made.export.fs.readdir(&made.caller, &made.handle, part).await.ok()?;
     // If the lease is not returned to the client, the client answers the eviction of a later conflict with

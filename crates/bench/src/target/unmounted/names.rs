@@ -120,6 +120,7 @@ impl Client {
             bytes: LISTING_BYTES,
             plus: true,
             want_directory_lease: false,
+            names_suffice: false,
         };
         let mut listed = Vec::new();
         loop {
