@@ -12,7 +12,9 @@
 //! - Files, once two files have been opened one after the other: in the order of the listing or by name, all
 //!   of them or those with one extension.
 //!
-//! A [window] bounds the guesses that the reader has not used yet, and a [budget] bounds their bytes.
+//! A [window] bounds the guesses that the reader has not used yet, and a [budget] bounds their bytes. If the
+//! budget is used up, the listing of a directory in which the reader is may still be guessed. Otherwise a walk
+//! whose first guesses were wrong would pay a call for each name.
 //!
 //! A reader that goes depth first never returns to a directory that it has passed, so guesses there end. A
 //! reader that does return to a new directory consists of several threads, or goes breadth first: then
@@ -60,6 +62,9 @@ const SEARCH_MAX: usize = 4096;
 const PENDING_MAX: usize = 8;
 /// How far apart two names may be that were looked up one after the other.
 const GAP_MAX: u32 = 4;
+/// Listings that may be wanted at first while the budget is used up, and at most.
+const CREDIT: u32 = 16;
+const CREDIT_MAX: u32 = 64;
 /// A reader that comes back to a directory after so long begins again.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 /// Directories of the history of their file system: a tree within each for every snapshot.
@@ -144,8 +149,10 @@ pub struct Walk {
     id: u64,
     caller: Caller,
     places: HashMap<Handle, Place>,
-    /// Directories whose listing is wanted at once.
+    /// Directories in which the reader is: their listing is wanted at once.
     wanted: VecDeque<Handle>,
+    /// Listings that may be wanted while the budget is used up.
+    credit: u32,
     frontiers: [Frontier; 2],
     order: Order,
     /// The directory in which the reader is.
@@ -155,8 +162,10 @@ pub struct Walk {
     depth_first: bool,
     sequence: Sequence,
     stepped: Instant,
-    /// When it last began.
-    began: Instant,
+    /// When it last began, and where.
+    began: (Instant, Position),
+    /// When the present pass began. It may have begun below the directory where the walk last began.
+    pass: Instant,
 }
 
 impl Walk {
@@ -168,6 +177,7 @@ impl Walk {
             caller,
             places: HashMap::new(),
             wanted: VecDeque::from([root]),
+            credit: CREDIT,
             frontiers: [frontier(), frontier()],
             order: Order::default(),
             reader: Position::new(),
@@ -175,7 +185,8 @@ impl Walk {
             depth_first: true,
             sequence: Sequence::default(),
             stepped: now,
-            began: now,
+            began: (now, Position::new()),
+            pass: now,
         };
         walk.add(root, None, Position::new());
         if let Some(place) = walk.places.get_mut(&root) {
@@ -196,7 +207,14 @@ impl Walk {
         if !self.places.contains_key(&step.directory) && !self.enter(step) {
             return 0;
         }
-        let mut used = self.frontiers[DIRECTORIES].window.used(&step.directory, now).unwrap_or(0);
+        let listing = self.frontiers[DIRECTORIES].window.used(&step.directory, now);
+        if listing.is_some() {
+            self.credit = (self.credit + 2).min(CREDIT_MAX);
+        }
+        let mut used = listing.unwrap_or(0);
+        if let Some(place) = self.places.get_mut(&step.directory) {
+            place.bytes = step.directory_bytes;
+        }
         if let Action::Opened(_, file) = &step.action {
             match self.frontiers[FILES].window.used(file, now) {
                 Some(bytes) => {
@@ -253,6 +271,7 @@ impl Walk {
             visited: None,
             listed: None,
             misses: 0,
+            bytes: 0,
             used: false,
         };
         self.places.insert(handle, place);
@@ -265,6 +284,9 @@ impl Walk {
         let Some(roster) = place.roster.clone() else {
             if place.pending.len() < PENDING_MAX && *action != Action::Listed {
                 place.pending.push(action.clone());
+                if place.pending.len() == 2 {
+                    self.wanted.push_back(*directory);
+                }
             }
             return;
         };
@@ -319,7 +341,8 @@ impl Walk {
         }
         let since = |at: Instant| now.saturating_duration_since(at);
         // Several readers come back all the time: only the next pass of all of them begins at the top.
-        let may_be = (self.depth_first || position.is_empty()) && since(self.began) >= AGAIN_MIN;
+        let rested = since(self.began.0) >= AGAIN_MIN || self.is_above_the_begin(&position);
+        let may_be = (self.depth_first || position.is_empty()) && rested;
         let again = may_be && before.is_some_and(|at| since(at) >= AGAIN_MIN);
         let behind = match self.reader.get(position.len()).filter(|_| self.reader.starts_with(&position)) {
             // Within the directory in which the reader was: does it go on there?
@@ -338,6 +361,11 @@ impl Walk {
         }
     }
 
+    /// A reader may look into some directories first, and then at the files beside them.
+    fn is_above_the_begin(&self, position: &Position) -> bool {
+        self.began.1.len() > position.len() && self.began.1.starts_with(position)
+    }
+
     /// The rank of the name in a step. `None` if there is no name, or if its rank is not known.
     fn rank_of(&self, step: &Step) -> Option<u32> {
         let (Action::Looked(name) | Action::Opened(name, _)) = &step.action else { return None };
@@ -346,7 +374,11 @@ impl Walk {
 
     /// The reader goes once more through the tree below a directory of this position.
     fn begin_again(&mut self, position: &Position, now: Instant) {
-        self.began = now;
+        let rested = now.saturating_duration_since(self.began.0) >= AGAIN_MIN;
+        if rested || !self.is_above_the_begin(position) {
+            self.pass = now;
+        }
+        self.began = (now, position.clone());
         self.depth_first |= position.is_empty();
         self.sequence = Sequence::default();
         for place in self.places.values_mut().filter(|place| place.position.starts_with(position)) {
@@ -483,12 +515,15 @@ impl Walk {
                 continue;
             }
             let Some(place) = self.places.get(&directory) else { continue };
-            if bytes < LISTING_BYTES {
-                self.wanted.clear();
-                return None;
-            }
             let position = place.position.clone();
-            return Some(self.made(Target::Listing(directory), position, LISTING_BYTES, bytes / 4, now));
+            if bytes < LISTING_BYTES && !place.is_needed() {
+                if !place.is_small() || self.credit == 0 {
+                    continue;
+                }
+                self.credit -= 1;
+            }
+            let max = (bytes / 4).max(LISTING_BYTES);
+            return Some(self.made(Target::Listing(directory), position, LISTING_BYTES, max, now));
         }
         if self.descends && self.frontiers[DIRECTORIES].window.is_open() && bytes >= LISTING_BYTES {
             let due = |walk: &Walk, entry: &Entry| {
@@ -496,7 +531,10 @@ impl Walk {
                 let asked = walk.frontiers[DIRECTORIES].window.has(&entry.handle);
                 match walk.places.get(&entry.handle) {
                     _ if asked || !followed => Due::Never,
-                    Some(place) if place.is_recent(now) => Due::Later,
+                    Some(place) if place.is_recent(now) => {
+                        let passed = place.visited.is_some_and(|at| at >= walk.pass);
+                        if passed { Due::Never } else { Due::Later }
+                    }
                     Some(place) if place.is_unused() => Due::Never,
                     _ => Due::Now,
                 }

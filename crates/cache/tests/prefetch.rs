@@ -220,6 +220,33 @@ async fn names_that_are_known_are_listed_without_a_call() {
     }
 }
 
+/// The same reader asks for the attributes in each directory, as find(1) does with `-ls`: further listings come
+/// ahead of it.
+#[tokio::test(start_paused = true)]
+async fn attributes_that_lack_come_ahead_of_the_reader() {
+    for policy in [LEASES, Policy::Never] {
+        let setting = Setting::new(policy, true).await;
+        setting.find().await;
+        tokio::time::sleep(10 * SECOND).await;
+        setting.calls();
+        let stat = Caller::unix(0, 0, &[]).with_freshness(Freshness::Timeout);
+        let started = Instant::now();
+        setting.list_as(&root(), true).await;
+        for (text, directory) in &setting.directories {
+            setting.cache.lookup(&stat, &root(), &name(text), Want::None).await.unwrap();
+            setting.list_as(directory, true).await;
+            for n in 0..FILES {
+                let text = name(&format!("f{n:02}"));
+                setting.cache.lookup(&stat, directory, &text, Want::None).await.unwrap();
+            }
+        }
+        let (took, calls) = (started.elapsed(), setting.calls());
+        assert!(calls["READDIR"] <= DIRECTORIES as u64 + 2, "{policy:?} {calls:?}");
+        assert!(calls.values().sum::<u64>() <= DIRECTORIES as u64 + 5, "{policy:?} {calls:?}");
+        assert!(took * 3 < ROUND_TRIP * DIRECTORIES as u32, "{policy:?} {took:?} {calls:?}");
+    }
+}
+
 /// A reader at random gets nothing that it has not asked for, but for a first allowance.
 #[tokio::test(start_paused = true)]
 async fn a_reader_at_random_pays_nothing() {

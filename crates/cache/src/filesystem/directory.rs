@@ -164,6 +164,7 @@ impl Core {
         if !self.with(&directory, |state| std::mem::take(&mut state.listed_bare)) {
             return true;
         }
+        self.step(caller, &directory, || Action::Listed);
         let part = self.whole_listing(&directory);
         let listed = self.run_readdir(caller, &directory, part, Purpose::Reader).await;
         drop(asking);

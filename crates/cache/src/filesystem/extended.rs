@@ -3,20 +3,23 @@
 //! The requests go to the origin. A change counts like any other change of ours, and the bytes that it
 //! touches are no longer known here. Delayed writes of the files are sent first. Where a request replaces
 //! bytes, they are also made durable first, so that they are never sent again after it.
+//!
+//! A small copy of bytes that are here is an exception: it is a delayed write like any other.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use vfs::{
     Acl, Caller, Copied, Extent, Handle, ListedXattrs, Place, Result, Share, Sought, Stability, Status, Wcc,
-    XattrHow, XattrName,
+    Written, XattrHow, XattrName,
 };
 
 use crate::changes::{Change, OwnWrite};
 use crate::core::Core;
+use crate::filler::to_bytes;
 use crate::table::Object;
 use crate::upstream::Use;
-use crate::writes::Level;
+use crate::writes::{Delayed, Level};
 
 /// The change to the space of a range.
 enum Space {
@@ -125,6 +128,11 @@ impl Core {
 
     /// COPY.
     pub async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
+        if let Some(delayed) = &self.delayed
+            && self.copies_here(&from, count)
+        {
+            return self.copy_here(delayed, caller, from, to, count).await;
+        }
         let between = self.begin_between(caller, from, to, count).await?;
         let change = Change::begin(self, &between.object);
         let [from, to] = between.places(from, to);
@@ -142,6 +150,32 @@ impl Core {
             }
             result => result,
         }
+    }
+
+    /// Is a copy by a READ and a delayed WRITE cheaper than one at the origin? A WRITE that nobody waits for
+    /// takes the place of COPY and COMMIT, if the bytes are here and fit into it.
+    fn copies_here(&self, from: &Place, count: u64) -> bool {
+        let range = from.offset..end(from.offset, count);
+        (1..=self.write_chunk_bytes()).contains(&count)
+            && self.with(&self.object(&from.handle), |state| {
+                state.data.valid().contains(&range) || state.delayed.writes.is_some()
+            })
+    }
+
+    async fn copy_here(
+        &self,
+        delayed: &Delayed,
+        caller: &Caller,
+        from: Place,
+        to: Place,
+        count: u64,
+    ) -> Result<Copied> {
+        let read = self.read_over((caller, from.by), &from.handle, from.offset, count as u32).await?;
+        let bytes = to_bytes(&read.data).await?;
+        let (by, stability) = ((caller, to.by), Stability::Unstable);
+        let written = self.write_delayed(delayed, by, &to.handle, to.offset, bytes, stability).await?;
+        let Written { count, stability, verifier, wcc } = written;
+        Ok(Copied { count: count.into(), stability, verifier, wcc })
     }
 
     /// CLONE.

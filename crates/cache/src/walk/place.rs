@@ -13,6 +13,9 @@ use super::window::Position;
 /// Attributes that came longer ago may be out of date. The guess finds out.
 pub const OLD_MIN: Duration = Duration::from_secs(2);
 
+/// The size of a directory up to which two names are worth its listing, in bytes.
+const SMALL_BYTES: u64 = 16 << 10;
+
 /// A directory of a walk.
 #[derive(Debug)]
 pub struct Place {
@@ -34,6 +37,8 @@ pub struct Place {
     pub listed: Option<Instant>,
     /// Names that were looked up since.
     pub misses: u32,
+    /// Its size in bytes, as the origin tells it. Zero if that is not known.
+    pub bytes: u64,
     /// The reader has been here since the last guess.
     pub used: bool,
 }
@@ -51,6 +56,16 @@ impl Place {
     /// Has the listing come so lately that its attributes are believed for a while?
     pub fn is_recent(&self, now: Instant) -> bool {
         self.listed.is_some_and(|at| now.saturating_duration_since(at) < OLD_MIN)
+    }
+
+    /// Has the reader looked up so many names here that their calls cost more than the listing?
+    pub fn is_needed(&self) -> bool {
+        self.is_small() && (self.pending.len() >= 2 || self.misses >= 2)
+    }
+
+    /// May the listing be small?
+    pub fn is_small(&self) -> bool {
+        self.bytes <= SMALL_BYTES
     }
 
     /// Has the listing come, and the reader not?

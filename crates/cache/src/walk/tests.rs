@@ -203,6 +203,29 @@ fn a_second_pass_is_guessed_like_the_first() {
     assert_eq!(pass(&mut reader), ["a", "b", "c"]);
 }
 
+/// As find(1) does: it goes into some directories before it looks at the files beside them.
+#[test]
+fn a_second_pass_that_begins_below_the_top_is_guessed_too() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    reader.listed("top", &["da/", "db/", "dc/", "dd/", "f"]);
+    for directory in ["da", "db", "dc", "dd"] {
+        reader.step(directory, "top", Action::Listed);
+        reader.guesses();
+        reader.listed(directory, &["g"]);
+    }
+    reader.now += Duration::from_secs(5);
+    for directory in ["dc", "dd"] {
+        reader.step(directory, "top", Action::Listed);
+        reader.listed(directory, &["g"]);
+    }
+    reader.guesses();
+    reader.now += Duration::from_millis(100);
+    reader.step("top", "", Action::Listed);
+    reader.listed("top", &["da/", "db/", "dc/", "dd/", "f"]);
+    assert_eq!(reader.guesses(), ["da", "db"], "the others have been read in this pass");
+}
+
 #[test]
 fn attributes_that_are_out_of_date_are_brought_together() {
     let mut reader = Reader::new();
@@ -217,4 +240,40 @@ fn attributes_that_are_out_of_date_are_brought_together() {
     assert!(reader.guesses().is_empty());
     reader.step("d", "", looked("b"));
     assert_eq!(reader.guesses(), ["d"]);
+}
+
+/// A walk whose guesses were all wrong still lists the directories in which the reader looks names up.
+#[test]
+fn a_used_up_budget_does_not_cost_a_call_for_each_name() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    reader.step("a", "top", Action::Listed);
+    reader.guesses();
+    let caller = reader.caller.clone();
+    let guesses = |reader: &mut Reader| {
+        // Readers have asked for nothing, so nothing is earned.
+        let guesses = reader.walks.guesses(0, 1000, reader.now);
+        let text = |guess: Guess| String::from_utf8(guess.target.handle().as_bytes().to_vec()).unwrap();
+        guesses.into_iter().map(text).collect::<Vec<_>>()
+    };
+    reader.walks.spend_all();
+    for n in 0..CREDIT {
+        let directory = format!("once{n}");
+        reader.step(&directory, "top", looked("n"));
+        assert_eq!(guesses(&mut reader), [directory], "one name, while there is credit");
+    }
+    reader.step("twice", "top", looked("n"));
+    assert!(guesses(&mut reader).is_empty(), "one name");
+    reader.step("twice", "top", looked("m"));
+    assert_eq!(guesses(&mut reader), ["twice"]);
+    let large = |text: &str| Step { directory_bytes: 1 << 20, ..step("large", "top", looked(text)) };
+    for text in ["n", "m", "o"] {
+        reader.walks.step(&caller, &large(text), reader.now);
+        assert!(guesses(&mut reader).is_empty(), "a large directory");
+    }
+    // Listings that are used bring new credit.
+    reader.listed("once3", &["m", "n"]);
+    reader.step("once3", "top", looked("m"));
+    reader.step("again", "top", looked("n"));
+    assert_eq!(guesses(&mut reader), ["again"]);
 }

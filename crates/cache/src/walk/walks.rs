@@ -226,6 +226,12 @@ impl Walks {
         self.active.iter().any(|walk| walk.frontiers.iter().any(|frontier| frontier.window.has(handle)))
     }
 
+    /// For tests: as if as much as may be guessed had been guessed in vain.
+    #[cfg(test)]
+    pub fn spend_all(&mut self) {
+        self.budget.guess(u64::MAX / 4);
+    }
+
     /// For tests: the targets of guesses, with their walks left out.
     #[cfg(test)]
     pub fn targets(&mut self, max: usize, now: Instant) -> Vec<super::Target> {
