@@ -12,9 +12,9 @@
 //! - Files, once two files have been opened one after the other: in the order of the listing or by name, all
 //!   of them or those with one extension.
 //!
-//! A [window] bounds the guesses that the reader has not used yet, and a [budget] bounds their bytes. If the
-//! budget is used up, the listing of a directory in which the reader is may still be guessed. Otherwise a walk
-//! whose first guesses were wrong would pay a call for each name.
+//! A [window] bounds the guesses that the reader has not used yet, and a [budget] bounds their bytes. If
+//! the budget is used up, the listing of a directory in which the reader is may still be guessed. Otherwise a
+//! walk whose first guesses were wrong would pay a call for each name.
 //!
 //! A reader that goes depth first never returns to a directory that it has passed, so guesses there end. A
 //! reader that does return to a new directory consists of several threads, or goes breadth first: then
@@ -164,6 +164,8 @@ pub struct Walk {
     stepped: Instant,
     /// When it last began, and where.
     began: (Instant, Position),
+    /// The last directory of an earlier pass that was listed and not guessed.
+    missed: Option<(Handle, Instant)>,
     /// When the present pass began. It may have begun below the directory where the walk last began.
     pass: Instant,
 }
@@ -186,6 +188,7 @@ impl Walk {
             sequence: Sequence::default(),
             stepped: now,
             began: (now, Position::new()),
+            missed: None,
             pass: now,
         };
         walk.add(root, None, Position::new());
@@ -203,6 +206,7 @@ impl Walk {
 
     /// The reader takes a step. Returns the bytes of guesses that it has used.
     fn step(&mut self, step: &Step, now: Instant) -> u64 {
+        let paused = now.saturating_duration_since(self.stepped) >= AGAIN_MIN;
         self.stepped = now;
         if !self.places.contains_key(&step.directory) && !self.enter(step) {
             return 0;
@@ -211,6 +215,8 @@ impl Walk {
         if listing.is_some() {
             self.credit = (self.credit + 2).min(CREDIT_MAX);
         }
+        let again =
+            listing.is_none() && step.action == Action::Listed && self.miss_again(&step.directory, now);
         let mut used = listing.unwrap_or(0);
         if let Some(place) = self.places.get_mut(&step.directory) {
             place.bytes = step.directory_bytes;
@@ -226,7 +232,10 @@ impl Walk {
         } else if used == 0 {
             self.frontiers[DIRECTORIES].window.miss(now);
         }
-        self.come_to(step, now);
+        self.come_to(step, paused, now);
+        if again {
+            self.go_on_again(&step.directory);
+        }
         self.act(&step.directory, &step.action, now);
         used
     }
@@ -330,30 +339,62 @@ impl Walk {
         }
     }
 
-    /// The reader is in the directory of this step now.
-    fn come_to(&mut self, step: &Step, now: Instant) {
+    /// The reader lists a directory of which no guess was made. If that is the second of those where it was
+    /// in an earlier pass, a further pass has begun that nothing else has shown. True if so.
+    fn miss_again(&mut self, directory: &Handle, now: Instant) -> bool {
+        let since = |at: Instant| now.saturating_duration_since(at);
+        let visited = self.places.get(directory).and_then(|place| place.visited);
+        if visited.is_none_or(|at| since(at) < AGAIN_MIN) {
+            return false;
+        }
+        let before = self.missed.replace((*directory, now));
+        let again = before.is_some_and(|(other, at)| other != *directory && since(at) < AGAIN_MIN);
+        self.missed.take_if(|_| again);
+        again
+    }
+
+    /// The reader goes through the rest of the tree once more, from this directory on.
+    fn go_on_again(&mut self, directory: &Handle) {
+        let Some(here) = self.places.get(directory).map(|place| place.position.clone()) else { return };
+        for place in self.places.values_mut() {
+            let above = here.starts_with(&place.position);
+            let rank = here.get(place.position.len()).filter(|_| above);
+            place.ahead = [rank.map_or(0, |rank| rank + 1); 2];
+        }
+        self.reader = here;
+        self.rebuild();
+    }
+
+    /// The reader is in the directory of this step now. It has `paused` before.
+    fn come_to(&mut self, step: &Step, paused: bool, now: Instant) {
         let Some(place) = self.places.get_mut(&step.directory) else { return };
         let before = place.visited.replace(now);
         place.used = true;
         let position = place.position.clone();
-        if position >= self.reader {
+        let since = |at: Instant| now.saturating_duration_since(at);
+        let was_here = before.is_some_and(|at| since(at) >= AGAIN_MIN);
+        if position >= self.reader && !(paused && was_here && !self.depth_first) {
             return self.go_on(position);
         }
-        let since = |at: Instant| now.saturating_duration_since(at);
         // Several readers come back all the time: only the next pass of all of them begins at the top.
         let rested = since(self.began.0) >= AGAIN_MIN || self.is_above_the_begin(&position);
-        let may_be = (self.depth_first || position.is_empty()) && rested;
-        let again = may_be && before.is_some_and(|at| since(at) >= AGAIN_MIN);
+        let may_be = (self.depth_first || position.is_empty() || paused) && rested;
+        let again = may_be && was_here;
         let behind = match self.reader.get(position.len()).filter(|_| self.reader.starts_with(&position)) {
             // Within the directory in which the reader was: does it go on there?
             Some(reached) => self.rank_of(step).is_none_or(|rank| rank < *reached),
             None => true,
         };
         if behind && again {
+            self.depth_first |= paused;
             self.begin_again(&position, now);
         } else if self.depth_first && is_passed(&self.reader, &position) {
             self.depth_first = false;
             self.frontiers.iter_mut().for_each(|frontier| frontier.window.widen());
+            // Here it was in an earlier pass: so it goes through all of the tree once more, in its own order.
+            if was_here {
+                self.places.values_mut().for_each(|place| place.ahead = [0; 2]);
+            }
             self.rebuild();
         }
         if behind {

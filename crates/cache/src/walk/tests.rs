@@ -226,6 +226,64 @@ fn a_second_pass_that_begins_below_the_top_is_guessed_too() {
     assert_eq!(reader.guesses(), ["da", "db"], "the others have been read in this pass");
 }
 
+/// The reader of a further pass begins anywhere, and the one before has lately begun again elsewhere.
+#[test]
+fn further_passes_in_another_order_are_guessed_too() {
+    let mut reader = Reader::new();
+    let all = ["da/", "db/", "dc/", "dd/", "f"];
+    reader.step("top", "", Action::Listed);
+    for directory in ["da", "db", "dc", "dd"] {
+        reader.step(directory, "top", Action::Listed);
+        if directory == "da" {
+            reader.listed("top", &all);
+        }
+        reader.guesses();
+        reader.listed(directory, &["g"]);
+    }
+    for pass in 0..3 {
+        reader.now += Duration::from_secs(5);
+        reader.step("dc", "top", Action::Listed);
+        reader.listed("dc", &["g"]);
+        let mut guesses = reader.guesses();
+        reader.now += Duration::from_millis(100);
+        reader.step("da", "top", Action::Listed);
+        reader.listed("da", &["g"]);
+        guesses.append(&mut reader.guesses());
+        guesses.retain(|guess| guess != "top");
+        guesses.sort();
+        assert_eq!(guesses, ["db", "dd"], "pass {pass}");
+        for directory in ["dd", "db"] {
+            reader.listed(directory, &["g"]);
+            reader.step(directory, "top", Action::Listed);
+        }
+        reader.guesses();
+        reader.step("top", "", looked("f"));
+    }
+}
+
+/// A further pass of which nothing but two missing guesses tells.
+#[test]
+fn a_pass_that_seems_to_go_on_is_guessed_after_two_listings() {
+    let mut reader = Reader::new();
+    let all = ["da/", "db/", "dc/", "dd/", "de/"];
+    reader.step("top", "", Action::Listed);
+    for directory in ["da", "db", "dc", "dd", "de"] {
+        reader.step(directory, "top", Action::Listed);
+        if directory == "da" {
+            reader.listed("top", &all);
+        }
+        reader.guesses();
+        reader.listed(directory, &["g"]);
+    }
+    reader.now += Duration::from_secs(5);
+    reader.step("da", "top", Action::Listed);
+    reader.listed("da", &["g"]);
+    reader.guesses();
+    reader.now += Duration::from_millis(40);
+    reader.step("db", "top", Action::Listed);
+    assert_eq!(reader.guesses(), ["dc", "dd", "de"]);
+}
+
 #[test]
 fn attributes_that_are_out_of_date_are_brought_together() {
     let mut reader = Reader::new();
