@@ -99,7 +99,8 @@ impl Core {
             return;
         }
         let chunk = self.chunk_bytes();
-        let free = self.link.ahead_bytes();
+        // Less than a chunk is not worth a READ.
+        let free = self.link.ahead_bytes() / chunk * chunk;
         let window_max = self.link.read_window_bytes().max(chunk * 4).min(bound);
         let fetches = self.with(object, |state| {
             let size = state.attributes()?.size;

@@ -240,8 +240,12 @@ impl Core {
     /// A READDIR for the whole listing of a directory, by the size that the origin tells. A part of a listing
     /// is of little use: it does not tell which names it lacks.
     pub fn whole_listing(&self, directory: &Arc<Object>) -> ReadDir {
-        let size = self.with(directory, |state| state.attributes().map_or(0, |known| known.size));
-        let bytes = u32::try_from(size.saturating_mul(ENTRY_BYTES) / STORED_ENTRY_BYTES).unwrap_or(u32::MAX);
+        let (size, entries) = self.with(directory, |state| {
+            let complete = state.names.listing.as_ref().and_then(|listing| listing.complete.as_ref());
+            (state.attributes().map_or(0, |known| known.size), complete.map_or(0, |all| all.entries.len()))
+        });
+        let entries = (size / STORED_ENTRY_BYTES).max(entries as u64);
+        let bytes = u32::try_from(entries.saturating_mul(ENTRY_BYTES)).unwrap_or(u32::MAX);
         ReadDir {
             cookie: 0,
             verifier: Verifier::default(),

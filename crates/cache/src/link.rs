@@ -115,7 +115,7 @@ impl OriginLink {
 
     /// A call without much data was answered after this time.
     pub fn on_round_trip(&self, time: Duration) {
-        self.pace.lock().on_round_trip(time);
+        self.pace.lock().on_round_trip(time, Instant::now());
     }
 
     /// Bytes have arrived.

@@ -13,6 +13,10 @@ use tokio::time::Instant;
 
 /// The shortest time over which bandwidth is measured.
 const SAMPLE_MIN: Duration = Duration::from_millis(20);
+/// A READ or WRITE of so many bytes is bulk data.
+const BULK_BYTES: u64 = 64 << 10;
+/// So long after the last bulk data, a small call finds the queues of the link empty.
+const ALONE_AFTER: Duration = Duration::from_secs(3);
 /// The round trip that is assumed before the first small call is answered.
 const ROUND_TRIP: Duration = Duration::from_millis(10);
 
@@ -21,6 +25,8 @@ const ROUND_TRIP: Duration = Duration::from_millis(10);
 pub struct Pace {
     /// The shortest round trip lately.
     round_trip: Option<Duration>,
+    /// When bulk data last went one way or the other.
+    bulk: Option<Instant>,
     read: Bandwidth,
     written: Bandwidth,
 }
@@ -38,14 +44,17 @@ struct Bandwidth {
 
 impl Pace {
     /// A small call was answered after this time.
-    pub fn on_round_trip(&mut self, took: Duration) {
-        // The shortest time counts. It rises slowly, so that a longer path is noticed in the end.
-        let least = self.round_trip.map_or(took, |least| took.min(least + least / 64));
-        self.round_trip = Some(least);
+    pub fn on_round_trip(&mut self, took: Duration, now: Instant) {
+        // The shortest time counts. It rises slowly, so that a longer path is noticed in the end. Beside bulk
+        // data it does not rise: the call has waited in a queue, and the window would follow its own queue.
+        let beside_bulk = self.bulk.is_some_and(|at| now.saturating_duration_since(at) < ALONE_AFTER);
+        let raised = |least: Duration| if beside_bulk { least } else { least + least / 64 };
+        self.round_trip = Some(self.round_trip.map_or(took, |least| took.min(raised(least))));
     }
 
     /// A READ brought so many bytes. Returns the window for reading, in bytes.
     pub fn on_read(&mut self, bytes: u64, now: Instant) -> u64 {
+        self.bulk = (bytes >= BULK_BYTES).then_some(now).or(self.bulk);
         let round_trip = self.round_trip.unwrap_or(ROUND_TRIP);
         self.read.on_bytes(bytes, now, round_trip);
         self.read.window_bytes(round_trip)
@@ -53,6 +62,7 @@ impl Pace {
 
     /// The origin has taken so many bytes of a WRITE. Returns the window for writing, in bytes.
     pub fn on_written(&mut self, bytes: u64, now: Instant) -> u64 {
+        self.bulk = (bytes >= BULK_BYTES).then_some(now).or(self.bulk);
         let round_trip = self.round_trip.unwrap_or(ROUND_TRIP);
         self.written.on_bytes(bytes, now, round_trip);
         self.written.window_bytes(round_trip)
@@ -91,8 +101,8 @@ mod tests {
     /// each round trip.
     fn windows(bytes_per_second: f64, first: u64, rounds: u32) -> Vec<u64> {
         let mut pace = Pace::default();
-        pace.on_round_trip(ROUND_TRIP);
         let start = Instant::now();
+        pace.on_round_trip(ROUND_TRIP, start);
         pace.on_read(0, start);
         let (mut window, mut now, mut windows) = (first, start, Vec::new());
         for _ in 0..rounds {
@@ -124,10 +134,29 @@ mod tests {
     }
 
     #[test]
+    fn the_window_does_not_follow_its_own_queue() {
+        let mut pace = Pace::default();
+        let mut now = Instant::now();
+        pace.on_round_trip(ROUND_TRIP / 100, now);
+        let mut window = 0;
+        for _ in 0..1000 {
+            now += ROUND_TRIP / 10;
+            window = pace.on_read(2 * MIB, now);
+            // Small calls wait behind the bytes in flight.
+            pace.on_round_trip(ROUND_TRIP, now);
+        }
+        assert!(window < MIB, "{window}");
+        // A longer path shows when nothing else is on it.
+        now += ALONE_AFTER;
+        (0..1000).for_each(|_| pace.on_round_trip(ROUND_TRIP, now));
+        assert_eq!(pace.round_trip, Some(ROUND_TRIP));
+    }
+
+    #[test]
     fn less_traffic_lowers_the_window_slowly() {
         let mut pace = Pace::default();
         let start = Instant::now();
-        pace.on_round_trip(Duration::from_millis(100));
+        pace.on_round_trip(Duration::from_millis(100), start);
         pace.on_written(0, start);
         let full = pace.on_written(10 * MIB, start + Duration::from_secs(1));
         assert_eq!(full, 4 * MIB);

@@ -4,7 +4,8 @@
 //! nobody has raised them). On a link whose bandwidth times delay is larger, one connection uses only a part
 //! of it. So if the option `nconnect` does not fix their number, READs and WRITEs bring further connections
 //! into use while more of their bytes are in flight than the present ones carry. Within a site one connection
-//! is enough. A connection is made by the first call on it, and the number never falls.
+//! is enough. The number never falls. A further connection carries calls only while it stands: a server or a
+//! firewall may allow fewer of them.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -25,6 +26,8 @@ const NEAR: Duration = Duration::from_millis(2);
 pub(crate) struct Links {
     /// At least one. Over version 4, the first carries the callbacks.
     all: Vec<Link>,
+    /// All of them are used from the beginning.
+    fixed: bool,
     /// How many of them are in use. At least one.
     in_use: AtomicUsize,
     next: AtomicUsize,
@@ -44,6 +47,7 @@ impl Links {
         };
         Links {
             all: (0..count).map(|_| link()).collect(),
+            fixed: fixed.is_some(),
             in_use: AtomicUsize::new(in_use.into()),
             next: AtomicUsize::new(0),
             bulk_bytes: AtomicU64::new(0),
@@ -61,9 +65,15 @@ impl Links {
         &self.all[number % self.all.len()]
     }
 
-    /// The number of the next link in turn.
+    /// The number of the next link in turn. Instead of a further one without a connection, the first.
     pub(crate) fn turn(&self) -> usize {
-        self.next.fetch_add(1, Ordering::Relaxed) % self.in_use.load(Ordering::Relaxed)
+        let number = self.next.fetch_add(1, Ordering::Relaxed) % self.in_use.load(Ordering::Relaxed);
+        let link = self.get(number);
+        if number == 0 || self.fixed || link.connected().up {
+            return number;
+        }
+        link.prepare();
+        0
     }
 
     /// The number of calls that wait for an answer.
@@ -126,8 +136,10 @@ mod tests {
         let carried: Vec<_> = (0..reads).map(|_| links.carry(1 << 20)).collect();
         drop(carried);
         assert_eq!(links.bulk_bytes.load(Ordering::Relaxed), 0);
-        let turns: std::collections::HashSet<_> = (0..100).map(|_| links.turn()).collect();
-        turns.len()
+        if !links.fixed {
+            assert!((0..100).all(|_| links.turn() == 0), "no further connection stands");
+        }
+        links.in_use.load(Ordering::Relaxed)
     }
 
     #[tokio::test]

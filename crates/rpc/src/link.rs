@@ -156,6 +156,8 @@ struct Shared {
     pending: Arc<Pending>,
     way: Mutex<Option<Way>>,
     wanted: Notify,
+    /// A connection is wanted before there is a call for it.
+    preparing: AtomicBool,
     congestion: Mutex<Congestion>,
     answering: AtomicBool,
     dispatcher: Option<Arc<Dispatcher>>,
@@ -211,6 +213,7 @@ impl Link {
             pending: Arc::default(),
             way: Mutex::default(),
             wanted: Notify::new(),
+            preparing: AtomicBool::new(false),
             congestion: Mutex::new(Congestion::new(options.timeo)),
             answering: AtomicBool::new(true),
             dispatcher,
@@ -237,6 +240,12 @@ impl Link {
     /// The state of the connection now.
     pub fn connected(&self) -> Connected {
         *self.shared.connected.borrow()
+    }
+
+    /// Tries once to connect before there is a call.
+    pub fn prepare(&self) {
+        self.shared.preparing.store(true, Ordering::Release);
+        self.shared.wanted.notify_one();
     }
 
     /// The number of calls whose callers wait for an answer.
@@ -392,7 +401,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 async fn keep_connected(shared: Arc<Shared>) {
     let mut backoff = Duration::from_millis(50);
     loop {
-        while shared.pending.is_empty() {
+        while shared.pending.is_empty() && !shared.preparing.swap(false, Ordering::AcqRel) {
             shared.wanted.notified().await;
         }
         let patience = shared.options.timeo.clamp(Duration::from_secs(1), CONNECT_MAX);
@@ -427,7 +436,7 @@ async fn keep_connected(shared: Arc<Shared>) {
             }
             Err(error) => {
                 tracing::debug!(server = %shared.options.server, %error, "cannot connect");
-                if backoff >= shared.options.backoff_max {
+                if backoff >= shared.options.backoff_max && !shared.pending.is_empty() {
                     shared.not_answering();
                 }
             }

@@ -392,6 +392,20 @@ async fn a_call_that_is_alone_is_sent_on_the_spot() {
     thread.join().unwrap();
 }
 
+/// A link may connect before its first call. Without a server it tries once.
+#[tokio::test]
+async fn a_link_is_prepared_without_a_call() {
+    let server = server(Echo::new()).await;
+    let prepared = link(&server, Transport::Tcp);
+    assert!(!prepared.connected().up);
+    prepared.prepare();
+    let connected = prepared.watch().wait_for(|connected| connected.up).await.map(|connected| *connected);
+    assert_eq!(connected.unwrap().generation, 1);
+    let answer = call(&prepared, ECHO, b"echo").await.unwrap();
+    assert_eq!(answer.results.remaining(), 4);
+    assert_eq!(prepared.connected().generation, 1, "the call goes over the same connection");
+}
+
 #[tokio::test]
 async fn a_silent_server_ends_a_soft_callers_patience() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();

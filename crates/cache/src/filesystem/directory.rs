@@ -15,6 +15,8 @@ use crate::trust::Sent;
 use crate::walk::Action;
 
 const VERSION: u8 = 1;
+/// READDIRs for the attributes of all files of a directory.
+const SIBLINGS_PARTS_MAX: usize = 16;
 /// Entries in one value of the index.
 const PIECE_ENTRIES: usize = 256;
 
@@ -152,7 +154,8 @@ impl Core {
     }
 
     /// A reader asks for the attributes of a file. If it was given the names of the file's directory without
-    /// attributes, sends one READDIR for those of all, or waits for its reply. True if a reply came.
+    /// attributes, reads the directory for those of all, or waits for that. True if replies came. One READDIR
+    /// is enough, unless the origin sends less than was asked for.
     pub async fn ask_siblings(&self, caller: &Caller, file: &Arc<Object>) -> bool {
         let Some(prefetch) = &self.prefetch else { return false };
         let Some(place) = self.with(file, |state| state.place.clone()) else { return false };
@@ -165,10 +168,20 @@ impl Core {
             return true;
         }
         self.step(caller, &directory, || Action::Listed);
-        let part = self.whole_listing(&directory);
-        let listed = self.run_readdir(caller, &directory, part, Purpose::Reader).await;
+        let mut part = self.whole_listing(&directory);
+        for _ in 0..SIBLINGS_PARTS_MAX {
+            let Ok(listing) = self.run_readdir(caller, &directory, part, Purpose::Reader).await else {
+                return false;
+            };
+            match listing.entries.last() {
+                Some(last) if !listing.eof => {
+                    part = ReadDir { cookie: last.cookie, verifier: listing.verifier, ..part };
+                }
+                _ => break,
+            }
+        }
         drop(asking);
-        listed.is_ok()
+        true
     }
 
     pub(super) async fn ask_readdir(

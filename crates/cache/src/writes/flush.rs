@@ -117,7 +117,8 @@ impl Core {
                 let (count, stability, verifier) = (written.count, written.stability, written.verifier);
                 self.counters.flushed_bytes.add(u64::from(count));
                 let window = self.link.on_written(count.into());
-                self.delayed.iter().for_each(|delayed| delayed.widen(window));
+                let chunk = self.write_chunk_bytes();
+                self.delayed.iter().for_each(|delayed| delayed.resize(window, chunk));
                 if count == 0 {
                     WriteAnswer::Refused(Status::Io)
                 } else {

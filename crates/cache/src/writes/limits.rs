@@ -7,7 +7,7 @@
 //! as there is capacity again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ pub struct Delayed {
     /// Slots for WRITEs in flight, over all files.
     pub slots: Arc<Semaphore>,
     /// How many slots there are.
-    slot_count: AtomicUsize,
+    slot_count: Mutex<usize>,
     /// The verifier in our replies to WRITE and COMMIT. Each process has another one.
     pub verifier: Verifier,
     /// Accounts of what may stay unsent after a close, by file system.
@@ -69,7 +69,7 @@ impl Delayed {
         let slots = options.in_flight_max.clamp(1, SLOTS_AT_FIRST);
         Delayed {
             slots: Arc::new(Semaphore::new(slots)),
-            slot_count: AtomicUsize::new(slots),
+            slot_count: Mutex::new(slots),
             verifier: nonce.to_be_bytes(),
             spaces: Spaces::default(),
             losses: Losses::default(),
@@ -92,16 +92,23 @@ impl Delayed {
 
     /// Most WRITEs of one file in flight. It leaves slots to other files.
     pub fn file_in_flight_max(&self) -> usize {
-        let slots = self.slot_count.load(Ordering::Relaxed);
+        let slots = *self.slot_count.lock();
         (slots - slots / 4).max(1)
     }
 
-    /// Makes more slots if one file alone cannot bring so many bytes in flight. Their number never falls.
-    pub fn widen(&self, window_bytes: u64) {
-        let file = usize::try_from(window_bytes / u64::from(self.options.wsize.max(1))).unwrap_or(usize::MAX);
-        let wanted = file.saturating_add(file / 3).min(self.options.in_flight_max);
-        let slots = self.slot_count.fetch_max(wanted, Ordering::Relaxed);
-        self.slots.add_permits(wanted.saturating_sub(slots));
+    /// Makes as many slots as one file alone needs to bring so many bytes in flight, in WRITEs of `chunk`
+    /// bytes. Slots in use do not go before their WRITE ends.
+    pub fn resize(&self, window_bytes: u64, chunk: u64) {
+        let file = usize::try_from(window_bytes / chunk.max(1)).unwrap_or(usize::MAX);
+        let most = self.options.in_flight_max.max(1);
+        let wanted = file.saturating_add(file / 3).clamp(SLOTS_AT_FIRST.min(most), most);
+        let mut count = self.slot_count.lock();
+        if wanted > *count {
+            self.slots.add_permits(wanted - *count);
+            *count = wanted;
+        } else if wanted < *count {
+            *count -= self.slots.forget_permits(*count - wanted);
+        }
     }
 
     /// Bytes that are not durable at the origin.
@@ -334,5 +341,31 @@ impl Core {
             .all()
             .filter(|object| self.with(object, |state| state.delayed.writes.is_some()));
         files.map(|object| (object.handle, object)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn slots_follow_the_window_and_those_in_use_stay() {
+        let delayed = Delayed::new(WriteBehind::default(), 1);
+        assert_eq!(delayed.file_in_flight_max(), 12);
+        delayed.resize(90 * MIB, MIB);
+        assert_eq!((delayed.file_in_flight_max(), delayed.slots.available_permits()), (90, 120));
+        let used = delayed.slots.clone().try_acquire_many_owned(100).unwrap();
+        delayed.resize(0, MIB);
+        assert_eq!((delayed.file_in_flight_max(), delayed.slots.available_permits()), (75, 0));
+        drop(used);
+        delayed.resize(0, MIB);
+        assert_eq!((delayed.file_in_flight_max(), delayed.slots.available_permits()), (12, 16));
+        delayed.resize(u64::MAX, MIB);
+        assert_eq!(delayed.slots.available_permits(), 512);
+        let few = Delayed::new(WriteBehind { in_flight_max: 2, ..WriteBehind::default() }, 1);
+        few.resize(90 * MIB, MIB);
+        assert_eq!(few.slots.available_permits(), 2);
     }
 }
