@@ -128,11 +128,13 @@ fn some_at_a_time(programs: &[TestProgram]) -> (bool, Counts) {
 
 /// Runs the lab's programs at the same time: each test waits for a lane, so no lane stays idle.
 fn together(programs: &[TestProgram]) -> (bool, Counts) {
+    let lanes = lab::lanes().to_string();
+    let threads = [("RUST_TEST_THREADS", lanes.as_str())];
     at_once(programs.iter().map(|program| {
         || {
             let mut counts = Counts::default();
             let tests = program.tests_in_lab().unwrap_or_default();
-            (program.run(&[], tests, |line| counts.add(line)), counts)
+            (program.run(&threads, tests, |line| counts.add(line)), counts)
         }
     }))
 }

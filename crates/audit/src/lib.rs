@@ -5,7 +5,7 @@
 //! waits for the log only if [`RECORDS_MAX`] records wait already. No record is left out then.
 //!
 //! A path is that under which the file is known when the line is written. If another client has renamed a
-//! directory meanwhile, it is the new path.
+//! directory meanwhile, it is the new path. If the file is gone, it is the last path that was found.
 
 mod layer;
 mod line;

@@ -74,22 +74,8 @@ fn shown(mut at: Vec<u8>, name: Option<&Name>) -> String {
 /// `2026-11-26T07:04:00.123Z` (RFC 3339).
 fn time(at: SystemTime) -> String {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
-    let (days, seconds) = (since.as_secs() / 86_400, since.as_secs() % 86_400);
-    let (year, month, day) = date(days);
-    let (hour, minute, second) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
+    let [year, month, day, hour, minute, second] = vfs::civil(since.as_secs());
     format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since.subsec_millis())
-}
-
-/// The date of the Gregorian calendar that is so many days after 1970-01-01. The computation begins each
-/// year in March, and each era of 400 years (146,097 days) in the year 0.
-fn date(days: u64) -> (u64, u64, u64) {
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let (day, year) = (day - (153 * month + 2) / 5 + 1, era * 400 + year);
-    if month < 10 { (year, month + 3, day) } else { (year + 1, month - 9, day) }
 }
 
 #[cfg(test)]

@@ -30,6 +30,8 @@ pub(super) struct Writer {
     sink: Sink,
     reopen: Arc<AtomicBool>,
     paths: HashMap<(usize, Handle), Option<Vec<u8>>>,
+    /// The paths that were found last, for files that are gone when the line about them is written.
+    last_paths: HashMap<(usize, Handle), Vec<u8>>,
     paths_since: Instant,
     lost: u64,
     told: Option<Instant>,
@@ -41,8 +43,8 @@ impl Writer {
             Destination::File(path) => Sink::File { file: open(&path)?, path },
             Destination::Lines(lines) => Sink::Lines(lines),
         };
-        let (paths, paths_since) = (HashMap::new(), Instant::now());
-        Ok(Writer { sink, reopen, paths, paths_since, lost: 0, told: None })
+        let (paths, last_paths, paths_since) = (HashMap::new(), HashMap::new(), Instant::now());
+        Ok(Writer { sink, reopen, paths, last_paths, paths_since, lost: 0, told: None })
     }
 
     /// Writes until all senders are gone.
@@ -72,11 +74,20 @@ impl Writer {
         if self.paths_since.elapsed() > PATHS_FOR || self.paths.len() >= PATHS_MAX {
             self.forget_paths();
         }
+        if self.last_paths.len() >= PATHS_MAX {
+            self.last_paths.clear();
+        }
         let export = Arc::as_ptr(&record.export) as usize;
-        let paths = &mut self.paths;
-        let line = line::of(record, |handle| {
-            paths.entry((export, *handle)).or_insert_with(|| (record.export.find)(handle)).clone()
-        });
+        let (paths, last_paths) = (&mut self.paths, &mut self.last_paths);
+        let mut find = |handle: &Handle| match (record.export.find)(handle) {
+            Some(path) => {
+                last_paths.insert((export, *handle), path.clone());
+                Some(path)
+            }
+            None => last_paths.get(&(export, *handle)).cloned(),
+        };
+        let line =
+            line::of(record, |handle| paths.entry((export, *handle)).or_insert_with(|| find(handle)).clone());
         if moves {
             self.forget_paths();
         }

@@ -3,6 +3,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use audit::{Audit, Audited, Destination, Export, Scope};
 use bytes::Bytes;
@@ -127,6 +128,28 @@ async fn opens_for_writing_are_changes_and_all_operations_are_recorded_if_asked_
         assert_eq!(told, wanted, "{lines:?}");
         assert_eq!(lines[1]["access"], "write");
     }
+}
+
+/// The thread writes a line later than the operation, and the directory may have gone by then.
+#[tokio::test]
+async fn a_directory_that_is_gone_has_the_path_that_it_had() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let to = lines.clone();
+    let write = move |line: &str| to.lock().push(serde_json::from_str::<Value>(line).unwrap());
+    let audit = Audit::open(Destination::Lines(Box::new(write)), Scope::Changes).unwrap();
+    let (below, root) = below().await;
+    let gone = Arc::new(AtomicBool::new(false));
+    let is_gone = gone.clone();
+    let find = move |_: &Handle| (!is_gone.load(Ordering::Relaxed)).then(|| b"/d".to_vec());
+    let fs = Audited::new(below, audit.clone(), Export { path: "/export".to_owned(), find: Arc::new(find) });
+    // The first removal makes the thread look for paths again.
+    for text in ["a", "b"] {
+        fs.remove(&caller(), &root, &name(text)).await.unwrap_err();
+        audit.flush().await;
+        gone.store(true, Ordering::Relaxed);
+    }
+    let lines = lines.lock();
+    assert_eq!((&lines[0]["path"], &lines[1]["path"]), (&"/d/a".into(), &"/d/b".into()));
 }
 
 #[tokio::test]

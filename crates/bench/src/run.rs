@@ -201,7 +201,7 @@ impl Turn<'_> {
         let one_line = |error: Error| error.to_string();
         let (name, workload) = (self.name(kind), self.workload);
         let mut system =
-            System::start(self.test_bed, self.origin, kind, &name, workload.clients).map_err(one_line)?;
+            System::start(self.test_bed, self.origin, kind, &name, workload).map_err(one_line)?;
         let states: &[&str] = match kind {
             Kind::Mount if workload.again => &[" cold", " warm", " again"],
             _ if kind.caches() => &[" cold", " warm"],

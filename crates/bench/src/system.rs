@@ -22,6 +22,7 @@ use tokio::runtime::Handle as Runtime;
 use crate::interrupt::Interrupt;
 use crate::relay::{self, Calls, Relay, Traffic};
 use crate::target::{Forgetting, Habits, Mounted, Target, Unmounted};
+use crate::workload::Workload;
 
 pub use kind::Kind;
 pub use leasehold::Hits;
@@ -279,18 +280,20 @@ pub struct System<'g> {
     programs: Vec<Program>,
     /// Number of clients.
     clients: usize,
+    /// Caches may fetch ahead of readers.
+    guesses: bool,
     /// FUSE mounts, one per client.
     mounted: Vec<PathBuf>,
 }
 
 impl<'g> System<'g> {
-    /// Starts a system with empty caches, for `clients` clients. `name` is the name of its directory.
+    /// Starts a system with empty caches, for the clients of a workload. `name` is the name of its directory.
     pub fn start(
         test_bed: &'g TestBed,
         origin: &'g Origin,
         kind: Kind,
         name: &str,
-        clients: usize,
+        workload: &Workload,
     ) -> Result<System<'g>, Error> {
         let directory = test_bed.subdirectory(name)?;
         let front = origin.address.clone();
@@ -302,7 +305,8 @@ impl<'g> System<'g> {
             relay: None,
             front,
             programs: Vec::new(),
-            clients,
+            clients: workload.clients,
+            guesses: workload.guesses,
             mounted: Vec::new(),
         };
         if kind == Kind::Ganesha {
@@ -327,7 +331,7 @@ impl<'g> System<'g> {
         let far = self.origin.address.through(relay);
         match self.kind {
             Kind::Proxy => {
-                let proxy = leasehold::proxy(test_bed, &far, directory)?;
+                let proxy = leasehold::proxy(test_bed, &far, directory, self.guesses)?;
                 self.front = proxy.address(&far.export);
                 self.programs.push(proxy);
             }
@@ -338,7 +342,8 @@ impl<'g> System<'g> {
             }
             Kind::Mount => {
                 for number in 0..self.clients {
-                    let (program, mounted) = leasehold::mount(test_bed, &far, directory, number)?;
+                    let (program, mounted) =
+                        leasehold::mount(test_bed, &far, (directory, number), self.guesses)?;
                     self.programs.push(program);
                     self.mounted.push(mounted);
                 }

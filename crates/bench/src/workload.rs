@@ -23,6 +23,7 @@ mod source;
 mod stream;
 mod tree;
 mod varmail;
+mod walk;
 mod webserver;
 
 use std::io;
@@ -80,6 +81,9 @@ pub struct Workload {
     pub delegations: bool,
     /// True if the paper compares with clients that wait for each write.
     pub synchronous: bool,
+    /// True if caches may fetch ahead of readers. Such calls depend on the clock, so they cannot be counted
+    /// exactly.
+    pub guesses: bool,
     /// Makes the files before the measurement, through a client that does not belong to the system.
     pub prepare: fn(&Plan, &dyn Target) -> io::Result<()>,
     /// Runs one pass.
@@ -125,6 +129,7 @@ pub const ALL: &[Workload] = &[
     micro::RANDOM_WRITES,
     micro::RANDOM_APPENDS,
     stream::WORKLOAD,
+    walk::WORKLOAD,
 ];
 
 /// Returns the workload of a name.

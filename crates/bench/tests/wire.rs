@@ -101,9 +101,14 @@ async fn servers_are_compared_over_files_that_were_prepared() {
     wire::prepare(&prepared, &options.tree).unwrap(); // a second call changes nothing
     let report = wire::run(&options, |_| ()).await.unwrap();
     plausible(&report, &["near", "far"]);
+    // A busy machine can make the near server the slower one: the ratio is held against the rates.
+    for workload in Workload::ALL {
+        let [near, far] = ["near", "far"].map(|server| report.row(*workload, server).unwrap());
+        assert_eq!(near.ratio, Some(1.0), "{near}");
+        assert_eq!(far.ratio, Some(far.calls_per_second / near.calls_per_second), "{far}");
+    }
     let far = report.row(Workload::Null, "far").unwrap();
-    assert!(far.latency_us.p50 >= 1900.0 && far.ratio.unwrap() < 1.0, "{far}");
-    assert_eq!(report.row(Workload::Null, "near").unwrap().ratio, Some(1.0));
+    assert!(far.latency_us.p50 >= 1900.0, "{far}");
     let mut left: Vec<_> =
         std::fs::read_dir(&prepared).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     left.sort();

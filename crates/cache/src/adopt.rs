@@ -33,6 +33,8 @@ use crate::table::Object;
 const PAGE: usize = 1000;
 /// Unlocks in flight at a time.
 const AT_ONCE: usize = 32;
+/// The longest time that giving up locks may delay the end of the reclaim phase.
+const GIVE_UP_WAIT: Duration = Duration::from_secs(5);
 /// The longest time that returning leases may delay the end of the process.
 const RETURN_ALL_WAIT: Duration = Duration::from_secs(5);
 
@@ -189,7 +191,11 @@ impl Core {
                 core.settle_soon(&object);
             }
         }
-        while unlocks.join_next().await.is_some() {}
+        let all = async { while unlocks.join_next().await.is_some() {} };
+        if tokio::time::timeout(GIVE_UP_WAIT, all).await.is_err() {
+            // The origin does not answer. The caller must not wait for it.
+            unlocks.detach_all();
+        }
     }
 
     /// Gives up the locks of a file that no client has reclaimed.

@@ -119,6 +119,7 @@ impl Core {
         self.wait_for_believers(object, recall.id, deadline).await;
         self.call_in(object, recall.id, deadline).await;
         self.send_before(object, deadline).await;
+        self.sync_journal_before(deadline).await;
         self.give_back(object, recall.id).await;
         self.settle_soon(object);
     }
@@ -309,6 +310,7 @@ impl Core {
         let Some(id) = id else { return };
         self.call_in(object, id, Instant::now() + PATIENCE).await;
         self.send_before(object, Instant::now() + PATIENCE).await;
+        self.sync_journal_before(Instant::now() + MARGIN).await;
         self.give_back(object, id).await;
         self.settle_soon(object);
     }

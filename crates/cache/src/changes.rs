@@ -29,6 +29,19 @@ pub struct Change<'a> {
 impl<'a> Change<'a> {
     /// The caller is about to send the change.
     pub fn begin(core: &'a Core, object: &Arc<Object>) -> Change<'a> {
+        core.enter_anew(object);
+        Change::of_delayed(core, object)
+    }
+
+    /// The same, for a change that an entry of the journal could undo.
+    pub async fn begin_synced(core: &'a Core, object: &Arc<Object>) -> Change<'a> {
+        core.enter_anew(object);
+        core.sync_journal().await;
+        Change::of_delayed(core, object)
+    }
+
+    /// The same, for a delayed write.
+    pub fn of_delayed(core: &'a Core, object: &Arc<Object>) -> Change<'a> {
         core.with(object, |state| state.begin_change(&core.policy));
         Change { core, object: object.clone(), sent: core.policy.sending(), ended: false }
     }
@@ -37,6 +50,7 @@ impl<'a> Change<'a> {
     pub fn done(mut self, wcc: &Wcc) {
         self.ended = true;
         self.core.with(&self.object, |state| state.end_change(&self.core.policy, wcc, &self.sent));
+        self.core.enter_change(&self.object);
     }
 
     /// The call succeeded and changed nothing.

@@ -218,10 +218,10 @@ impl Core {
         self.disk.look();
     }
 
-    /// Removes all names and listings of a directory from the index.
+    /// Removes all names, listings and groups of a directory from the index.
     fn forget_names(&self, directory: &Handle) {
         let prefix = directory_prefix(directory);
-        for table in [Table::Names, Table::Listings] {
+        for table in [Table::Names, Table::Listings, Table::Companions] {
             loop {
                 let page = self.disk.index().scan(table, &prefix, &prefix, PAGE);
                 let mut batch = Batch::default();
@@ -273,6 +273,7 @@ impl Core {
         }
         self.sweep_entries(Table::Names, breath).await;
         self.sweep_entries(Table::Listings, breath).await;
+        self.sweep_entries(Table::Companions, breath).await;
         let before = self.disk.objects().used_bytes();
         let mut used = 0;
         for shard in 0..=u8::MAX {
@@ -304,8 +305,8 @@ impl Core {
 }
 
 impl Core {
-    /// Removes names and listings that nothing can use any more from the index. An entry that is newer than
-    /// the record of its object may be removed too; that costs a call.
+    /// Removes names, listings and groups that nothing can use any more from the index. An entry that is
+    /// newer than the record of its object may be removed too; that costs a call.
     async fn sweep_entries(self: &Arc<Core>, table: Table, breath: Duration) {
         let mut from = Vec::new();
         loop {
@@ -328,6 +329,9 @@ impl Core {
         let Some(directory) = directory_of(key) else { return false };
         let record =
             |handle: &Handle| Record::decode(&self.disk.index().get(Table::Objects, handle.as_bytes())?);
+        if table == Table::Companions {
+            return record(&directory).is_some();
+        }
         if table == Table::Listings {
             let listing = record(&directory).and_then(|record| record.listing);
             return listing.is_some_and(|kept| listing_id(value) == Some(kept.id));

@@ -9,6 +9,7 @@
 //!
 //! `candidates` makes the choice, without I/O.
 
+use std::ops::Range;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -74,19 +75,55 @@ impl Cache {
     /// # Errors
     /// Those of the origin.
     pub async fn complete(&self, caller: &Caller, handle: &Handle) -> Result<Completed> {
-        let object = self.core.object(handle);
+        self.core.complete_range(caller, &self.core.object(handle), 0..u64::MAX, WIDTH_MAX).await
+    }
+}
+
+/// The missing bytes that one round fetches.
+struct Wanted {
+    /// Where they are. The range may reach beyond the end of the file.
+    within: Range<u64>,
+    /// READs at a time.
+    width: usize,
+    /// The largest READ, in bytes.
+    chunk_max: u64,
+    /// Nobody waits for them.
+    background: bool,
+}
+
+impl Wanted {
+    /// The part of a file of `size` bytes.
+    fn part_of(&self, size: u64) -> Range<u64> {
+        self.within.start.min(size)..self.within.end.min(size)
+    }
+}
+
+impl Core {
+    /// Fetches the missing bytes of a range of a file, as this caller, with at most `width_max` READs at a
+    /// time. The range may reach beyond the end of the file. If all of its bytes are here and the file has
+    /// not changed, this costs at most one GETATTR.
+    ///
+    /// # Errors
+    /// Those of the origin.
+    pub async fn complete_range(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        within: Range<u64>,
+        width_max: u64,
+    ) -> Result<Completed> {
         let mut fetched = 0;
         let (mut waits, mut tries) = (0, 0);
         loop {
-            let window = self.core.link.read_window_bytes().min(self.core.options.readahead_max_bytes);
-            let width = (window / self.core.chunk_bytes()).clamp(WIDTH_MIN, WIDTH_MAX);
-            match self.core.round(caller, &object, width as usize, u64::MAX, false).await? {
+            let window = self.link.read_window_bytes().min(self.options.readahead_max_bytes);
+            let width = (window / self.chunk_bytes()).max(WIDTH_MIN).min(width_max) as usize;
+            let within = within.clone();
+            let wanted = Wanted { within, width, chunk_max: u64::MAX, background: false };
+            match self.round(caller, object, wanted).await? {
                 // The cleaner may be freeing capacity.
-                Round::Done(Completed::Full)
-                    if !self.core.gate.is_over_limit() && tries < SPACE_TRIES_MAX =>
-                {
+                Round::Done(Completed::Full) if !self.gate.is_over_limit() && tries < SPACE_TRIES_MAX => {
                     tries += 1;
-                    self.core.gate.wake();
+                    self.gate.wake();
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
                 Round::Done(Completed::Was) if fetched > 0 => return Ok(Completed::Now(fetched)),
@@ -115,25 +152,17 @@ struct Planned {
 
 impl Core {
     /// Fetches some of the missing bytes, and waits until they are stored.
-    async fn round(
-        &self,
-        caller: &Caller,
-        object: &Arc<Object>,
-        width: usize,
-        chunk_max: u64,
-        background: bool,
-    ) -> Result<Round> {
+    async fn round(&self, caller: &Caller, object: &Arc<Object>, wanted: Wanted) -> Result<Round> {
         self.know_limits(caller, &object.handle).await;
         if self.with(object, |state| state.current().is_none()) {
-            if background {
+            if wanted.background {
                 self.counters.filled_calls.bump();
             }
             let arrived = self.policy.event();
             self.revalidate(caller, object, arrived).await?;
         }
         self.let_settle(object).await;
-        let chunk = self.chunk_bytes().min(chunk_max);
-        let Planned { fetches, under_way, valid_bytes } = match self.plan_round(object, width, chunk) {
+        let Planned { fetches, under_way, valid_bytes } = match self.plan_round(object, &wanted) {
             Ok(planned) => planned,
             Err(round) => return Ok(round),
         };
@@ -144,8 +173,8 @@ impl Core {
             }
             return Ok(Round::Wait);
         }
-        let tasks: Vec<_> =
-            fetches.iter().map(|fetch| self.send(caller, object, fetch.clone(), None, background)).collect();
+        let send = |fetch: &Arc<Fetch>| self.send(caller, object, fetch.clone(), None, wanted.background);
+        let tasks: Vec<_> = fetches.iter().map(send).collect();
         for task in tasks.into_iter().flatten() {
             let _ = task.await;
         }
@@ -156,16 +185,12 @@ impl Core {
         Ok(Round::Fetched(after.saturating_sub(valid_bytes)))
     }
 
-    /// Plans at most `width` fetches of at most `chunk` bytes each, from the first missing byte on.
+    /// Plans the fetches of a round, from the first missing byte on.
     ///
     /// # Errors
     /// The result of the round, if there is nothing to fetch now.
-    fn plan_round(
-        &self,
-        object: &Arc<Object>,
-        width: usize,
-        chunk: u64,
-    ) -> std::result::Result<Planned, Round> {
+    fn plan_round(&self, object: &Arc<Object>, wanted: &Wanted) -> std::result::Result<Planned, Round> {
+        let (width, chunk) = (wanted.width, self.chunk_bytes().min(wanted.chunk_max));
         let may_store = self.may_store();
         let sent = self.policy.sending();
         self.with(object, |state| {
@@ -173,7 +198,8 @@ impl Core {
             if known.file_type != FileType::Regular {
                 return Err(Round::Done(Completed::NoFile));
             }
-            if state.is_complete() {
+            let missing = state.data.valid().missing(&wanted.part_of(known.size));
+            if missing.is_empty() {
                 return Err(Round::Done(Completed::Was));
             }
             if !self.limits().takes(&known, self.policy.wall()) {
@@ -182,7 +208,6 @@ impl Core {
             if !may_store || !self.takes(state) || state.data.is_refused() {
                 return Err(Round::Done(Completed::Full));
             }
-            let missing = state.data.valid().missing(&(0..known.size));
             let Some(first) = missing.first() else { return Err(Round::Wait) };
             let want = first.start..first.end.min(first.start.saturating_add(chunk * width as u64));
             let racy = state.is_racy(&self.policy, &sent);
@@ -238,7 +263,8 @@ impl Core {
         let Some(handle) = self.candidates.lock().next() else { return false };
         let object = self.glance(&handle);
         let caller = self.reader_of(&object);
-        let round = self.round(&caller, &object, 1, BACKGROUND_BYTES, true).await;
+        let wanted = Wanted { within: 0..u64::MAX, width: 1, chunk_max: BACKGROUND_BYTES, background: true };
+        let round = self.round(&caller, &object, wanted).await;
         match round {
             Ok(Round::Fetched(bytes)) if bytes > 0 => {
                 self.counters.filled_bytes.add(bytes);

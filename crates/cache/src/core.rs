@@ -5,6 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::RwLock;
+use tokio::sync::Semaphore;
 use vfs::{Attributes, Caller, Error, Features, FileSystem, FsLimits, Fsid, Handle, Name, Principal, Status};
 
 use crate::above::Above;
@@ -24,7 +25,8 @@ use crate::open_table::OpenTable;
 use crate::options::Options;
 use crate::outage::Outage;
 use crate::policy::Policy;
-use crate::prefetch::Prefetch;
+use crate::prefetch::{IN_FLIGHT_MAX, Prefetch};
+use crate::recording::Recorder;
 use crate::settling::Settling;
 use crate::singleflight::Singleflight;
 use crate::stats::Counters;
@@ -33,7 +35,7 @@ use crate::store::{
 };
 use crate::table::{Object, ObjectTable};
 use crate::trust::Sent;
-use crate::writes::Delayed;
+use crate::writes::{Delayed, journal_of};
 
 /// The largest READ or delayed WRITE that is sent, in bytes, even if the origin accepts more.
 pub const CHUNK_MAX_BYTES: u64 = 1 << 20;
@@ -54,6 +56,10 @@ pub struct Core {
     pub link: OriginLink,
     /// Read-ahead in directories, if the options enable it.
     pub prefetch: Option<Prefetch>,
+    /// Permits for calls that a user has ordered ahead of readers, if there is no read-ahead to share with.
+    pub orders: Arc<Semaphore>,
+    /// What readers use, while that is recorded.
+    pub recorder: Recorder,
     /// State that is held at the origin.
     pub origin: OriginState,
     /// The opens of the layer above.
@@ -159,10 +165,15 @@ impl Core {
             },
             link: OriginLink::new(outage, start.options.readahead_max_bytes),
             prefetch: Prefetch::new(start.options.prefetch_max_bytes),
+            orders: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            recorder: Recorder::default(),
             origin: OriginState::default(),
             opens: OpenTable::default(),
             above: Above::default(),
-            delayed: start.options.write_behind.map(|options| Delayed::new(options, start.nonce)),
+            delayed: start
+                .options
+                .write_behind
+                .map(|options| Delayed::new(options, start.nonce, journal_of(&start.directory, &options))),
             candidates: SharedCandidates::default(),
             flushing: FlushQueue::new(start.uses, start.indexed),
             gate: StoreGate::default(),
@@ -191,6 +202,11 @@ impl Core {
     /// see [`Features::LEASES_ALONE`].
     pub fn leases_alone(&self) -> bool {
         self.link.offers(Features::LEASES_ALONE) == Some(true)
+    }
+
+    /// Has the origin byte-range locks, as far as its features say?
+    pub fn has_locks_below(&self) -> bool {
+        self.has_state() == Some(true) || self.link.offers(Features::LOCKS_ALONE) == Some(true)
     }
 
     /// Are locks kept in this cache alone, because the origin has none?

@@ -32,6 +32,7 @@ use vfs::{
 
 use crate::Cache;
 use crate::object::Opening;
+use crate::recording::Use;
 use crate::writes::Hold;
 
 impl Cache {
@@ -69,7 +70,9 @@ impl FileSystem for Cache {
 
     async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let known = || self.core.offline_attributes(handle).map(Ok);
-        self.core.or_offline(self.core.getattr_written(caller, handle), known).await
+        let attributes = self.core.or_offline(self.core.getattr_written(caller, handle), known).await?;
+        self.core.recorder.object(handle, || Use::Looked);
+        Ok(attributes)
     }
 
     async fn setattr(
@@ -106,7 +109,13 @@ impl FileSystem for Cache {
             self.core.written_looked(since, caller, &mut looked).await;
             Ok(looked)
         };
-        self.core.or_offline(online, || self.core.offline_lookup(caller, directory, name)).await
+        let looked = self.core.or_offline(online, || self.core.offline_lookup(caller, directory, name)).await;
+        match &looked {
+            Ok(found) => self.core.recorder.object(&found.node.handle, || Use::Looked),
+            Err(error) if error.status == Status::NoEnt => self.core.recorder.absent(directory, name),
+            Err(_) => {}
+        }
+        looked
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
@@ -115,7 +124,9 @@ impl FileSystem for Cache {
 
     async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
         let known = || self.core.offline_link(caller, handle).map(Ok);
-        self.core.or_offline(self.core.readlink(caller, handle), known).await
+        let link = self.core.or_offline(self.core.readlink(caller, handle), known).await?;
+        self.core.recorder.object(handle, || Use::Linked);
+        Ok(link)
     }
 
     async fn read(
@@ -132,6 +143,7 @@ impl FileSystem for Cache {
         } else {
             self.core.read_or_offline((caller, by), handle, offset, count).await?
         };
+        self.core.recorder.read(handle, offset, read.data.len() as u64);
         // A hit has no new attributes, so no READ reports any: see `vfs::Read::attributes`.
         Ok(Read { attributes: None, ..read })
     }
@@ -156,7 +168,7 @@ impl FileSystem for Cache {
 
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
         match &self.core.delayed {
-            Some(delayed) => self.core.commit_delayed(delayed, handle).await,
+            Some(delayed) => self.core.commit_delayed(delayed, caller, handle).await,
             None => self.core.commit(caller, handle, offset, count).await,
         }
     }
@@ -174,6 +186,9 @@ impl FileSystem for Cache {
         self.run_to_completion(async move {
             let size = set.size.filter(|_| how == CreateHow::Unchecked);
             let cut = core.cut_named(&caller, &directory, &name, size).await;
+            if size.is_some() {
+                core.sync_journal().await;
+            }
             let make = core.below.create(&caller, &directory, &name, how, &set);
             let since = core.policy.event();
             let mut created = core.make(&directory, &name, make).await?;
@@ -281,7 +296,10 @@ impl FileSystem for Cache {
             self.core.written_listing(since, &mut listing);
             Ok(listing)
         };
-        self.core.or_offline(online, || self.core.offline_readdir(caller, directory, &part).map(Ok)).await
+        let known = || self.core.offline_readdir(caller, directory, &part).map(Ok);
+        let listing = self.core.or_offline(online, known).await?;
+        self.core.recorder.object(directory, || Use::Listed);
+        Ok(listing)
     }
 
     async fn fsstat(&self, caller: &Caller, handle: &Handle) -> Result<FsStat> {
@@ -311,6 +329,7 @@ impl FileSystem for Cache {
     async fn shutdown(&self) {
         if let Some(prefetch) = &self.core.prefetch {
             prefetch.end().await;
+            self.core.flush_companions(true);
         }
         self.core.flush_all_writes().await;
         self.core.below.prepare_shutdown();
@@ -337,7 +356,18 @@ impl Opens for Cache {
             Ok(opened)
         };
         let before = self.core.prove_named(caller, request);
-        self.core.or_offline_after(online, before, || self.core.offline_open(caller, request)).await
+        let known = || self.core.offline_open(caller, request);
+        let opened = self.core.or_offline_after(online, before, known).await;
+        match (&opened, &request.name) {
+            (Ok(opened), _) if request.access.contains(Share::READ) && request.create.is_none() => {
+                self.core.recorder.object(&opened.handle, || Use::Opened);
+            }
+            (Err(error), Some(name)) if error.status == Status::NoEnt => {
+                self.core.recorder.absent(&request.handle, name);
+            }
+            _ => {}
+        }
+        opened
     }
 
     async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -498,7 +528,12 @@ impl LocalView for Cache {
     }
 
     async fn complete_file(&self, caller: &Caller, open: OpenId) -> Option<CompleteFile> {
-        self.core.complete_file(caller, open)
+        let complete = self.core.complete_file(caller, open)?;
+        if let Ok(file) = self.core.opened_object(open) {
+            // The kernel reads it without asking.
+            self.core.recorder.read(&file.handle, 0, complete.attributes.size);
+        }
+        Some(complete)
     }
 
     fn is_remembered(&self, directory: &Handle, name: &Name) -> Option<bool> {

@@ -9,20 +9,23 @@
 //!
 //! A step is reported only when a call was needed or a guess was used. Other hits cost nothing.
 
+mod companions;
+
 use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::Instant;
 use vfs::{
     AccessMask, Attributes, Caller, FileType, Freshness, Handle, Listing, Name, OpenRequest, Owner, ReadDir,
-    Share, Verifier,
+    Result, Share, Verifier,
 };
 
 use crate::core::Core;
 use crate::data::BLOCK_BYTES;
 use crate::filesystem::directory::Purpose;
-use crate::listing::{CompleteListing, ENTRY_BYTES, LISTING_BYTES_MAX};
+use crate::listing::{CompleteListing, ENTRY_BYTES, KnownListing, LISTING_BYTES_MAX};
 use crate::object::ObjectState;
+use crate::singleflight::Asking;
 use crate::store::Place;
 use crate::table::Object;
 use crate::upstream::piggyback::Brought;
@@ -46,6 +49,16 @@ enum Needs {
     Open,
     /// Whether the reader may.
     Rights,
+}
+
+/// A file that was opened before its reader came.
+pub struct OpenedAhead {
+    /// The file that the name leads to now.
+    pub object: Arc<Object>,
+    /// Bytes that came with the OPEN.
+    pub bytes: u64,
+    /// The OPEN brought a lease.
+    pub leased: bool,
 }
 
 impl Core {
@@ -72,6 +85,9 @@ impl Core {
             return;
         }
         let Some(Place { directory, name }) = self.with(object, |state| state.place.clone()) else { return };
+        if opened {
+            self.expect_companions(caller, &directory, &name);
+        }
         let action = || if opened { Action::Opened(name, object.handle) } else { Action::Looked(name) };
         self.step(caller, &self.glance(&directory), action);
     }
@@ -84,6 +100,7 @@ impl Core {
         let Some(name) = &request.name else {
             return self.step_at(caller, &self.glance(&request.handle), true);
         };
+        self.expect_companions(caller, &request.handle, name);
         let file = match self.name_entry(&request.handle, name).map(|entry| entry.leads) {
             Some(crate::names::Leads::To(file)) => file,
             _ => request.handle,
@@ -125,6 +142,31 @@ impl Core {
         self.step_at(caller, file, true);
     }
 
+    /// A reader is given names of a directory without attributes. Its walk needs no call to know them.
+    pub fn note_bare(&self, caller: &Caller, directory: &Arc<Object>) {
+        let Some(prefetch) = &self.prefetch else { return };
+        if prefetch.walks().lacks_roster(&directory.handle) {
+            self.remember_roster(caller, directory);
+            self.make_guesses();
+        }
+    }
+
+    /// Tells walks which entries a directory had when it was listed last, unless it is large.
+    fn remember_roster(&self, caller: &Caller, directory: &Arc<Object>) {
+        let Some(prefetch) = &self.prefetch else { return };
+        let is_small = |known: &Attributes| known.size <= LISTING_BYTES_MAX.into();
+        if !self.with(directory, |state| state.attributes().is_some_and(is_small)) {
+            return;
+        }
+        let fits = |complete: &CompleteListing| {
+            complete.entries.len() as u64 * ENTRY_BYTES <= LISTING_BYTES_MAX.into()
+        };
+        if let Some(complete) = self.complete_listing(caller, directory).filter(|complete| fits(complete)) {
+            let roster = Arc::new(self.roster_of(&complete));
+            prefetch.walks().remembered(&directory.handle, &roster, Instant::now());
+        }
+    }
+
     /// If the listing of this directory is guessed now, waits for the reply. False if it is not.
     pub async fn wait_for_guess(&self, directory: &Arc<Object>) -> bool {
         match &self.prefetch {
@@ -149,9 +191,9 @@ impl Core {
             prefetch.walks().listed(&directory.handle, &Arc::new(roster), Instant::now());
         } else if part.cookie == 0 {
             let entry = |entry: &vfs::Entry| {
-                let node = entry.node?;
-                let kind = kind_of(&node.attributes?);
-                Some(Entry { name: entry.name.clone(), handle: node.handle, kind })
+                let handle = entry.node?.handle;
+                let kind = self.with(&self.glance(&handle), kind_of)?;
+                Some(Entry { name: entry.name.clone(), handle, kind })
             };
             let roster = Roster::new(listing.entries.iter().filter_map(entry).collect(), listing.eof);
             prefetch.walks().listed(&directory.handle, &Arc::new(roster), Instant::now());
@@ -162,7 +204,7 @@ impl Core {
     fn roster_of(&self, complete: &CompleteListing) -> Roster {
         let entry = |listed: &crate::listing::Listed| {
             let handle = listed.handle?;
-            let kind = self.with(&self.glance(&handle), |state| state.attributes().map(kind_of))?;
+            let kind = self.with(&self.glance(&handle), kind_of)?;
             Some(Entry { name: listed.name.clone(), handle, kind })
         };
         Roster::new(complete.entries.iter().filter_map(entry).collect(), true)
@@ -173,18 +215,25 @@ impl Core {
         let Some(prefetch) = &self.prefetch else { return };
         let Some(core) = self.share() else { return };
         let silent = self.link.outage().is_silent() || self.is_away();
-        let free = prefetch.free();
-        if silent || free == 0 {
+        if silent {
             return;
         }
         let demanded = self.demanded_bytes();
-        let guesses = prefetch.walks().guesses(demanded, free, Instant::now());
-        for guess in guesses {
-            let Some(permit) = prefetch.permit() else {
-                prefetch.walks().done(&guess, Outcome::Nothing, Instant::now());
-                continue;
+        let guesses: Vec<_> = {
+            let mut walks = prefetch.walks();
+            // A guess that got no permit would be lost: its walk makes it once. Permits that are left return
+            // under the lock, so another reader that takes a step finds them.
+            let mut permits = prefetch.permits_now();
+            let guesses = walks.guesses(demanded, permits.len(), Instant::now());
+            guesses.into_iter().zip(permits.drain(..)).collect()
+        };
+        for (guess, permit) in guesses {
+            // A reader that needs this listing waits for the guess from now on.
+            let asking = match &guess.target {
+                Target::Listing(directory) => prefetch.listings().try_begin(*directory),
+                Target::File { .. } => None,
             };
-            tokio::spawn(core.clone().make_guess(guess, permit));
+            tokio::spawn(core.clone().make_guess(guess, permit, asking));
         }
     }
 
@@ -195,10 +244,19 @@ impl Core {
         self.counters.fetched_bytes.get().saturating_sub(guessed) + calls * CALL_BYTES
     }
 
-    async fn make_guess(self: Arc<Core>, guess: Guess, permit: OwnedSemaphorePermit) {
+    async fn make_guess(
+        self: Arc<Core>,
+        guess: Guess,
+        permit: OwnedSemaphorePermit,
+        asking: Option<Asking<Handle>>,
+    ) {
         let caller = guess.caller.clone().with_freshness(Freshness::Timeout);
         let outcome = match &guess.target {
-            Target::Listing(directory) => self.guess_listing(&caller, directory, guess.bytes).await,
+            Target::Listing(directory) => match asking {
+                Some(asking) => self.guess_listing(&caller, directory, guess.bytes, asking).await,
+                // Somebody asks already.
+                None => Outcome::Nothing,
+            },
             Target::File { directory, name, handle } => {
                 self.guess_file(&caller, directory, name, handle).await
             }
@@ -210,20 +268,27 @@ impl Core {
         self.make_guesses();
     }
 
-    async fn guess_listing(&self, caller: &Caller, directory: &Handle, bytes: u64) -> Outcome {
+    async fn guess_listing(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        bytes: u64,
+        asking: Asking<Handle>,
+    ) -> Outcome {
         let Some(prefetch) = &self.prefetch else { return Outcome::Nothing };
         let object = self.glance(directory);
         if let Some(roster) = self.known_roster(caller, &object) {
             prefetch.walks().listed(directory, &Arc::new(roster), Instant::now());
             return Outcome::Nothing;
         }
-        let Some(asking) = prefetch.listings().begin(*directory).await else { return Outcome::Nothing };
+        self.remember_roster(caller, &object);
+        self.make_guesses();
         let part = self.whole_listing(&object);
         let part = ReadDir { bytes: part.bytes.max((bytes as u32).min(LISTING_BYTES_MAX)), ..part };
         self.counters.guesses.bump();
         // The lease comes with ACCESS: with READDIR, the reply would have to fit into a slot's reply cache.
         let rights = async {
-            let leases = self.link.delegates() && self.wants_directory(&object);
+            let leases = self.may_bring_lease(&object);
             if leases || self.look_right(caller, &object).is_none() {
                 let _ = self.ask_access(caller, &object).await;
             }
@@ -256,19 +321,32 @@ impl Core {
         }
     }
 
-    /// The entries of a directory, if a reader would get them without a call.
     fn known_roster(&self, caller: &Caller, directory: &Arc<Object>) -> Option<Roster> {
-        let complete = self.with(directory, |state| {
-            let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
-            let listing = state.names.listing.as_ref().filter(|listing| listing.edits.is_empty() && may)?;
-            let complete = listing.complete.clone().filter(|complete| complete.plus)?;
-            state.current().map(|_| complete)
-        })?;
+        self.known_listing(caller, directory).map(|complete| self.roster_of(&complete))
+    }
+
+    /// The listing of a directory, if a reader would get it, with attributes, without a call.
+    pub fn known_listing(&self, caller: &Caller, directory: &Arc<Object>) -> Option<Arc<CompleteListing>> {
+        let complete = self.complete_listing(caller, directory)?;
+        self.with(directory, |state| state.current().map(|_| ()))?;
         let current = |handle: Handle| {
             self.with(&self.glance(&handle), |state| state.current_within(Some(OLD_MIN)).is_some())
         };
         let known = complete.entries.iter().filter_map(|listed| listed.handle).take(SAMPLE).all(current);
-        known.then(|| self.roster_of(&complete))
+        known.then_some(complete)
+    }
+
+    /// The listing of a directory as it was read last, if the caller may read the directory.
+    fn complete_listing(&self, caller: &Caller, directory: &Arc<Object>) -> Option<Arc<CompleteListing>> {
+        let unread = |listing: &KnownListing| listing.complete.is_none().then_some(listing.id);
+        if let Some(id) = self.with(directory, |state| state.names.listing.as_ref().and_then(unread)) {
+            self.load_listing(directory, id);
+        }
+        self.with(directory, |state| {
+            let may = self.may(state, &caller.principal, AccessMask::READ) == Some(true);
+            let listing = state.names.listing.as_ref().filter(|listing| listing.edits.is_empty() && may)?;
+            listing.complete.clone().filter(|complete| complete.plus)
+        })
     }
 
     async fn guess_file(&self, caller: &Caller, directory: &Handle, name: &Name, file: &Handle) -> Outcome {
@@ -294,7 +372,13 @@ impl Core {
         }
         match (self.with(&object, needs), self.has_state()) {
             (Needs::Open, Some(true)) if !self.leases_alone() => {
-                self.guess_open(caller, directory, name, &object).await
+                match self.open_ahead(caller, directory, name, &object).await {
+                    Ok(Some(OpenedAhead { object, bytes, leased })) => {
+                        self.with(&object, |state| state.guessed = leased);
+                        Outcome::File { bytes: bytes + CALL_BYTES, leased }
+                    }
+                    Ok(None) | Err(_) => Outcome::Nothing,
+                }
             }
             (Needs::Open, Some(false)) => self.guess_data(caller, &object).await,
             (Needs::Rights, Some(true)) => {
@@ -309,15 +393,19 @@ impl Core {
         }
     }
 
-    /// Opens a file that is about to be read: brings its lease and its first bytes in one round trip.
-    async fn guess_open(
+    /// Opens a file that is about to be read: brings its lease and its first bytes in one round trip. `None`
+    /// if the file is being opened already.
+    ///
+    /// # Errors
+    /// Those of OPEN.
+    pub async fn open_ahead(
         &self,
         caller: &Caller,
         directory: &Handle,
         name: &Name,
         object: &Arc<Object>,
-    ) -> Outcome {
-        let Ok(turn) = object.turn.clone().try_lock_owned() else { return Outcome::Nothing };
+    ) -> Result<Option<OpenedAhead>> {
+        let Ok(turn) = object.turn.clone().try_lock_owned() else { return Ok(None) };
         let owner = Owner(bytes::Bytes::new());
         let request = OpenRequest::new(*directory, Some(name.clone()), owner, Share::READ);
         let request = Core::open_below(&request);
@@ -327,20 +415,15 @@ impl Core {
             (end > 0 && state.data.valid() == state.data.racy()).then_some(0..end)
         });
         self.counters.guesses.bump();
-        let Ok(mut granted) = self.open_with_piggyback(caller, request, Some(turn), range).await else {
-            return Outcome::Nothing;
-        };
+        let mut granted = self.open_with_piggyback(caller, request, Some(turn), range).await?;
         let brought = granted.brought.take();
         let bytes = brought.as_ref().map_or(0, Brought::len);
         self.counters.guessed_bytes.add(bytes);
         if let Some(brought) = brought {
             brought.store_unasked().await;
         }
-        let leased = self.with(&granted.object, |state| {
-            state.guessed = state.held.lease.is_some();
-            state.guessed
-        });
-        Outcome::File { bytes: bytes + CALL_BYTES, leased }
+        let leased = self.with(&granted.object, |state| state.held.lease.is_some());
+        Ok(Some(OpenedAhead { object: granted.object, bytes, leased }))
     }
 
     /// Reads a small file from an origin without opens.
@@ -372,10 +455,13 @@ impl Core {
     }
 }
 
-fn kind_of(attributes: &Attributes) -> Kind {
-    match attributes.file_type {
+/// The kind of an object, if it is known. A file has as many bytes as a guess of it would bring.
+fn kind_of(state: &mut ObjectState) -> Option<Kind> {
+    let known = state.attributes()?;
+    Some(match known.file_type {
         FileType::Directory => Kind::Directory,
-        FileType::Regular => Kind::File { bytes: attributes.size },
+        FileType::Regular if state.is_complete() => Kind::File { bytes: 0 },
+        FileType::Regular => Kind::File { bytes: known.size },
         _ => Kind::Other,
-    }
+    })
 }

@@ -28,6 +28,8 @@
 //! | `upkeep`, `cleaner` | background work |
 //! | `link`, `outage`, `watcher` | what the link to the origin has shown: limits, pace, an origin that does not answer |
 //! | `disk`, `flushing`, `gate` | the files on this disk, what the index lacks, whether data may be stored |
+//! | `companions` | files of a directory that are opened together |
+//! | `recording`, `profile` | what readers use of a tree, and bringing it ahead of the next of them |
 //! | `inspect`, `verify` | views of the cached data for people and tools |
 //! | `filesystem` | the operations |
 //!
@@ -48,6 +50,7 @@ mod callbacks;
 mod candidates;
 mod changes;
 mod cleaner;
+mod companions;
 mod completer;
 mod core;
 mod data;
@@ -56,6 +59,8 @@ mod fetch;
 mod filesystem;
 mod filler;
 mod flushing;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod gate;
 mod guesses;
 mod held;
@@ -63,6 +68,7 @@ mod held_lease;
 mod history;
 mod holes;
 mod inspect;
+mod journal;
 mod lease;
 mod limits;
 mod link;
@@ -80,8 +86,10 @@ mod outage;
 mod pace;
 mod policy;
 mod prefetch;
+mod profile;
 mod ranges;
 mod readahead;
+mod recording;
 mod revalidate;
 mod rights;
 mod settling;
@@ -98,6 +106,7 @@ mod upstream;
 mod verify;
 mod walk;
 mod watcher;
+mod writeback;
 mod writes;
 
 use std::path::Path;
@@ -110,12 +119,16 @@ pub use cache::Cache;
 pub use completer::Completed;
 pub use held::Holdings;
 pub use inspect::{Completeness, FindError, Info, Keeper, Totals, Validity};
+pub use journal::Kept;
 pub use limits::Limits;
-pub use options::{Consistency, Fill, LookupCache, Offline, Options, Timeouts, WriteBehind};
+pub use options::{Consistency, Fill, Fsync, LookupCache, Offline, Options, Timeouts, WriteBehind};
+pub use profile::{BroughtListing, Place, Recorded, Recording, UsedPath};
+pub use recording::{RANGES_MAX, Use};
 pub use stats::{Calls, HitsMisses, Stats};
 pub use store::{OpenError, Pinned};
 pub use verify::Verified;
-pub use writes::Lost;
+pub use writeback::{DelayedFile, ExportError, Exported};
+pub use writes::{Lost, Unsettled};
 
 use crate::core::{Core, Start};
 use crate::store::records::fsid_of;
@@ -148,7 +161,10 @@ impl Cache {
         // Recalls of adopted leases stay queued in this stream until the listener starts, after the adoption.
         let callbacks = core.below.callbacks();
         let adopting = core.clone();
-        let adopted = tokio::task::spawn_blocking(move || adopting.adopt());
+        let adopted = tokio::task::spawn_blocking(move || {
+            adopting.adopt();
+            adopting.restore_writes();
+        });
         adopted.await.map_err(|error| OpenError::Index { path: "index".into(), cause: error.to_string() })?;
         if let Some(callbacks) = callbacks {
             tasks.push(tokio::spawn(callbacks::listener(weak, callbacks)).abort_handle());
@@ -198,13 +214,31 @@ impl Cache {
             stats.dirty_bytes = delayed.bytes();
             stats.dirty_files = delayed.files();
             stats.dirty_age = delayed.oldest().map(|since| since.elapsed());
+            stats.journal_bytes = delayed.journal.bytes();
         }
+        stats.conflicts = journal::kept(&self.core.disk.directory().conflicts());
         stats.cleaning = self.core.gate.is_cleaning();
         stats.paused = self.core.gate.is_paused();
         stats.is_away = self.core.is_away();
         stats.index_broken = self.core.disk.index().is_broken();
         (stats.leases_read, stats.leases_write) = self.core.origin.leases().counts();
         stats
+    }
+
+    /// Sends the writes that an earlier process delayed and whose lease is not held any more. Those that
+    /// conflict with another client's changes go into the directory `conflicts` of the cache. Before this,
+    /// nobody must use the file system.
+    ///
+    /// # Errors
+    /// The journal cannot be read, or such a file cannot be written. Nothing is lost, and nobody may use the
+    /// file system.
+    pub async fn settle_restored(&self) -> Result<(), Unsettled> {
+        self.core.settle_restored().await
+    }
+
+    /// Number of files that [`Cache::settle_restored`] has still to settle.
+    pub fn unsettled(&self) -> usize {
+        self.core.unsettled()
     }
 
     /// Writes pending knowledge to the index now, without waiting for the flush interval.

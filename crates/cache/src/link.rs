@@ -4,7 +4,7 @@
 //! call.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -17,6 +17,9 @@ use crate::pace::Pace;
 
 /// The unit in which read-ahead is counted.
 const AHEAD_UNIT_BYTES: u64 = 4 << 10;
+
+/// After so many refusals of leases on directories, calls for other reasons request none.
+const REFUSALS_MAX: u32 = 4;
 
 /// The units that so many bytes take.
 fn units(bytes: u64) -> u32 {
@@ -33,6 +36,8 @@ pub struct OriginLink {
     delegates: AtomicBool,
     /// A lease on a new directory was requested once, to learn whether the layer below grants any.
     tried_delegation: AtomicBool,
+    /// Leases on directories that the layer below has refused, before it granted any.
+    refused_delegations: AtomicU32,
     pace: Mutex<Pace>,
     /// Bytes in flight that fill the link with READs.
     read_window_bytes: AtomicU64,
@@ -51,6 +56,7 @@ impl OriginLink {
             lockless: AtomicBool::new(false),
             delegates: AtomicBool::new(false),
             tried_delegation: AtomicBool::new(false),
+            refused_delegations: AtomicU32::new(0),
             pace: Mutex::default(),
             read_window_bytes: AtomicU64::new(0),
             ahead: Arc::new(Semaphore::new(units(ahead_max_bytes) as usize)),
@@ -111,6 +117,16 @@ impl OriginLink {
     /// the first attempt.
     pub fn may_delegate(&self) -> bool {
         self.delegates() || !self.tried_delegation.swap(true, Ordering::Relaxed)
+    }
+
+    /// Whether the layer below grants leases on directories, or has not refused often.
+    pub fn may_bring_delegation(&self) -> bool {
+        self.delegates() || self.refused_delegations.load(Ordering::Relaxed) < REFUSALS_MAX
+    }
+
+    /// Records that the layer below has refused a lease on a directory.
+    pub fn learn_refusal(&self) {
+        self.refused_delegations.fetch_add(1, Ordering::Relaxed);
     }
 
     /// A call without much data was answered after this time.

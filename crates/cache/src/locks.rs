@@ -82,6 +82,11 @@ impl Locks {
         held.gaps(LockRange::of(lock)).is_empty() && self.take(open, lock.clone(), true)
     }
 
+    /// Is there a lock that no client has reclaimed?
+    pub fn has_adopted(&self) -> bool {
+        self.held.iter().any(|held| held.open == ADOPTED)
+    }
+
     /// Removes the locks that no client has reclaimed, and returns them.
     pub fn take_adopted(&mut self) -> Vec<Lock> {
         let adopted =

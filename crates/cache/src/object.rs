@@ -54,6 +54,9 @@ pub use before::Before;
 pub use names::DirectoryNames;
 use presumed::Presumed;
 
+/// A file that has not changed for so long is no lock file of a single operation.
+const SETTLED_MIN: Duration = Duration::from_secs(5);
+
 /// Does a reply count as an open of the object? Replies to GETATTR, LOOKUP and ACCESS do. Replies that merely
 /// carry attributes do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -298,6 +301,14 @@ impl ObjectState {
         let recent = known.sent.at.elapsed() < timeout;
         let trusted = known.sent.sequence >= self.distrusted_before && !self.own.history.is_suspect();
         (recent && trusted).then_some(&known.attributes)
+    }
+
+    /// May a LOOKUP that is a `stat` find this file without a call? It was shown within the last second, and
+    /// has not changed for a while. A younger file may be a lock file that has gone again, and an exclusive
+    /// creation begins with a LOOKUP.
+    pub fn is_settled(&self, policy: &Policy) -> bool {
+        let recent = self.current_within(policy.negative_max());
+        recent.is_some_and(|known| policy.age_of(known.ctime) >= SETTLED_MIN.max(policy.origin.granularity()))
     }
 
     /// Until when the attributes may be believed without a call, leases aside.

@@ -92,6 +92,22 @@ pub struct WriteBehind {
     pub in_flight_max: usize,
     /// How long the end of the process waits for an origin that takes none of the unsent bytes.
     pub unmount_max: Duration,
+    /// Whether bytes that are delayed under a write lease are entered in a journal on the local disk. The
+    /// next process then sends them.
+    pub journal: bool,
+    /// What answers an fsync, if the journal is on.
+    pub fsync: Fsync,
+}
+
+/// Where bytes must be before an fsync is answered. An fsync of a file without a write lease always goes to
+/// the origin.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Fsync {
+    /// On stable storage at the origin.
+    #[default]
+    Origin,
+    /// In the journal, on the local disk: they survive a restart of this machine, and are lost with its disk.
+    Journal,
 }
 
 impl Default for WriteBehind {
@@ -105,6 +121,8 @@ impl Default for WriteBehind {
             wsize: 1 << 20,
             in_flight_max: 512,
             unmount_max: Duration::from_secs(60),
+            journal: true,
+            fsync: Fsync::default(),
         }
     }
 }

@@ -9,7 +9,7 @@ use vfs::{Caller, Clock, Freshness, Timestamp};
 
 use crate::news::{NEGATIVE_MAX, News};
 use crate::options::{Consistency, LookupCache, Options, Timeouts};
-use crate::trust::{OriginClock, Sent};
+use crate::trust::{OriginClock, Sent, since};
 
 /// The state that all objects of one cache share.
 pub struct Policy {
@@ -64,6 +64,11 @@ impl Policy {
     /// The time of day at the origin, or slightly earlier, as far as is known.
     pub fn origin_wall(&self) -> Timestamp {
         self.origin.estimate(self.wall())
+    }
+
+    /// How old this timestamp of the origin is at least, or zero.
+    pub fn age_of(&self, timestamp: Timestamp) -> Duration {
+        since(timestamp, self.origin.earliest(self.wall()))
     }
 
     /// The shortest and the longest time that attributes are believed.

@@ -10,11 +10,12 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
 use vfs::Handle;
 
+use crate::companions::Companions;
 use crate::singleflight::Singleflight;
 use crate::walk::Walks;
 
 /// The largest number of guesses in flight: half of the slots that a session has.
-const IN_FLIGHT_MAX: usize = 32;
+pub const IN_FLIGHT_MAX: usize = 32;
 /// How long the end of the process waits for guesses in flight.
 const END_MAX: Duration = Duration::from_secs(2);
 
@@ -24,6 +25,7 @@ pub struct Prefetch {
     walks: Mutex<Walks>,
     permits: Arc<Semaphore>,
     listings: Singleflight<Handle>,
+    companions: Companions,
     stopped: AtomicBool,
 }
 
@@ -34,6 +36,7 @@ impl Prefetch {
             walks: Mutex::new(Walks::new(bytes_max)),
             permits: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
             listings: Singleflight::default(),
+            companions: Companions::default(),
             stopped: AtomicBool::new(false),
         })
     }
@@ -48,14 +51,24 @@ impl Prefetch {
         &self.listings
     }
 
-    /// How many guesses may be made now.
-    pub fn free(&self) -> usize {
-        if self.stopped.load(Ordering::Acquire) { 0 } else { self.permits.available_permits() }
+    /// Files that are opened together.
+    pub fn companions(&self) -> &Companions {
+        &self.companions
     }
 
-    /// A permit for one guess. `None` if there are enough of them.
-    pub fn permit(&self) -> Option<OwnedSemaphorePermit> {
-        self.permits.clone().try_acquire_owned().ok()
+    /// The permits for the guesses that may be made now, one for each.
+    pub fn permits_now(&self) -> Vec<OwnedSemaphorePermit> {
+        if self.stopped.load(Ordering::Acquire) {
+            return Vec::new();
+        }
+        std::iter::from_fn(|| self.permits.clone().try_acquire_owned().ok()).collect()
+    }
+
+    /// Permits for `count` calls that a user has ordered ahead of readers. They are those of guesses: the two
+    /// together have half of the slots. `None` if the process is about to end.
+    pub async fn permits(&self, count: u32) -> Option<OwnedSemaphorePermit> {
+        let permits = self.permits.clone().acquire_many_owned(count.min(IN_FLIGHT_MAX as u32)).await.ok()?;
+        (!self.stopped.load(Ordering::Acquire)).then_some(permits)
     }
 
     /// Makes no guesses from now on.
@@ -68,5 +81,22 @@ impl Prefetch {
     pub async fn end(&self) {
         self.stop();
         let _ = timeout(END_MAX, self.permits.acquire_many(IN_FLIGHT_MAX as u32)).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_permit_is_given_to_one_maker_of_guesses() {
+        let prefetch = Prefetch::new(1 << 20).unwrap();
+        let mut permits = prefetch.permits_now();
+        assert_eq!(permits.len(), IN_FLIGHT_MAX);
+        assert!(prefetch.permits_now().is_empty());
+        permits.truncate(IN_FLIGHT_MAX - 3);
+        assert_eq!(prefetch.permits_now().len(), 3);
+        prefetch.stop();
+        assert!(prefetch.permits_now().is_empty());
     }
 }

@@ -33,7 +33,7 @@ impl Core {
             return Ok(attributes);
         }
         self.know_limits(caller, &object.handle).await;
-        if self.link.delegates() && self.wants_directory(object) {
+        if self.may_bring_lease(object) {
             // The same call may bring a lease, and would then be the last one needed.
             let asked = self.policy.event();
             self.counters.revalidations.bump();

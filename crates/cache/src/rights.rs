@@ -7,6 +7,9 @@
 //! attributes, and when we change its mode or owner. They expire after `acregmax` or `acdirmax`, because
 //! groups and exports may change at the origin without a trace on the file.
 //!
+//! The key is the whole credential, with every supplementary group. An origin may have been sent only some of
+//! them (`client::groups`). So an entry serves no caller for which the origin might have been sent others.
+//!
 //! Promise: remembered-rights
 
 use std::time::Duration;
@@ -201,6 +204,19 @@ mod tests {
         assert_eq!(rights.may(&Caller::unix(1, 100, &[6]).principal, AccessMask::READ, at, HOUR), None);
         assert_eq!(rights.may(&user(1), AccessMask::READ, Timestamp::new(4601, 0), HOUR), None);
         assert_eq!(rights.may(&user(1), AccessMask::READ, at, HOUR), None, "expired is forgotten");
+    }
+
+    #[test]
+    fn every_group_belongs_to_the_credential() {
+        let mut rights = Rights::default();
+        let at = Timestamp::new(1000, 0);
+        let groups: Vec<u32> = (1..=40).collect();
+        let of = |groups: &[u32]| Caller::unix(1, 100, groups).principal;
+        rights.remember_answer(&of(&groups), AccessMask::READ, false, at);
+        assert_eq!(rights.may(&of(&groups), AccessMask::READ, at, HOUR), Some(true));
+        for fewer in [&groups[1..], &groups[..39], &groups[..16], &[]] {
+            assert_eq!(rights.may(&of(fewer), AccessMask::READ, at, HOUR), None, "{fewer:?}");
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! of one round trip. Listings that are guessed are waited for in the same way.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::hash::Hash;
 use std::sync::Arc;
 
@@ -14,35 +15,49 @@ use tokio::sync::Semaphore;
 
 /// The questions in flight. There are no more of them than requests.
 #[derive(Debug)]
-pub struct Singleflight<K: Eq + Hash + Clone>(Mutex<HashMap<K, Arc<Semaphore>>>);
+pub struct Singleflight<K: Eq + Hash + Clone>(Arc<Waiting<K>>);
+
+/// What requests wait for. The semaphores have no permits. Each is closed when its reply has come.
+type Waiting<K> = Mutex<HashMap<K, Arc<Semaphore>>>;
 
 /// A question in flight, until it is dropped.
 #[must_use]
-pub struct Asking<'a, K: Eq + Hash + Clone> {
-    singleflight: &'a Singleflight<K>,
+pub struct Asking<K: Eq + Hash + Clone> {
+    waiting: Arc<Waiting<K>>,
     key: K,
 }
 
 impl<K: Eq + Hash + Clone> Default for Singleflight<K> {
     fn default() -> Singleflight<K> {
-        Singleflight(Mutex::default())
+        Singleflight(Arc::default())
     }
 }
 
 impl<K: Eq + Hash + Clone> Singleflight<K> {
     /// Registers a question. If it is in flight, waits for its end and returns None.
-    pub async fn begin(&self, key: K) -> Option<Asking<'_, K>> {
-        let other = {
-            let mut keys = self.0.lock();
-            let Some(other) = keys.get(&key) else {
-                // The semaphore has no permits. It is closed when the reply has come.
-                keys.insert(key.clone(), Arc::new(Semaphore::new(0)));
-                return Some(Asking { singleflight: self, key });
-            };
-            other.clone()
-        };
-        let _ = other.acquire().await;
-        None
+    pub async fn begin(&self, key: K) -> Option<Asking<K>> {
+        match self.register(key) {
+            Ok(asking) => Some(asking),
+            Err(other) => {
+                let _ = other.acquire().await;
+                None
+            }
+        }
+    }
+
+    /// Registers a question. `None` if it is in flight.
+    pub fn try_begin(&self, key: K) -> Option<Asking<K>> {
+        self.register(key).ok()
+    }
+
+    fn register(&self, key: K) -> Result<Asking<K>, Arc<Semaphore>> {
+        match self.0.lock().entry(key.clone()) {
+            Entry::Occupied(other) => Err(other.get().clone()),
+            Entry::Vacant(entry) => {
+                entry.insert(Arc::new(Semaphore::new(0)));
+                Ok(Asking { waiting: self.0.clone(), key })
+            }
+        }
     }
 
     /// If the question is in flight, waits for its end. False if it was not.
@@ -53,9 +68,9 @@ impl<K: Eq + Hash + Clone> Singleflight<K> {
     }
 }
 
-impl<K: Eq + Hash + Clone> Drop for Asking<'_, K> {
+impl<K: Eq + Hash + Clone> Drop for Asking<K> {
     fn drop(&mut self) {
-        if let Some(waiting) = self.singleflight.0.lock().remove(&self.key) {
+        if let Some(waiting) = self.waiting.lock().remove(&self.key) {
             waiting.close();
         }
     }
@@ -74,6 +89,7 @@ mod tests {
         let mut waiting = std::pin::pin!(singleflight.begin("n"));
         let mut watching = std::pin::pin!(singleflight.wait(&"n"));
         assert!(is_pending(waiting.as_mut()).await && is_pending(watching.as_mut()).await, "it is asked for");
+        assert!(singleflight.try_begin("n").is_none());
         drop(first);
         assert!(waiting.await.is_none() && watching.await);
         assert!(singleflight.begin("n").await.is_some());

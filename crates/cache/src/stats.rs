@@ -107,6 +107,8 @@ pub struct Stats {
     pub revoked: u64,
     /// WRITEs of clients whose bytes were merged with others that waited to be sent.
     pub merged_writes: u64,
+    /// Fsyncs that the journal answered.
+    pub local_fsyncs: u64,
     /// Bytes of delayed writes that the origin has taken.
     pub flushed_bytes: u64,
     /// WRITEs of clients that had to wait because too much was delayed.
@@ -121,6 +123,10 @@ pub struct Stats {
     pub dirty_files: u64,
     /// Gauge: how long the oldest of them has been waiting, approximately.
     pub dirty_age: Option<std::time::Duration>,
+    /// Gauge: size of the journal of delayed writes, in bytes.
+    pub journal_bytes: u64,
+    /// Gauge: files with delayed writes of an earlier process that could not be sent, and are kept.
+    pub conflicts: u64,
     /// Bytes fetched to complete files in the background.
     pub filled_bytes: u64,
     /// Files whose data was found damaged, and dropped.
@@ -231,6 +237,7 @@ pub struct Counters {
     pub revalidations: Counter,
     pub distrusted: Counter,
     pub merged_writes: Counter,
+    pub local_fsyncs: Counter,
     pub flushed_bytes: Counter,
     pub writers_held: Counter,
     pub filled_bytes: Counter,
@@ -285,11 +292,14 @@ impl Counters {
             recalls: self.recalls.get(),
             revoked: self.revoked.get(),
             merged_writes: self.merged_writes.get(),
+            local_fsyncs: self.local_fsyncs.get(),
             flushed_bytes: self.flushed_bytes.get(),
             writers_held: self.writers_held.get(),
             dirty_bytes: 0,
             dirty_files: 0,
             dirty_age: None,
+            journal_bytes: 0,
+            conflicts: 0,
             cleaning: false,
             paused: false,
             filled_bytes: self.filled_bytes.get(),

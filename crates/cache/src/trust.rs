@@ -76,6 +76,11 @@ impl OriginClock {
         Timestamp::from_nanos(wall.as_nanos() + i128::from(self.offset.load(Ordering::Relaxed)))
     }
 
+    /// The same, if the clocks differ as much as is assumed.
+    pub fn earliest(&self, wall: Timestamp) -> Timestamp {
+        Timestamp::from_nanos(self.estimate(wall).as_nanos() - self.skew)
+    }
+
     /// Could a change of the file after `sent` carry the timestamps of `state`? `seen` is when `state` was
     /// first seen.
     pub fn is_racy(&self, state: &WccAttributes, seen: Option<Instant>, sent: &Sent) -> bool {

@@ -134,6 +134,7 @@ impl Core {
     /// Writes the latest state of all changed objects to the index.
     pub async fn flush(self: &Arc<Core>) {
         let turn = self.flushing.turn().await;
+        self.flush_companions(false);
         let objects = self.flushing.take();
         if objects.is_empty() {
             return;

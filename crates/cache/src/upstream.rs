@@ -126,6 +126,9 @@ impl Core {
             (Some(name), Some((_, set))) => self.cut_named(caller, &request.handle, name, set.size).await,
             _ => None,
         };
+        if request.create.as_ref().is_some_and(|(_, set)| set.size.is_some()) {
+            self.sync_journal().await;
+        }
         let naming = request.name.as_ref().map(|name| self.begin_naming(request, name)).transpose()?;
         let directory = naming.as_ref().filter(|naming| naming.making.is_none());
         let directory = directory.map(|naming| naming.directory.clone());

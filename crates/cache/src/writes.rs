@@ -12,6 +12,8 @@
 //! | `cover` | closes, WRITEs and refusals, against the account of `space` |
 //! | `losses` | data that was lost after a close, and which clients are told |
 //! | `cut` | truncation and removal, in order with the delayed writes |
+//! | `entering` | which steps are entered in the journal |
+//! | `restoring` | writes that an earlier process has left there |
 //!
 //! A byte passes through three stages. It is **dirty** until a WRITE takes it, and then **in flight** until
 //! the reply. If the origin took it without making it durable, it is **unstable** until a COMMIT whose
@@ -27,9 +29,10 @@
 //! anything about the file, and asks the origin afterwards.
 //!
 //! **Promise**: fsync (`commit`) and the close of a writer return when everything written before is durable
-//! at the origin, or with the error, once. Under a write lease, a close sends nothing, as long as the origin
-//! has space for the data ([`space`]). If another client wants the file, the origin recalls the lease, and
-//! the cache sends everything first.
+//! at the origin, or with the error, once. With `fsync=journal` the local disk may take the place of the
+//! origin ([`syncing`]). Under a write lease, a close sends nothing, as long as the origin has space for the
+//! data ([`space`]). If another client wants the file, the origin recalls the lease, and the cache sends
+//! everything first.
 //!
 //! **Assumption**: a writer with an open may write, and the origin will agree. For a writer without one, the
 //! cache asks by ACCESS first. If the origin refuses in the end, the cache drops the bytes, as Linux does,
@@ -37,17 +40,22 @@
 
 mod cover;
 mod cut;
+mod entering;
 mod file;
 mod flush;
 mod limits;
 mod losses;
 mod pending;
+mod restoring;
 mod runs;
 mod space;
+mod syncing;
 
 pub use cut::{Cut, Hold};
+pub use entering::journal_of;
 pub use file::Writes;
 pub use flush::Level;
 pub use limits::{Delayed, writer};
 pub use losses::{Losses, Lost};
 pub use pending::Pending;
+pub use restoring::Unsettled;

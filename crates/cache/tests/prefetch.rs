@@ -17,7 +17,7 @@ use origin::{Bench, name, open_request, read, root, until, v4, v4_opener};
 use tokio::time::Instant;
 use vfs::{
     Caller, Entry, FileSystem, FileType, Freshness, Handle, LeaseKind, Opens, ReadDir, Share, StateidBasis,
-    Verifier, Want,
+    Status, Verifier, Want,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -115,14 +115,17 @@ impl Setting {
 
     /// Looks all files up, as git(1) does for `git status`.
     async fn look(&self) -> Duration {
+        self.look_as(&Caller::unix(0, 0, &[]).with_freshness(Freshness::Timeout)).await
+    }
+
+    async fn look_as(&self, stat: &Caller) -> Duration {
         let started = Instant::now();
-        let stat = Caller::unix(0, 0, &[]).with_freshness(Freshness::Timeout);
         for (text, directory) in &self.directories {
-            let found = self.cache.lookup(&stat, &root(), &name(text), Want::None).await.unwrap();
+            let found = self.cache.lookup(stat, &root(), &name(text), Want::None).await.unwrap();
             assert_eq!(found.node.handle, *directory);
             for n in 0..FILES {
                 let text = name(&format!("f{n:02}"));
-                self.cache.lookup(&stat, directory, &text, Want::None).await.unwrap();
+                self.cache.lookup(stat, directory, &text, Want::None).await.unwrap();
             }
         }
         started.elapsed()
@@ -185,6 +188,66 @@ async fn a_second_git_status_costs_a_call_for_each_directory() {
         let all: u64 = calls.values().sum();
         assert!(all <= 5 * DIRECTORIES as u64, "{policy:?} {calls:?}");
         assert!(second < ROUND_TRIP * 4 * DIRECTORIES as u32, "{policy:?} {second:?}");
+    }
+}
+
+/// A mount looks names up without a call if they were shown within the last second. Later, one listing
+/// confirms all names of a directory. A client that opens files by handle has each of them confirmed.
+#[tokio::test(start_paused = true)]
+async fn a_mount_confirms_names_by_listings() {
+    let mount = v4(0, 1).with_freshness(Freshness::Recent);
+    let setting = Setting::new(Policy::Never, true).await;
+    setting.look_as(&mount).await;
+    tokio::time::sleep(10 * SECOND).await;
+    setting.calls();
+    let took = setting.look_as(&mount).await;
+    let calls = setting.calls();
+    assert!(calls["READDIR"] <= DIRECTORIES as u64 + 2, "{calls:?}");
+    assert!(calls.values().sum::<u64>() <= 4 * DIRECTORIES as u64, "{calls:?}");
+    assert!(took < ROUND_TRIP * 3 * DIRECTORIES as u32, "{took:?} {calls:?}");
+
+    let (_, directory) = &setting.directories[3];
+    tokio::time::sleep(10 * SECOND).await;
+    setting.list(directory).await;
+    setting.calls();
+    let all = async |caller: &Caller| {
+        for n in 0..FILES {
+            let text = name(&format!("f{n:02}"));
+            setting.cache.lookup(caller, directory, &text, Want::None).await.unwrap();
+        }
+        setting.calls()
+    };
+    assert_eq!(all(&mount).await, BTreeMap::new(), "within a second");
+    assert_eq!(all(&v4(0, 1)).await["GETATTR"], FILES as u64, "each counts as an open");
+    let text = name("lock");
+    let find = || setting.cache.lookup(&mount, directory, &text, Want::None);
+    tokio::time::sleep(10 * SECOND).await;
+    let lock = setting.bench.origin.put(directory, "lock", b"");
+    setting.list(directory).await;
+    assert_eq!(find().await.unwrap().node.handle, lock);
+    setting.bench.origin.tree().remove(directory, &text, false).unwrap();
+    assert_eq!(find().await.unwrap_err().status, Status::NoEnt, "it may have been a lock file");
+}
+
+/// After a restart, the names are known and the attributes are old. One listing confirms those of a
+/// directory, and comes ahead of the reader.
+#[tokio::test(start_paused = true)]
+async fn after_a_restart_listings_confirm_the_names() {
+    for policy in [LEASES, Policy::Never] {
+        let setting = Setting::new(policy, true).await;
+        setting.find().await;
+        setting.cache.flush().await;
+        let Setting { bench, directories, .. } = setting;
+        let bench = bench.killed();
+        let cache = bench.open_with(bench.eager()).await;
+        let setting = Setting { bench, cache, directories };
+        tokio::time::sleep(10 * SECOND).await;
+        setting.calls();
+        let took = setting.look_as(&v4(0, 1).with_freshness(Freshness::Recent)).await;
+        let calls = setting.calls();
+        assert!(calls["READDIR"] <= DIRECTORIES as u64 + 2, "{policy:?} {calls:?}");
+        assert!(calls.values().sum::<u64>() <= 5 * DIRECTORIES as u64, "{policy:?} {calls:?}");
+        assert!(took < ROUND_TRIP * 4 * DIRECTORIES as u32, "{policy:?} {took:?} {calls:?}");
     }
 }
 

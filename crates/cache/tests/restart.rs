@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::Cache;
+use origin::behind::{self, BOTH, delaying, open};
 use origin::state::Policy;
 use origin::{Bench, name, open_handle, open_request, opener, owner, read, root, v4, v4_opener, write};
 use proptest::prelude::*;
@@ -100,6 +101,47 @@ async fn an_adopted_lease_is_kept_until_nobody_of_before_can_believe_in_it() {
         assert_eq!(bench.origin.lease(&file), None, "it was returned, not revoked");
         assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "DATA");
     }
+}
+
+/// What a killed process has left of many files is settled for many of them at once.
+// Promise: killed-mounts
+#[tokio::test]
+async fn what_was_delayed_of_many_files_is_sent_side_by_side() {
+    const FILES: usize = 100;
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+    let origin = bench.origin.clone();
+    let put = |n: usize| origin.put(&root(), &n.to_string(), b"of the origin");
+    let files: Vec<_> = (0..FILES).map(put).collect();
+    origin.pass(10 * SECOND);
+    let cache = delaying(&bench, |_| ()).await;
+    for (n, file) in files.iter().enumerate() {
+        let by = open(&cache, &open_request(&root(), &n.to_string(), 1, BOTH)).await;
+        behind::put(&cache, by, file, 0, format!("of program {n}").as_bytes()).await;
+    }
+    let killed = bench.killed();
+    drop(cache);
+    files.iter().for_each(|file| origin.revoke_unheard(file));
+    assert!(files.iter().all(|file| origin.contents(file) == b"of the origin"), "they were delayed");
+    origin.others_write(&files[7], 0, b"of another").await;
+    let cache = delaying(&killed, |_| ()).await;
+    assert_eq!(cache.unsettled(), FILES);
+    let asked = origin.gate("GETATTR");
+    let settling = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.settle_restored().await }
+    });
+    asked.wait_for(16).await;
+    assert_eq!(cache.unsettled(), FILES, "none is answered yet");
+    asked.open();
+    settling.await.unwrap().unwrap();
+    assert_eq!(cache.unsettled(), 0);
+    for (n, file) in files.iter().enumerate().filter(|(n, _)| *n != 7) {
+        let mut wanted = b"of the origin".to_vec();
+        wanted.splice(..format!("of program {n}").len().min(wanted.len()), format!("of program {n}").bytes());
+        assert_eq!(origin.contents(file), wanted);
+    }
+    assert_eq!(origin.contents(&files[7]), b"of anothergin", "a change of another client stays");
+    assert_eq!(cache.stats().conflicts, 1);
 }
 
 #[tokio::test]

@@ -6,11 +6,13 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{Reply, mount, nfs3, nfs4};
 use rpc::message::Refusal;
-use rpc::{Link, LinkOptions, SourcePort};
+use rpc::tls::Connector;
+use rpc::{Link, LinkOptions, SourcePort, TlsLink};
 use vfs::Handle;
 
 use crate::convert;
@@ -18,7 +20,7 @@ use crate::links::Links;
 use crate::nonsense::Nonsense;
 use crate::portmapper::{AskError, Way, ask, port_of};
 use crate::transport::Transport;
-use crate::url::{Options, Proto, Url};
+use crate::url::{Options, Proto, Url, UrlError};
 
 /// How long MOUNT, and the first call of NFS, may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -42,6 +44,17 @@ pub enum ConnectError {
         host: String,
         /// The resolver's error.
         source: io::Error,
+    },
+    /// Options contradict each other.
+    #[error(transparent)]
+    Options(#[from] UrlError),
+    /// There is no TLS with the server, and the options ask for it.
+    #[error("no TLS with {server}: {source}")]
+    Tls {
+        /// The server.
+        server: SocketAddr,
+        /// The cause.
+        source: Arc<rpc::tls::Error>,
     },
     /// No server answers NFS.
     #[error(
@@ -164,7 +177,7 @@ pub(crate) fn way(locations: &[String]) -> String {
 }
 
 /// Tells the user what to do about a server that denies access.
-const DENIED: &str = "permission denied; add this machine to the export's clients there, and `insecure` if we do not call from a port below 1024 (who is not root cannot)";
+const DENIED: &str = "permission denied; add this machine to the export's clients there, and `insecure` if we do not call from a port below 1024 (who is not root cannot). If it requires TLS, use xprtsec=tls or mtls";
 
 fn refusal(status: mount::Stat) -> String {
     match status {
@@ -182,7 +195,7 @@ fn refusal4(status: nfs4::Status) -> String {
                 .to_owned()
         }
         nfs4::Status::Perm | nfs4::Status::Access => DENIED.to_owned(),
-        nfs4::Status::WrongSec => "it wants more than AUTH_SYS; allow sec=sys there".to_owned(),
+        nfs4::Status::WrongSec => "it wants more than AUTH_SYS or than this connection; use xprtsec=tls or mtls, or allow sec=sys there".to_owned(),
         nfs4::Status::NotDir | nfs4::Status::Symlink => {
             "the path leads through something that is not a directory".to_owned()
         }
@@ -191,6 +204,18 @@ fn refusal4(status: nfs4::Status) -> String {
 }
 
 impl ConnectError {
+    /// The error for a server that has not answered: of TLS, or else this one.
+    pub(crate) fn unanswered(
+        server: SocketAddr,
+        source: AskError,
+        otherwise: impl FnOnce(AskError) -> ConnectError,
+    ) -> ConnectError {
+        match source {
+            AskError::Tls(source) => ConnectError::Tls { server, source },
+            source => otherwise(source),
+        }
+    }
+
     /// Is version 4 not available here, while version 3 may be? The server may not support version 4, may
     /// have the export elsewhere in its name space (`fsid=0`), or may not answer on its port.
     pub(crate) fn leaves_v3(&self) -> bool {
@@ -258,8 +283,8 @@ async fn connect_to(url: &Url, address: IpAddr, portmapper: u16) -> Result<Mount
     let export = url.export_text();
     let root = convert::from_wire(&handle).ok_or(ConnectError::Nonsense { server, export })?;
     let sizes = sizes(url, server, handle).await?;
-    let link = link_options(options, server);
-    let links = Links::new(options, link.transport, || Link::new(link));
+    let link = link_options(url, server, (nfs3::PROGRAM, nfs3::VERSION))?;
+    let links = Links::new(options, link.transport, || Link::new(link.clone()));
     let transport = Transport::new(links, options.patience(), Nonsense::new(server));
     Ok(Mounted { transport, server, root, sizes })
 }
@@ -293,12 +318,14 @@ async fn mount_root(
 }
 
 async fn ask_mount(url: &Url, server: SocketAddr, proto: Proto) -> Result<nfs3::Handle, ConnectError> {
-    let way = Way { server, transport: proto.into(), source: source(&url.options) };
+    let way = way_to(url, server, proto)?;
     // The URL's parser has checked the length of the path.
     let path = mount::Dirpath::new(url.export.clone()).unwrap_or_default();
     let export = url.export_text();
     match ask::<mount::v3::call::Mnt>(way, &path, PATIENCE).await {
-        Err(source) => Err(ConnectError::Mount { server, source }),
+        Err(source) => {
+            Err(ConnectError::unanswered(server, source, |source| ConnectError::Mount { server, source }))
+        }
         Ok(Reply::Fail(status, ())) => Err(ConnectError::Refused { server, export, status }),
         Ok(Reply::Ok(ok)) => {
             let flavors = ok.auth_flavors.into_vec();
@@ -312,13 +339,16 @@ async fn ask_mount(url: &Url, server: SocketAddr, proto: Proto) -> Result<nfs3::
 
 async fn sizes(url: &Url, server: SocketAddr, root: nfs3::Handle) -> Result<Sizes, ConnectError> {
     let options = &url.options;
-    let way = Way { server, transport: options.proto.into(), source: source(options) };
+    let way = way_to(url, server, options.proto)?;
     let info = match ask::<nfs3::call::Fsinfo>(way, &nfs3::FsArgs { object: root }, PATIENCE).await {
         Ok(Reply::Ok(info)) => info,
         Ok(Reply::Fail(status, _)) => {
             return Err(ConnectError::Root { server, export: url.export_text(), status });
         }
-        Err(source) => return Err(ConnectError::Nfs { server, source }),
+        Err(source) => {
+            let otherwise = |source| ConnectError::Nfs { server, source };
+            return Err(ConnectError::unanswered(server, source, otherwise));
+        }
     };
     let most = match options.proto {
         Proto::Tcp => TCP_TRANSFER_MAX,
@@ -331,12 +361,34 @@ async fn sizes(url: &Url, server: SocketAddr, root: nfs3::Handle) -> Result<Size
     Ok(Sizes { read: of(info.rtmax, options.rsize), write: of(info.wtmax, options.wsize), readdir: most })
 }
 
-pub(crate) fn link_options(options: &Options, server: SocketAddr) -> LinkOptions {
-    let mut link = LinkOptions::new(server);
+/// The options of links to a server. `program` with its version is asked for TLS.
+///
+/// # Errors
+/// If options of the URL contradict each other.
+pub(crate) fn link_options(
+    url: &Url,
+    server: SocketAddr,
+    program: (u32, u32),
+) -> Result<LinkOptions, UrlError> {
+    let (options, mut link) = (&url.options, LinkOptions::new(server));
+    link.tls = connector(url)?.map(|connector| TlsLink { connector, probe: program });
     link.transport = options.proto.into();
     link.source = source(options);
     link.timeo = options.timeo();
-    link
+    Ok(link)
+}
+
+/// The way to a single answer of a server.
+///
+/// # Errors
+/// If options of the URL contradict each other.
+pub(crate) fn way_to(url: &Url, server: SocketAddr, proto: Proto) -> Result<Way, UrlError> {
+    Ok(Way { server, transport: proto.into(), source: source(&url.options), tls: connector(url)? })
+}
+
+/// Verifies the host of the URL.
+pub(crate) fn connector(url: &Url) -> Result<Option<Arc<Connector>>, UrlError> {
+    Ok(url.options.tls_files()?.map(|files| Connector::new(&url.host, files)))
 }
 
 pub(crate) fn source(options: &Options) -> SourcePort {

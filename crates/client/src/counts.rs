@@ -31,6 +31,13 @@ impl Counted for protocol::nqnfs::Procedure {
     }
 }
 
+impl Counted for protocol::nlm::v4::Procedure {
+    const EACH: &'static [Self] = Self::ALL;
+    fn number(self) -> u32 {
+        self as u32
+    }
+}
+
 impl Counted for Operation {
     const EACH: &'static [Operation] = Operation::ALL;
     fn number(self) -> u32 {

@@ -14,10 +14,13 @@ mod cookie;
 pub mod counts;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
+mod groups;
+mod journal;
 mod links;
 mod listing;
 mod nfs3;
 mod nfs4;
+mod nlm;
 pub mod nonsense;
 mod nqnfs;
 mod origin;

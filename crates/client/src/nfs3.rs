@@ -5,10 +5,12 @@ mod directory;
 mod io;
 mod making;
 mod names;
+mod opens;
 mod origin;
 mod system;
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use async_trait::async_trait;
@@ -24,6 +26,7 @@ use vfs::{
 use crate::connect::{self, ConnectError, Sizes};
 use crate::convert;
 use crate::counts::Counts;
+use crate::nlm::{self, LockManager};
 use crate::nonsense::Types;
 use crate::transport::{Answered, Transport};
 use crate::url::Url;
@@ -37,6 +40,8 @@ pub struct Nfs3 {
     transport: Transport,
     sizes: Sizes,
     types: Types,
+    /// The lock manager beside the server. `None` if there is none, or with the option `nolock`.
+    locks: Option<Arc<LockManager>>,
     /// The origin has said that it does not support READDIRPLUS.
     without_plus: AtomicBool,
 }
@@ -52,7 +57,28 @@ impl Nfs3 {
 
     /// Mounts, with a port mapper on any port.
     pub async fn connect_through(url: &Url, portmapper: u16) -> Result<Nfs3, ConnectError> {
+        Nfs3::connect_with(url, portmapper, nlm::Past::default()).await
+    }
+
+    /// Mounts, and takes over the locks of an earlier process.
+    pub(crate) async fn connect_as(url: &Url, locks: nlm::Past) -> Result<Nfs3, ConnectError> {
+        Nfs3::connect_with(url, protocol::portmap::PORT, locks).await
+    }
+
+    async fn connect_with(url: &Url, portmapper: u16, past: nlm::Past) -> Result<Nfs3, ConnectError> {
         let mounted = connect::connect(url, portmapper).await?;
+        let locks = if url.options.nolock {
+            None
+        } else {
+            let whereabouts = nlm::Whereabouts {
+                nfs: mounted.server,
+                port_given: url.options.port.or(url.port).is_some(),
+                portmapper: SocketAddr::new(mounted.server.ip(), portmapper),
+                source: connect::source(&url.options),
+                tls: connect::connector(url)?,
+            };
+            LockManager::connect(url, whereabouts, past).await
+        };
         Ok(Nfs3 {
             url: url.clone(),
             server: mounted.server,
@@ -60,6 +86,7 @@ impl Nfs3 {
             transport: mounted.transport,
             sizes: mounted.sizes,
             types: Types::default(),
+            locks,
             without_plus: AtomicBool::new(false),
         })
     }
@@ -281,7 +308,11 @@ impl FileSystem for Nfs3 {
 
     fn prepare_shutdown(&self) {}
 
-    async fn shutdown(&self) {}
+    async fn shutdown(&self) {
+        if let Some(locks) = &self.locks {
+            locks.shutdown().await;
+        }
+    }
 }
 
-vfs::lacks!(Nfs3: Opens, Leases, Extended, LocalView);
+vfs::lacks!(Nfs3: Extended, LocalView);

@@ -28,6 +28,7 @@ mod locks;
 mod making;
 mod moved;
 mod names;
+mod new_directory;
 mod opening;
 mod opens;
 mod origin;
@@ -298,9 +299,9 @@ impl FileSystem for Nfs4 {
         directory: &Handle,
         name: &Name,
         set: &SetAttributes,
-        _want: Want,
+        want: Want,
     ) -> Result<Created> {
-        self.make_directory(caller, directory, name, set).await
+        self.make_directory(caller, directory, name, set, want).await
     }
 
     async fn symlink(

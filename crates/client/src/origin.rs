@@ -13,6 +13,7 @@ use vfs::{FileSystem, Handle};
 
 use crate::connect::ConnectError;
 use crate::counts::ProcedureCounts;
+use crate::groups::Sixteen;
 use crate::nfs3::Nfs3;
 use crate::nfs4::{Incarnation, Nfs4};
 use crate::nqnfs::Nqnfs;
@@ -93,13 +94,20 @@ pub async fn connect(url: &Url) -> Result<Arc<dyn Origin>, ConnectError> {
 /// # Errors
 /// Those of [`connect()`].
 pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Arc<dyn Origin>, ConnectError> {
+    let origin = choose(url, incarnation).await?;
+    Ok(Arc::new(Sixteen::new(origin)))
+}
+
+/// The choice of [`connect_as`].
+async fn choose(url: &Url, incarnation: Incarnation) -> Result<Arc<dyn Origin>, ConnectError> {
     let vers = url.options.vers;
     if vers == Version::Nqnfs {
         return Ok(Arc::new(Nqnfs::connect(url).await?));
     }
     let udp = url.options.proto == Proto::Udp;
+    let version3 = async || Nfs3::connect_as(url, incarnation.locks.clone()).await;
     if vers.minors().is_empty() || (vers.takes_v3() && udp) {
-        return Ok(Arc::new(Nfs3::connect(url).await?));
+        return Ok(Arc::new(version3().await?));
     }
     let version4 = async || {
         let mounted = Nfs4::connect_as(url, incarnation.clone()).await;
@@ -109,7 +117,7 @@ pub async fn connect_as(url: &Url, incarnation: Incarnation) -> Result<Arc<dyn O
         Err(refused) if vers.takes_v3() && refused.leaves_v3() => refused,
         decided => return decided,
     };
-    match Nfs3::connect(url).await {
+    match version3().await {
         // A server that was just starting may support version 4 by now, and the choice is permanent.
         Ok(mounted) if refused.is_no_answer() => match version4().await {
             Ok(mounted) => Ok(mounted),

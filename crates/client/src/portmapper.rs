@@ -2,11 +2,13 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::{Call, portmap};
 use rpc::message::Refusal;
-use rpc::{CallError, Link, LinkOptions, Outgoing, Patience, SourcePort, Transport};
+use rpc::tls::{self, Connector};
+use rpc::{CallError, Link, LinkOptions, Outgoing, Patience, SourcePort, TlsLink, Transport};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 use xdr::{Decode, Encode, Encoder};
@@ -19,11 +21,12 @@ const CONNECT: Duration = Duration::from_secs(5);
 const PORTMAPPER: Duration = Duration::from_secs(2);
 
 /// The server to ask, and how.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Way {
     pub(crate) server: SocketAddr,
     pub(crate) transport: Transport,
     pub(crate) source: SourcePort,
+    pub(crate) tls: Option<Arc<Connector>>,
 }
 
 /// Why there is no answer.
@@ -35,6 +38,9 @@ pub enum AskError {
     /// The connection was made, or datagrams were sent, but no answer came.
     #[error("no answer")]
     NoAnswer,
+    /// There is no TLS with the server, and nothing was asked.
+    #[error("{0}")]
+    Tls(Arc<tls::Error>),
     /// The server refused the call.
     #[error("{0}")]
     Refused(Refusal),
@@ -64,10 +70,16 @@ pub(crate) async fn ask<C: Call>(
     };
     let mut options = LinkOptions::new(way.server);
     (options.transport, options.source) = (way.transport, way.source);
+    options.tls = way.tls.map(|connector| TlsLink { connector, probe: (C::PROGRAM, C::VERSION) });
     if way.transport == Transport::Udp {
         options.timeo = Duration::from_millis(500);
     }
-    let answer = Link::new(options).call(outgoing, Patience::Until(Instant::now() + patience)).await;
+    let link = Link::new(options);
+    let answer = tokio::select! {
+        biased;
+        answer = link.call(outgoing, Patience::Until(Instant::now() + patience)) => answer,
+        failed = link.tls_failed() => return Err(AskError::Tls(failed)),
+    };
     match answer {
         Ok(mut answer) => Ok(C::Results::decode(&mut answer.results)?),
         Err(CallError::Refused(refusal)) => Err(AskError::Refused(refusal)),
@@ -84,7 +96,8 @@ pub(crate) async fn port_of<C: Call>(portmapper: SocketAddr, transport: Transpor
     };
     let wanted = portmap::Mapping { prog: C::PROGRAM, vers: C::VERSION, prot, port: 0 };
     // Ask the port mapper over the same transport as the program: firewalls let that one pass.
-    let way = Way { server: portmapper, transport, source: SourcePort::Any };
+    // It has no TLS. A wrong answer leads to a server that cannot prove its name.
+    let way = Way { server: portmapper, transport, source: SourcePort::Any, tls: None };
     let port = ask::<portmap::call::Getport>(way, &wanted, PORTMAPPER).await.ok()?;
     u16::try_from(port).ok().filter(|&port| port != 0)
 }

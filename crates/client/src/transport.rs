@@ -21,7 +21,7 @@ const JUKEBOX_MIN: Duration = Duration::from_millis(100);
 /// The longest pause.
 const JUKEBOX_MAX: Duration = Duration::from_secs(5);
 /// Most groups in an AUTH_SYS credential.
-const GROUPS_MAX: usize = 16;
+pub(crate) const GROUPS_MAX: usize = 16;
 
 /// The connections to one origin.
 #[derive(Debug)]
@@ -146,7 +146,8 @@ fn encode<T: Encode>(args: &T) -> Message {
     encoder.finish()
 }
 
-/// The AUTH_SYS credential of a principal. As for every NFS client, groups beyond the sixteenth are dropped.
+/// The AUTH_SYS credential of a principal. Groups beyond the sixteenth are dropped: [`crate::groups`] has put
+/// those first that matter.
 pub(crate) fn credential(principal: &Principal, machine: Opaque<255>) -> AuthSys {
     match principal {
         Principal::Machine => AuthSys { machine, ..AuthSys::default() },

@@ -13,8 +13,9 @@
 //!
 //! The test does not require more than Linux clients promise. A client takes the change of its own WRITE for
 //! the only one, so a file has one writer at a time unless it is locked for each access. A client that has a
-//! file open without a lock may continue to see old data. Version 3 players have no locks. Mount with
-//! `lookupcache=none`: cached names are not part of this test.
+//! file open without a lock may continue to see old data. Another open, for writing, does not end that
+//! (docs/results/2026-11-27-open-for-writing.md), so a player closes a file before it opens it for writing.
+//! Version 3 players have no locks. Mount with `lookupcache=none`: cached names are not part of this test.
 //!
 //! The seed determines what each player does, but not how the acts interleave.
 

@@ -1,7 +1,7 @@
 //! A program on the host under test: start, watch, kill, restart.
 
 use crate::log::Log;
-use crate::session::Lab;
+use crate::session::{Lab, wait_for};
 use rustix::process::{Pid, Signal};
 use std::ffi::{OsStr, OsString};
 use std::net::{SocketAddr, TcpStream};
@@ -9,6 +9,31 @@ use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+
+/// How long a process may take to stop.
+const FREEZE_PATIENCE: Duration = Duration::from_secs(20);
+
+/// Stops a process with SIGSTOP, and waits until each of its threads stands still. A signal that was only
+/// sent stops nothing yet: on a busy machine the process may still answer a call. SIGCONT lets it go on.
+///
+/// # Panics
+/// If there is no such process, or it does not stop.
+pub fn freeze(pid: Pid) {
+    rustix::process::kill_process(pid, Signal::STOP)
+        .unwrap_or_else(|error| panic!("lab: stop process {}: {error}", pid.as_raw_nonzero()));
+    let tasks = format!("/proc/{}/task", pid.as_raw_nonzero());
+    wait_for("the process to stop", FREEZE_PATIENCE, || {
+        let mut tasks = std::fs::read_dir(&tasks).ok()?.flatten();
+        tasks
+            .all(|task| is_stopped(&std::fs::read_to_string(task.path().join("stat")).unwrap_or_default()))
+            .then_some(())
+    });
+}
+
+/// Does `/proc/PID/task/TID/stat` show a thread that is stopped, or gone?
+fn is_stopped(stat: &str) -> bool {
+    stat.rsplit_once(") ").is_none_or(|(_, fields)| fields.starts_with(['T', 't', 'Z', 'X']))
+}
 
 /// The command to run.
 #[derive(Debug, Clone)]

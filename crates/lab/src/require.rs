@@ -27,7 +27,10 @@ const PROGRAMS: [(&str, &str); 20] = [
 ];
 
 /// Other files that the lab needs.
-const FILES: [(&str, &str); 1] = [("/usr/lib/x86_64-linux-gnu/ganesha/libfsalvfs.so", "nfs-ganesha-vfs")];
+const FILES: [(&str, &str); 2] = [
+    ("/usr/lib/x86_64-linux-gnu/ganesha/libfsalvfs.so", "nfs-ganesha-vfs"),
+    ("/usr/lib/x86_64-linux-gnu/ganesha/libfsalproxy_v4.so", "nfs-ganesha-proxy-v4"),
+];
 
 /// The requirements that this machine does not meet.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -33,7 +33,7 @@ fn two_clients_of_ganesha_keep_close_to_open() {
     let guests = ["a", "b"].map(|name| lab.guest(name));
     let mut seats = guests.each_ref().map(|guest| {
         guest.mount_nfs(&ganesha.origin(), "/mnt/nfs", &options());
-        Seat::new(guest.name(), guest.hand(), "/mnt/nfs").straight()
+        Seat::new(guest.name(), guest.hand(), "/mnt/nfs")
     });
     let reads = CloseToOpen::default().run(&mut seats, &mut Rng::from_environment());
     eprintln!("lab: {reads} reads, none stale");

@@ -62,7 +62,7 @@ fn two_clients_and_the_server_itself_keep_close_to_open() {
     let guests = ["a", "b"].map(|name| lab.guest(name));
     let clients = guests.iter().map(|guest| {
         guest.mount_nfs(&knfsd.origin(), "/mnt/nfs", V3);
-        Seat::new(guest.name(), guest.hand(), "/mnt/nfs").straight()
+        Seat::new(guest.name(), guest.hand(), "/mnt/nfs")
     });
     let server = Seat::new("server", knfsd.guest().hand(), "/mnt/exp");
     let mut seats: Vec<Seat> = clients.chain([server]).collect();

@@ -12,6 +12,7 @@
 //! | `{"cache": {"command": …}}` | any number of `{"entry": …}`, `{"progress": …}`, `{"failed": …}`, |
 //! | | then `{"done": …}` or `{"error": "…"}` |
 //! | `{"holders": {"command": …}}` | the same |
+//! | `{"writeback": {"command": …}}` | the same |
 //!
 //! **Versions** may differ between the two sides. The earliest clients send no request: a client that sends
 //! nothing within a second gets the state. If this side does not know a request, it answers with an error
@@ -36,6 +37,7 @@ use crate::cachectl::{self, CacheRequest, Reply};
 use crate::departure::{Departure, Left, Progress, Stage};
 use crate::holders::{self, Holders, HoldersRequest};
 use crate::status::Source;
+use crate::writeback::{self, WritebackRequest};
 
 /// Longest line of an answer, in bytes.
 const LINE_MAX_BYTES: u64 = 16 << 20;
@@ -62,6 +64,8 @@ pub enum Request {
     Cache(CacheRequest),
     /// A request about what clients hold.
     Holders(HoldersRequest),
+    /// A request about delayed writes.
+    Writeback(WritebackRequest),
 }
 
 /// Shortest time between two lines of progress that only differ in what is left.
@@ -92,12 +96,19 @@ pub struct Sources {
     pub cache: Option<Arc<Cache>>,
     /// What clients hold, if there are clients.
     pub holders: Option<Holders>,
+    /// Work to be done before the client of a recording is told that it runs.
+    pub before_recording: Option<BeforeRecording>,
 }
+
+/// Makes readers ask for what they have, so that the recording sees it.
+pub type BeforeRecording = Arc<dyn Fn() -> Pin<Box<dyn Future<Output = ()> + Send>> + Send + Sync>;
 
 struct Answering {
     of: Sources,
     departure: Departure,
 }
+
+const NO_CACHE: &str = "there is no cache here; name the cache of a proxy or a mount";
 
 /// The work of a request. It ends with the last line of the answer.
 type Work = Pin<Box<dyn Future<Output = Result<Value, String>> + Send>>;
@@ -110,18 +121,19 @@ impl Answering {
     fn begin(&self, request: Request, sink: mpsc::Sender<Reply>) -> Result<Work, &'static str> {
         match request {
             Request::Cache(request) => {
-                let cache = self
-                    .of
-                    .cache
-                    .clone()
-                    .ok_or("there is no cache here; name the cache of a proxy or a mount")?;
-                Ok(Box::pin(async move { cachectl::execute(&cache, request, sink).await }))
+                let cache = self.of.cache.clone().ok_or(NO_CACHE)?;
+                let before = self.of.before_recording.clone();
+                Ok(Box::pin(async move { cachectl::execute(&cache, request, before, sink).await }))
             }
             Request::Holders(request) => {
                 let holders = self.of.holders.clone().ok_or(
                     "there are no clients here; name the state directory of a serve or the cache directory of a proxy",
                 )?;
                 Ok(Box::pin(async move { holders::execute(&holders, request, sink).await }))
+            }
+            Request::Writeback(request) => {
+                let cache = self.of.cache.clone().ok_or(NO_CACHE)?;
+                Ok(Box::pin(async move { writeback::execute(&cache, request, sink).await }))
             }
             Request::Status | Request::Usage | Request::Depart => Err("the request has no such answer"),
         }

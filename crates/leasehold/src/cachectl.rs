@@ -7,6 +7,9 @@
 
 mod execute;
 pub mod path;
+mod profile;
+mod record;
+mod replay;
 mod show;
 pub mod time;
 mod warm;
@@ -14,20 +17,27 @@ mod warm;
 use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::process::ExitCode;
 
 use cache::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
+use vfs::Caller;
 
 use crate::Failure;
 use crate::admin::{Asked, Request};
-use crate::cli::cache::{CacheArguments, CacheCommand};
+use crate::cli::cache::{CacheArguments, CacheCommand, Warm};
 pub use execute::execute;
+use profile::Line;
 use show::Show;
 
 /// Paths in one request; a longer list becomes several requests.
 const PATHS_MAX: usize = 1000;
+/// Bytes of the lines of a profile in one request.
+const LINES_BYTES_MAX: usize = 2 << 20;
+/// The most supplementary groups of a user. A request holds so many; AUTH_SYS takes 16 of them to the origin.
+pub const GROUPS_MAX: usize = 1024;
 
 /// A request to a cache. Paths are written as [`path::show`] writes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -77,6 +87,26 @@ pub enum CacheRequest {
         /// User and group id to read as.
         #[serde(default)]
         user: Option<(u32, u32)>,
+        /// Its supplementary groups.
+        #[serde(default)]
+        groups: Vec<u32>,
+    },
+    /// Record what readers use, until the client closes the connection.
+    Record,
+    /// End a recording, and return it.
+    Recorded {
+        /// Its number, which the answer to its begin told.
+        id: u64,
+    },
+    /// Bring what a profile names.
+    Replay {
+        /// Lines of a profile.
+        lines: Vec<Line>,
+        /// The user to read as.
+        user: User,
+        /// Bytes that earlier parts of the profile name.
+        #[serde(default)]
+        planned: u64,
     },
     /// Delete cached data from the disk.
     Drop {
@@ -97,6 +127,33 @@ pub enum CacheRequest {
         #[serde(default)]
         keep: bool,
     },
+}
+
+/// A user of the origin.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct User {
+    /// User id.
+    pub uid: u32,
+    /// Group id.
+    pub gid: u32,
+    /// Supplementary groups.
+    #[serde(default)]
+    pub groups: Vec<u32>,
+}
+
+impl User {
+    /// The user of this process, as a mount sees it.
+    fn of_this_process() -> User {
+        let gid = rustix::process::getegid().as_raw();
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let groups = groups.into_iter().map(rustix::process::Gid::as_raw).filter(|group| *group != gid);
+        User { uid: rustix::process::geteuid().as_raw(), gid, groups: groups.take(GROUPS_MAX).collect() }
+    }
+
+    /// As the caller of an operation.
+    fn caller(&self) -> Caller {
+        Caller::unix(self.uid, self.gid, &self.groups)
+    }
 }
 
 /// A line of an answer, except the last.
@@ -126,21 +183,29 @@ impl Reply {
     }
 }
 
-/// Sends the requests of a command, and prints the answers.
-pub async fn run(arguments: CacheArguments) -> Result<(), Failure> {
+/// Sends the requests of a command, and prints the answers. Returns the exit code.
+pub async fn run(arguments: CacheArguments) -> Result<ExitCode, Failure> {
     let given = arguments.command.directory();
     // For a mount the mount point may be given, as for `status`.
     let directory = crate::mount::cache_of(given).unwrap_or_else(|| given.to_owned());
+    if let CacheCommand::Record(record) = &arguments.command {
+        return record::run(&directory, record, arguments.json).await;
+    }
     let progress = std::io::stderr().is_terminal() && !arguments.json;
     let mut show = Show::new(arguments.json, progress, &arguments.command);
-    for request in requests(arguments.command)? {
+    let mut planned_before = 0;
+    for mut request in requests(arguments.command)? {
+        if let CacheRequest::Replay { planned, .. } = &mut request {
+            *planned = planned_before;
+        }
         let done = match Asked::of(&directory, &Request::Cache(request.clone())).await? {
-            Some(asked) => listen(asked, &mut show).await?,
+            Some(asked) => listen(asked, |line| show.line(line)).await?,
             None => offline(&directory, request, &mut show).await?,
         };
+        planned_before += done["planned"].as_u64().unwrap_or_default();
         show.done(&done);
     }
-    show.finish()
+    show.finish().map(|()| ExitCode::SUCCESS)
 }
 
 /// The requests of a command: several, if there are more than [`PATHS_MAX`] paths.
@@ -165,6 +230,12 @@ fn requests(command: CacheCommand) -> Result<Vec<CacheRequest>, Failure> {
             let (origin, keep) = (verify.origin, verify.keep);
             vec![CacheRequest::Verify { paths: texts(verify.paths), origin, keep }]
         }
+        CacheCommand::Record(_) => Vec::new(),
+        CacheCommand::Warm(Warm { profile: Some(file), user, .. }) => {
+            let user = user.unwrap_or_else(User::of_this_process);
+            let of = |lines: Vec<Line>| CacheRequest::Replay { lines, user: user.clone(), planned: 0 };
+            in_requests(profile::read(&file)?).into_iter().map(of).collect()
+        }
         CacheCommand::Warm(warm) => {
             let mut paths = texts(warm.paths);
             if let Some(file) = &warm.from {
@@ -177,11 +248,28 @@ fn requests(command: CacheCommand) -> Result<Vec<CacheRequest>, Failure> {
                 paths: paths.to_vec(),
                 newer,
                 pin: warm.pin,
-                user: warm.user,
+                user: warm.user.as_ref().map(|user| (user.uid, user.gid)),
+                groups: warm.user.as_ref().map(|user| user.groups.clone()).unwrap_or_default(),
             };
             paths.chunks(PATHS_MAX).map(of).collect()
         }
     })
+}
+
+/// The lines of a profile, in as many parts as there are requests.
+fn in_requests(lines: Vec<Line>) -> Vec<Vec<Line>> {
+    let (mut requests, mut bytes) = (vec![Vec::new()], 0);
+    for line in lines {
+        bytes += serde_json::to_string(&line).map_or(0, |text| text.len() + 1);
+        if bytes > LINES_BYTES_MAX {
+            requests.push(Vec::new());
+            bytes = 0;
+        }
+        if let Some(last) = requests.last_mut() {
+            last.push(line);
+        }
+    }
+    requests
 }
 
 /// The paths that a file or standard input lists, one per line. A program has written them, so nothing is
@@ -199,8 +287,8 @@ fn listed(file: &Path) -> Result<Vec<String>, Failure> {
     Ok(bytes.split(|byte| *byte == b'\n').filter(|line| !line.is_empty()).map(path::show).collect())
 }
 
-/// Prints the answer of a running Leasehold, and returns its last line.
-async fn listen(mut asked: Asked, show: &mut Show) -> Result<Value, Failure> {
+/// Hands on the answer of a running Leasehold line by line, and returns its last line.
+pub async fn listen(mut asked: Asked, mut each: impl FnMut(&Value)) -> Result<Value, Failure> {
     while let Some(line) = asked.line().await? {
         if let Some(done) = line.get("done") {
             return Ok(done.clone());
@@ -219,7 +307,7 @@ async fn listen(mut asked: Asked, show: &mut Show) -> Result<Value, Failure> {
                     .into(),
             ));
         }
-        show.line(&line);
+        each(&line);
     }
     Err(Failure("the answer ended early: check that the proxy or mount runs, and ask again".into()))
 }
@@ -231,7 +319,7 @@ async fn offline(directory: &Path, request: CacheRequest, show: &mut Show) -> Re
     }
     let cache = Cache::open_offline(directory).await.map_err(|error| Failure(error.to_string()))?;
     let (sender, mut lines) = mpsc::channel(64);
-    let mut work = std::pin::pin!(execute(&cache, request, sender));
+    let mut work = std::pin::pin!(execute(&cache, request, None, sender));
     let mut result = None;
     loop {
         tokio::select! {

@@ -2,19 +2,23 @@
 
 pub mod cache;
 mod config;
+mod tls;
 mod watching;
+pub mod writeback;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use server::{ClientList, Locations};
+use server::{ClientList, Locations, XprtSec};
 
 pub use config::{ConfigArguments, ConfigCommand, ConfigKeys, ConfigShow};
+pub use tls::{Tls, TlsPolicy};
 pub use watching::{Holding, HoldingOf, Revoke, Status, Top};
 
 use config::CONFIG_HELP;
 use watching::{REVOKE_HELP, TOP_HELP};
+use writeback::WRITEBACK_HELP;
 
 /// A coherent cache for NFS: answers fast and does not lie.
 #[derive(Debug, Parser)]
@@ -73,6 +77,9 @@ pub enum Command {
     /// List, pin, fetch, drop and check cached files
     #[command(after_help = cache::CACHE_HELP)]
     Cache(cache::CacheArguments),
+    /// List, send, export and discard the delayed writes of a mount, also of one that was killed
+    #[command(after_help = WRITEBACK_HELP)]
+    Writeback(writeback::WritebackArguments),
     /// Show the state and counters of a running `serve`, `proxy` or `mount`
     Status(Status),
     /// Show live which clients and files are used most, and what the cache saves
@@ -102,14 +109,26 @@ pub enum Command {
     Guard(Guard),
 }
 
+impl Command {
+    /// Do files that this command makes, or a program that it runs, belong to its user alone? Then they get
+    /// the modes that the user's umask leaves.
+    pub fn makes_files_of_its_user(&self) -> bool {
+        match self {
+            Command::Man(_) => true,
+            Command::Cache(of) => matches!(of.command, cache::CacheCommand::Record(_)),
+            _ => false,
+        }
+    }
+}
+
 const PROXY_HELP: &str = "\
 Examples:
   leasehold proxy nfs://filer/export --cache /var/cache/leasehold/filer
   mount -t nfs -o vers=4.2 THIS-HOST:/export /mnt
-  mount -t nfs -o vers=3,tcp,port=2049,mountport=2049,mountproto=tcp,nolock THIS-HOST:/export /mnt
+  mount -t nfs -o vers=3 THIS-HOST:/export /mnt
 
 Options of the URL have the names of nfs(5). They follow a `?` and are joined by `&` (quote the URL in a shell):
-  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
+  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp xprtsec=none|tls|mtls tlsca=FILE tlscert=FILE tlskey=FILE nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
 
 const BENCH_HELP: &str = "\
 Examples:
@@ -127,9 +146,12 @@ From /etc/fstab, once `leasehold` is linked as /sbin/mount.leasehold and /sbin/u
   filer:/export  /mnt  leasehold  vers=4.2,_netdev,noatime  0 0
 
 Options, with the names of nfs(5):
-  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
+  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp xprtsec=none|tls|mtls nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
 Options of mount(8): ro rw suid dev noexec noatime sync, and remount with these. The defaults are nosuid and nodev. Options that only fstab uses (_netdev, noauto, nofail, x-…) are accepted.
 Options of Leasehold:
+  tlsca=FILE         with xprtsec: PEM file with the CAs of the server [those of this machine]
+  tlscert=FILE       with xprtsec=mtls: PEM file with our certificate
+  tlskey=FILE        with xprtsec=mtls: PEM file with its key [the file of the certificate]
   cache=DIR          cache directory, for this export alone
   cachesize=SIZE     keep at most this much file data [10G]
   minfree=SIZE       leave this much space free on the disk [1G]
@@ -138,6 +160,8 @@ Options of Leasehold:
   offline=read       while the server is away, read complete files as last known [wait]
   allow_other        let all users use the mount; the default for root (noallow_other: do not)
   nopassthrough      do not let the kernel read complete cache files by itself
+  nojournal          do not keep delayed writes on this disk: a killed mount loses them
+  fsync=journal      answer fsync under a write lease when this disk has the data [origin]
   metrics=[ADDR:]PORT  answer HTTP there: /metrics, /healthz, /readyz, /status
   log=FILE           write messages to this file [the system log; with --foreground, standard error]
 
@@ -154,12 +178,12 @@ A configuration file:
   directory = \"/srv/projects\"
   path = \"/projects\"              # what clients mount; default: the directory
   ro = false
-  root_squash = true              # also all_squash, anonuid, anongid, secure, sync, crossmnt
+  root_squash = true              # also all_squash, anonuid, anongid, secure, sync, crossmnt, xprtsec
   # refer = \"/projects@b.example.com\"   # send v4 clients there; replicas: further servers
   clients = [\"10.1.0.0/16\"]";
 
 /// The options of `serve` for one export. A configuration file has a key for each of them.
-pub const OF_ONE_EXPORT: [&str; 12] = [
+pub const OF_ONE_EXPORT: [&str; 13] = [
     "export",
     "asynchronous",
     "no_crossmnt",
@@ -172,6 +196,7 @@ pub const OF_ONE_EXPORT: [&str; 12] = [
     "anongid",
     "insecure",
     "clients",
+    "xprtsec",
 ];
 
 /// The argument of `serve` that names the directory.
@@ -211,9 +236,15 @@ pub struct Serve {
     /// The access rules.
     #[command(flatten)]
     pub access: ExportOptions,
+    /// The options about users.
+    #[command(flatten)]
+    pub users: Users,
     /// The network options.
     #[command(flatten)]
     pub network: Network,
+    /// The TLS options.
+    #[command(flatten)]
+    pub tls: Tls,
     /// The NFSv4 options.
     #[command(flatten)]
     pub version4: Version4,
@@ -248,9 +279,15 @@ pub struct Proxy {
     /// The access rules.
     #[command(flatten)]
     pub access: ExportOptions,
+    /// The options about users.
+    #[command(flatten)]
+    pub users: Users,
     /// The network options.
     #[command(flatten)]
     pub network: Network,
+    /// The TLS options.
+    #[command(flatten)]
+    pub tls: Tls,
     /// The NFSv4 options.
     #[command(flatten)]
     pub version4: Version4,
@@ -321,9 +358,23 @@ pub struct ExportOptions {
     /// Admit clients that call from a port above 1023. Any user of a client machine can use such a port
     #[arg(long)]
     pub insecure: bool,
-    /// Admit only these clients: addresses and networks, separated by commas
+    /// Admit only these clients: addresses, networks, names of hosts and @netgroups, separated by commas
     #[arg(long, value_name = "LIST", default_value = "*")]
     pub clients: ClientList,
+    /// Admit only these connections: none (plain text), tls, mtls (with a certificate of the client), joined
+    /// by colons. With --tls off only `none` is there, and with --tls require `none` is not
+    #[arg(long, value_name = "LIST", default_value_t)]
+    pub xprtsec: XprtSec,
+}
+
+/// The options about users.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Users, as in rpc.mountd(8)")]
+pub struct Users {
+    /// Take the groups of a user from this machine (nsswitch), and not from the client, which can send 16 at
+    /// most. The primary group stays that of the client
+    #[arg(long)]
+    pub manage_gids: bool,
 }
 
 /// The network options.
@@ -337,7 +388,8 @@ pub struct Network {
     /// Do not serve over UDP
     #[arg(long)]
     pub no_udp: bool,
-    /// Do not register with rpcbind, even if one runs
+    /// Do not register with rpcbind, and do not answer at port 111 if none runs. Clients of versions 2 and 3
+    /// then need `port=`, `mountport=` and `nolock`
     #[arg(long)]
     pub no_rpcbind: bool,
     /// Memory for requests and replies of all clients. The server stops reading from a client that holds its
@@ -474,6 +526,7 @@ impl ExportOptions {
             anongid: self.anongid,
             secure: !self.insecure,
             clients: self.clients.clone(),
+            xprtsec: self.xprtsec,
             ..server::ExportOptions::default()
         }
     }

@@ -20,8 +20,8 @@ use memory::Memory;
 use server::{ExportOptions, Squash};
 use vfs::FileSystem;
 
-use crate::cli::{Demo, Network, Version4};
-use crate::stack::{self, End, Keep, Stack};
+use crate::cli::{Demo, Network, Users, Version4};
+use crate::stack::{self, End, Keep, Listening, Stack};
 use crate::{Failure, proxy, serve, state};
 use reader::Reading;
 use table::Row;
@@ -135,9 +135,10 @@ async fn set_up(
     let below = stack::arbiter(opened, &version4, &nqnfs);
     let key = state.join("handle.key");
     let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
+    let listening =
+        Listening { network: &loopback(), tls: None, version4: &version4, users: &Users::default() };
     let proxy =
-        Stack::start(vec![served], Keep { state: &state, handle_key: &key }, nqnfs, &loopback(), &version4)
-            .await?;
+        Stack::start(vec![served], Keep { state: &state, handle_key: &key }, nqnfs, listening).await?;
     progress.inc(2);
     Ok(Setting { proxy, upstream, relay, origin, directory })
 }
@@ -149,7 +150,9 @@ async fn start_origin(directory: &Path, sample: Arc<dyn FileSystem>) -> Result<S
     let arbiter = stack::arbiter(sample, &version4, &nqnfs);
     let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
-    Stack::start(vec![served], keep, nqnfs, &loopback(), &version4).await
+    let listening =
+        Listening { network: &loopback(), tls: None, version4: &version4, users: &Users::default() };
+    Stack::start(vec![served], keep, nqnfs, listening).await
 }
 
 /// Only this machine can reach the demo. All callers act as the user who runs it, so that user can read the

@@ -1,8 +1,8 @@
 //! `leasehold clients`, `opens`, `locks`, `leases` and `revoke`: what the clients of a running `serve` or
 //! `proxy` hold, and how to take it from them.
 //!
-//! Clients are those of version 4. The holders of leases are also those of NQNFS, which have no record here.
-//! The process of the server answers over its admin socket.
+//! Clients are those of version 4, and hosts that lock through NLM. The holders of leases are also those of
+//! NQNFS, which have no record here. The process of the server answers over its admin socket.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use server::exports::ExportId;
-use server::{Front, Held, ListedClient};
+use server::{Front, Held, ListedClient, ListedHost};
 use tokio::sync::mpsc;
 use vfs::{Handle, HolderId, LeaseId, LeaseKind, Share};
 
@@ -94,7 +94,11 @@ pub async fn execute(
     sink: mpsc::Sender<Reply>,
 ) -> Result<Value, String> {
     let entries = match request {
-        HoldersRequest::Clients => holders.front.list_clients().iter().map(client_entry).collect(),
+        HoldersRequest::Clients => {
+            let hosts = holders.front.list_hosts();
+            let clients = holders.front.list_clients();
+            clients.iter().map(client_entry).chain(hosts.iter().map(host_entry)).collect()
+        }
         HoldersRequest::Held { what, path } => {
             let holders = holders.clone();
             let listed = tokio::task::spawn_blocking(move || list(&holders, what, path.as_deref()));
@@ -122,7 +126,28 @@ fn client_entry(client: &ListedClient) -> Value {
         "opens": client.opens,
         "locks": client.locks,
         "leases": client.delegations,
+        "revoked": client.revoked,
     })
+}
+
+/// A host as a client: it has no leases, and its opens are those of its locks.
+fn host_entry(host: &ListedHost) -> Value {
+    json!({
+        "id": host_id(host),
+        "name": path::show(&host.name),
+        "address": host.address,
+        "version": "NLM",
+        "silent_s": host.silent.as_secs(),
+        "courtesy": false,
+        "opens": 0,
+        "locks": host.files,
+        "leases": 0,
+        "revoked": 0,
+    })
+}
+
+fn host_id(host: &ListedHost) -> String {
+    format!("{:016x}", host.holder.0)
 }
 
 fn list(holders: &Holders, what: What, below: Option<&str>) -> Vec<Value> {
@@ -131,7 +156,7 @@ fn list(holders: &Holders, what: What, below: Option<&str>) -> Vec<Value> {
     let mut entries = Vec::new();
     for export in &holders.exports {
         let place = |handle: &Handle| (export.place)(handle);
-        let mut add = |client: Option<&ListedClient>, handle: &Handle, held: Value| {
+        let mut add = |client: Option<Holder<'_>>, handle: &Handle, held: Value| {
             let at = place(handle);
             if below.as_deref().is_some_and(|below| !at.as_deref().is_some_and(|at| is_in(at, below))) {
                 return;
@@ -139,8 +164,8 @@ fn list(holders: &Holders, what: What, below: Option<&str>) -> Vec<Value> {
             let mut entry = held;
             entry["export"] = json!(export.path);
             entry["path"] = json!(at.as_deref().map(path::show));
-            entry["client"] = json!(client.map(|client| format!("{:016x}", client.id)));
-            entry["name"] = json!(client.map(|client| path::show(&client.name)));
+            entry["client"] = json!(client.as_ref().map(|client| &client.id));
+            entry["name"] = json!(client.as_ref().map(|client| path::show(client.name)));
             entry["address"] = json!(client.map(|client| client.address));
             entries.push(entry);
         };
@@ -148,12 +173,34 @@ fn list(holders: &Holders, what: What, below: Option<&str>) -> Vec<Value> {
             What::Leases => each_lease(export, &clients, &mut add),
             What::Opens | What::Locks => each_state(holders, export, what, &clients, &mut add),
         }
+        if what != What::Leases {
+            each_state_of_hosts(holders, export, what, &mut add);
+        }
     }
     entries
 }
 
+/// A client or a host, as it is listed beside what it holds.
+struct Holder<'a> {
+    id: String,
+    name: &'a [u8],
+    address: IpAddr,
+}
+
+impl<'a> From<&'a ListedClient> for Holder<'a> {
+    fn from(client: &'a ListedClient) -> Holder<'a> {
+        Holder { id: format!("{:016x}", client.id), name: &client.name, address: client.address }
+    }
+}
+
+impl<'a> From<&'a ListedHost> for Holder<'a> {
+    fn from(host: &'a ListedHost) -> Holder<'a> {
+        Holder { id: host_id(host), name: &host.name, address: host.address }
+    }
+}
+
 /// Takes a client, a file, and what the client holds of it.
-type Add<'a> = &'a mut dyn FnMut(Option<&ListedClient>, &Handle, Value);
+type Add<'a> = &'a mut dyn FnMut(Option<Holder<'_>>, &Handle, Value);
 
 fn each_lease(export: &Listed, clients: &[ListedClient], add: Add<'_>) {
     let by_holder: HashMap<HolderId, &ListedClient> =
@@ -169,7 +216,7 @@ fn each_lease(export: &Listed, clients: &[ListedClient], add: Add<'_>) {
             };
             let recalled = lease.recalled.map(|since| since.as_secs());
             let held = json!({ "kind": kind, "recalled_s": recalled });
-            add(by_holder.get(&lease.holder).copied(), &lease.handle, held);
+            add(by_holder.get(&lease.holder).map(|client| Holder::from(*client)), &lease.handle, held);
         }
         let Some(last) = leases.last() else { return };
         behind = Some(last.id);
@@ -179,17 +226,31 @@ fn each_lease(export: &Listed, clients: &[ListedClient], add: Add<'_>) {
 fn each_state(holders: &Holders, export: &Listed, what: What, clients: &[ListedClient], add: Add<'_>) {
     for client in clients {
         for state in holders.front.list_states(client.id).iter().filter(|state| state.export == export.id) {
-            match (&state.held, what) {
-                (Held::Open { access, deny }, What::Opens) => {
-                    let held = json!({ "access": share(*access), "deny": share(*deny) });
-                    add(Some(client), &state.handle, held);
-                }
-                (Held::Locks { owner }, What::Locks) => {
-                    add(Some(client), &state.handle, json!({ "owner": owner_text(owner) }));
-                }
-                _ => {}
+            if let Some(held) = state_entry(&state.held, what) {
+                add(Some(client.into()), &state.handle, held);
             }
         }
+    }
+}
+
+fn each_state_of_hosts(holders: &Holders, export: &Listed, what: What, add: Add<'_>) {
+    for host in &holders.front.list_hosts() {
+        let states = holders.front.list_host_states(host.holder);
+        for state in states.iter().filter(|state| state.export == export.id) {
+            if let Some(held) = state_entry(&state.held, what) {
+                add(Some(host.into()), &state.handle, held);
+            }
+        }
+    }
+}
+
+fn state_entry(held: &Held, what: What) -> Option<Value> {
+    match (held, what) {
+        (Held::Open { access, deny }, What::Opens) => {
+            Some(json!({ "access": share(*access), "deny": share(*deny) }))
+        }
+        (Held::Locks { owner }, What::Locks) => Some(json!({ "owner": owner_text(owner) })),
+        _ => None,
     }
 }
 
@@ -212,27 +273,36 @@ fn is_in(at: &[u8], directory: &[u8]) -> bool {
 }
 
 async fn revoke(holders: &Holders, wanted: &str) -> Result<Value, String> {
-    let clients = holders.front.list_clients();
-    let named: Vec<&ListedClient> = clients.iter().filter(|client| is_named(client, wanted)).collect();
-    match named[..] {
-        [client] => {
+    let (clients, hosts) = (holders.front.list_clients(), holders.front.list_hosts());
+    let clients: Vec<_> = clients.iter().filter(|client| is_named(&Holder::from(*client), wanted)).collect();
+    let hosts: Vec<_> = hosts.iter().filter(|host| is_named(&Holder::from(*host), wanted)).collect();
+    let (revoked, name, address) = match (&clients[..], &hosts[..]) {
+        ([client], []) => {
             holders.front.revoke(client.id).await;
-            tracing::warn!(
-                "{} at {} was revoked by an administrator",
-                path::show(&client.name),
-                client.address
-            );
-            Ok(json!({ "revoked": client_entry(client) }))
+            (client_entry(client), &client.name, client.address)
         }
-        [] => Err(format!("no client has the id, name or address {wanted}; see: leasehold clients DIR")),
-        _ => Err(format!("{} clients are at {wanted}; give the id of one of them", named.len())),
-    }
+        ([], [host]) => {
+            holders.front.revoke_host(host.holder).await;
+            (host_entry(host), &host.name, host.address)
+        }
+        ([], []) => {
+            return Err(format!(
+                "no client has the id, name or address {wanted}; see: leasehold clients DIR"
+            ));
+        }
+        _ => {
+            let count = clients.len() + hosts.len();
+            return Err(format!("{count} clients are at {wanted}; give the id of one of them"));
+        }
+    };
+    tracing::warn!("{} at {address} was revoked by an administrator", path::show(name));
+    Ok(json!({ "revoked": revoked }))
 }
 
-fn is_named(client: &ListedClient, wanted: &str) -> bool {
-    format!("{:016x}", client.id) == wanted
-        || path::show(&client.name) == wanted
-        || wanted.parse::<IpAddr>().is_ok_and(|address| address == client.address)
+fn is_named(holder: &Holder<'_>, wanted: &str) -> bool {
+    holder.id == wanted
+        || path::show(holder.name) == wanted
+        || wanted.parse::<IpAddr>().is_ok_and(|address| address == holder.address)
 }
 
 /// `leasehold clients`
@@ -292,8 +362,12 @@ fn word<'v>(entry: &'v Value, field: &str) -> &'v str {
 fn client_line(entry: &Value) -> String {
     let number = |field: &str| entry[field].as_u64().unwrap_or(0);
     let courtesy = if entry["courtesy"] == true { " (expired)" } else { "" };
+    let revoked = match number("revoked") {
+        0 => String::new(),
+        revoked => format!(" ({revoked} revoked)"),
+    };
     format!(
-        "{}  {:<15}  v{:<4}  {:>5} opens {:>5} locks {:>5} leases  seen {} ago{courtesy}  {}",
+        "{}  {:<15}  v{:<4}  {:>5} opens {:>5} locks {:>5} leases{revoked}  seen {} ago{courtesy}  {}",
         word(entry, "id"),
         word(entry, "address"),
         word(entry, "version"),
@@ -342,6 +416,9 @@ mod tests {
             client_line(&client),
             "00000001  10.0.0.5         v4.1+      2 opens     0 locks    27 leases  seen 2 min ago (expired)  Linux NFSv4.2 farm7"
         );
+        let mut client = client;
+        client["revoked"] = json!(3);
+        assert!(client_line(&client).contains("27 leases (3 revoked)  seen"));
         let lease = json!({
             "kind": "write", "recalled_s": 3, "export": "/srv", "path": "/a b", "address": "10.0.0.5", "name": "farm7",
         });

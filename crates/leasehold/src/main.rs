@@ -15,6 +15,7 @@ mod config;
 mod demo;
 mod departure;
 mod holders;
+mod hosts;
 mod logging;
 mod metrics;
 mod mount;
@@ -27,11 +28,15 @@ mod service;
 mod stack;
 mod state;
 mod status;
+mod sys;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod top;
 mod units;
 mod usage;
+mod users;
+mod writeback;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -71,7 +76,7 @@ fn main() -> ExitCode {
     {
         return tell(wrong, codes.wrong);
     }
-    if !matches!(arguments.command, Command::Man(_)) {
+    if !arguments.command.makes_files_of_its_user() {
         // Set it before there are threads. Files that clients make in a served directory get the modes that
         // the clients ask for: see `local`.
         rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
@@ -84,7 +89,7 @@ fn main() -> ExitCode {
         Command::Mount(mount) if !mount.foreground && !mount.ready => {
             mount::start_in_background().map(|mounted| if mounted { ExitCode::SUCCESS } else { codes.failed })
         }
-        _ => run(arguments, Reload::new(given, settings)).map(|()| ExitCode::SUCCESS),
+        _ => run(arguments, Reload::new(given, settings)),
     };
     done.unwrap_or_else(|failure| tell(failure, codes.failed))
 }
@@ -107,9 +112,9 @@ fn command_line() -> Option<(Vec<OsString>, Codes)> {
     Some((std::env::args_os().collect(), Codes { failed: ExitCode::FAILURE, wrong: ExitCode::from(2) }))
 }
 
-fn run(arguments: Arguments, reload: Reload) -> Result<(), Failure> {
+fn run(arguments: Arguments, reload: Reload) -> Result<ExitCode, Failure> {
     if let Command::Man(man) = &arguments.command {
-        return cli::write_man_pages(&man.directory).map_err(|error| {
+        return cli::write_man_pages(&man.directory).map(|()| ExitCode::SUCCESS).map_err(|error| {
             Failure(format!(
                 "cannot write man pages to {}: {error}; name a directory that this user may write",
                 man.directory.display()
@@ -118,25 +123,26 @@ fn run(arguments: Arguments, reload: Reload) -> Result<(), Failure> {
     }
     if let Command::Completions(wanted) = &arguments.command {
         crate::output::line(cli::completions(wanted.shell));
-        return Ok(());
+        return Ok(ExitCode::SUCCESS);
     }
     if let Command::Config(config) = &arguments.command {
-        return config::command::run(&config.command);
+        return config::command::run(&config.command).map(|()| ExitCode::SUCCESS);
     }
     if let Command::Guard(guard) = &arguments.command {
-        return mount::guardian::run(guard);
+        return mount::guardian::run(guard).map(|()| ExitCode::SUCCESS);
     }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
         .map_err(|error| Failure(format!("cannot start: {error}; are threads limited (ulimit -u)?")))?;
     let result = runtime.block_on(async {
-        match arguments.command {
+        let done = match arguments.command {
             Command::Serve(serve) => Box::pin(serve::run(*serve, reload)).await,
             Command::Proxy(proxy) => Box::pin(proxy::run(*proxy, reload)).await,
             Command::Bench(arguments) => Box::pin(bench::run(*arguments)).await,
             Command::Demo(demo) => Box::pin(demo::run(demo)).await,
-            Command::Cache(cache) => Box::pin(cachectl::run(cache)).await,
+            Command::Cache(cache) => return Box::pin(cachectl::run(cache)).await,
+            Command::Writeback(of) => writeback::run(&of).await,
             Command::Mount(mount) => Box::pin(mount::run(*mount, reload)).await,
             Command::Umount(umount) => mount::unmount::run(&umount).await,
             Command::Status(status) => status::run(&status).await,
@@ -147,7 +153,8 @@ fn run(arguments: Arguments, reload: Reload) -> Result<(), Failure> {
             Command::Leases(of) => holders::held(&of, holders::What::Leases).await,
             Command::Revoke(revoke) => holders::take(&revoke).await,
             Command::Man(_) | Command::Completions(_) | Command::Config(_) | Command::Guard(_) => Ok(()),
-        }
+        };
+        done.map(|()| ExitCode::SUCCESS)
     });
     // A request that waits for an absent server must not keep the process.
     runtime.shutdown_timeout(SHUTDOWN);

@@ -48,6 +48,8 @@ const READY: &str = "ready";
 const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 /// The file system type of our mounts in the kernel's mount table.
 const KIND: &str = "fuse.leasehold";
+/// How long the kernel may take until it has dropped what it has, before a recording begins anyway.
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(5);
 /// How long the shutdown waits for a server when there is nothing to store.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -154,6 +156,7 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     let mut end = End::listen(reload.has_file())?;
     end_with_parent(arguments.ready)?;
     let (url, words) = read(&arguments)?;
+    proxy::check_options(&url)?;
     check_directory(&arguments.directory)?;
     let nothing = || Failure(format!("stopped by a signal before {url} was mounted; nothing is mounted"));
     let log = words.log.as_deref().map(log::open).transpose()?;
@@ -185,6 +188,7 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
         // The programs of the previous incarnation lost their open files with it. Nothing is reclaimed, so
         // the cache may return the rest at once.
         cache.end_reclaim().await;
+        proxy::settle(&cache).await?;
         mount_cache(&arguments, &url, &words, &cache, state).await
     };
     let mounted = tokio::select! {
@@ -199,8 +203,14 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     let leaving = origin.clone();
     let measured = measured(&mounted, Caching { origin, cache: cache.clone() }, &directory);
     let usage = usage::of_mount(measured.status.clone(), Arc::downgrade(&mounted), cache.clone());
-    let sources =
-        Sources { status: measured.status.clone(), usage, cache: Some(cache.clone()), holders: None };
+    let asked = Arc::downgrade(&mounted);
+    let sources = Sources {
+        status: measured.status.clone(),
+        usage,
+        cache: Some(cache.clone()),
+        holders: None,
+        before_recording: Some(Arc::new(move || Box::pin(make_kernel_ask(asked.clone())))),
+    };
     let admin = Admin::start(&directory, sources)?;
     let metrics = Metrics::start(words.metrics, measured.clone()).await?;
     if let Some(metrics) = metrics.as_ref().filter(|_| !arguments.ready) {
@@ -211,7 +221,7 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     drop(measured);
     let told = async {
         while end.next().await == Told::Reload {
-            reload.read_again(&[], |_| {});
+            reload.read_again(&[], |_| Ok(()));
         }
     };
     tokio::select! {
@@ -237,6 +247,13 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     finished
 }
 
+/// The kernel asks again for what it has, so that a recording sees it.
+async fn make_kernel_ask(mounted: Weak<Mount>) {
+    if let Some(mounted) = mounted.upgrade() {
+        mounted.make_kernel_ask(ASK_AGAIN_MAX).await;
+    }
+}
+
 /// Stores dirty data and returns all state to the server. Waits as long as the server makes progress.
 ///
 /// # Errors
@@ -260,7 +277,8 @@ async fn finish(url: &Url, cache: &Cache) -> Result<(), Failure> {
     match Left::of(cache) {
         Left { bytes: 0, .. } => all_taken(url, &cache.lost_untold()),
         Left { files, bytes, .. } => Err(Failure(format!(
-            "{url} took nothing for {} s: {bytes} bytes of delayed writes of {files} files are lost",
+            "{url} took nothing for {} s: {bytes} bytes of delayed writes of {files} files are not sent; the next \
+             mount sends what is in its journal",
             unmount_max.as_secs()
         ))),
     }

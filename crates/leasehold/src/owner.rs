@@ -73,6 +73,7 @@ impl Incarnation {
             Err((path, error)) if state::is_full(&error) => {
                 // The next incarnation must not resume from a record that is out of date.
                 let _ = std::fs::remove_file(record(state));
+                let _ = std::fs::remove_file(record(state).with_extension("locks"));
                 crate::output::tell(format_args!(
                     "cannot write {}: its disk is full, so after a crash the next start resumes nothing; free some space and start again",
                     path.display()

@@ -14,15 +14,15 @@ use vfs::FileSystem;
 
 use crate::admin::{Admin, Sources};
 use crate::auditing::AuditLog;
-use crate::cli::{Command, Proxy};
+use crate::cli::{Command, Proxy, Tls};
 use crate::holders::{Holders, Listed};
 use crate::metrics::{Caching, Measured, Metrics};
 use crate::owner::Incarnation;
 use crate::reload::{ACCESS, LIMITS, Reload};
 use crate::service::{self, Service};
-use crate::stack::{self, End, Keep, Stack, Told};
+use crate::stack::{self, End, Keep, Listening, Stack, Told};
 use crate::state::{self, Kind};
-use crate::{Failure, cachectl, status, usage};
+use crate::{Failure, cachectl, status, tls, usage};
 
 /// An attempt to connect is reported when it takes longer than this.
 const QUIET: Duration = Duration::from_secs(1);
@@ -33,6 +33,8 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     let mut end = End::listen(reload.has_file())?;
     let url = &arguments.origin;
+    check_options(url)?;
+    let tls = tls::acceptor(&arguments.tls)?;
     let directory = match &arguments.cache {
         Some(directory) => directory.clone(),
         None => state::default_directory(Kind::Cache, &state::file_name(&url.to_string()))?,
@@ -49,6 +51,8 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     let mut options = cache_options(url, directory.clone());
     arguments.keeping.apply(&mut options);
     let cache = open_cache(origin.clone(), options).await?;
+    // The directory may be that of a mount that was killed.
+    settle(&cache).await?;
     let state = make_state(&directory)?;
     let nqnfs = stack::nqnfs(&state)?;
     let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs);
@@ -59,14 +63,18 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     let listed = listed(ExportId::of(&url.to_string()), &path, arbiter.clone(), &cache);
     let audit = AuditLog::open(&arguments.auditing)?;
     let audited = audit.over(arbiter.clone(), &path, &listed.place);
-    let export = stack::export(&url.to_string(), path.clone(), audited, arguments.access.to_server());
+    let options = access(&arguments, &arguments.tls, &path)?;
+    let export = stack::export(&url.to_string(), path.clone(), audited, options);
+    let (network, version4) = (&arguments.network, &arguments.version4);
+    let listening = Listening { network, tls: tls.as_ref(), version4, users: &arguments.users };
     let keep = Keep { state: &state, handle_key: &handle_key };
-    let stack = Stack::start(vec![export], keep, nqnfs, &arguments.network, &arguments.version4).await?;
+    let stack = Stack::start(vec![export], keep, nqnfs, listening).await?;
     let measured = measured(&stack, &path, &arbiter, Caching { origin, cache: cache.clone() }, &directory);
     let holders = Holders { front: stack.front().clone(), exports: vec![listed] };
     let usage = usage::of_server(measured.status.clone(), holders.clone());
     let status = measured.status.clone();
-    let sources = Sources { status, usage, cache: Some(cache.clone()), holders: Some(holders) };
+    let holders = Some(holders);
+    let sources = Sources { status, usage, cache: Some(cache.clone()), holders, before_recording: None };
     let admin = Admin::start(&directory, sources)?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
     crate::output::announce(format_args!(
@@ -78,11 +86,16 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     let service = Service::ready(&format!("proxy of {url} on {}", stack.address()), &measured);
     while end.next().await == Told::Reload {
         audit.reopen();
-        reload.read_again(&[LIMITS, ACCESS].concat(), |command| {
-            let Command::Proxy(new) = command else { return };
+        tls::reload(tls.as_ref());
+        stack.front().forget_groups();
+        reload.read_again(&[&LIMITS[..], &ACCESS[..]].concat(), |command| {
+            let Command::Proxy(new) = command else { return Ok(()) };
+            let options = access(new, &arguments.tls, &path)?;
             cache.set_limits(new.keeping.limits());
-            stack.front().exports().iter().for_each(|export| export.set_options(new.access.to_server()));
+            stack.look_up(std::iter::once(&options));
+            stack.front().exports().iter().for_each(|export| export.set_options(options.clone()));
             stack.judge_again();
+            Ok(())
         });
     }
     service::stopping();
@@ -94,6 +107,20 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     admin.end(None).await;
     lock.until_exit();
     Ok(())
+}
+
+/// The options of the export, as `--tls` allows them.
+fn access(arguments: &Proxy, tls: &Tls, path: &str) -> Result<server::ExportOptions, Failure> {
+    let options = arguments.access.to_server();
+    Ok(server::ExportOptions { xprtsec: tls::confine(tls, options.xprtsec, path)?, ..options })
+}
+
+/// Checks options of a URL that each are right.
+///
+/// # Errors
+/// If they contradict each other.
+pub fn check_options(url: &Url) -> Result<(), Failure> {
+    url.options.tls_files().map(|_| ()).map_err(|error| Failure(error.to_string()))
 }
 
 /// Connects to the origin. If it does not answer, tries again (unless the URL says `soft`); if it refuses,
@@ -120,6 +147,27 @@ pub async fn reach(url: &Url, incarnation: &client::Incarnation) -> Result<Arc<d
             }
             Err(refused) => return Err(Failure(refused.to_string())),
         }
+    }
+}
+
+/// Sends or keeps what an earlier process has delayed. Tells how much is left if that takes long.
+pub async fn settle(cache: &Cache) -> Result<(), Failure> {
+    let files = cache.unsettled();
+    let mut settling = std::pin::pin!(cache.settle_restored());
+    let mut pause = QUIET;
+    loop {
+        if let Ok(settled) = tokio::time::timeout(pause, &mut settling).await {
+            return settled.map_err(|error| Failure(error.to_string()));
+        }
+        // Without delayed writes they are kept, and none is sent.
+        if files == 0 {
+            continue;
+        }
+        crate::output::tell(format_args!(
+            "sending delayed writes of an earlier process: {} of {files} files are left",
+            cache.unsettled()
+        ));
+        pause = (pause * 2).min(RETRY_MAX);
     }
 }
 
@@ -218,6 +266,8 @@ fn status_of(
         "exports": status::exports(front),
         "calls": status::calls(front),
         "clients": status::clients(front),
+        "lock_manager": status::lock_manager(front),
+        "groups": status::groups(front),
         "load": status::load(load),
         "held": status::held(&arbiter.held()),
         "link": status::link(origin),

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use crate::config::{self, Configured, Setting, Wrong};
 use crate::mount::log::notice;
 use crate::units::counted;
-use crate::{cli, logging, service};
+use crate::{Failure, cli, logging, service};
 
 /// Keys of the log, which can always change.
 const LOG: [&str; 1] = ["log_level"];
@@ -17,7 +17,8 @@ const LOG: [&str; 1] = ["log_level"];
 pub const LIMITS: [&str; 7] =
     ["cache_size", "cache_soft", "export_size", "min_free", "file_min", "file_max", "changed_min"];
 /// Keys of who may do what with an export.
-pub const ACCESS: [&str; 7] = ["ro", "root_squash", "all_squash", "anonuid", "anongid", "secure", "clients"];
+pub const ACCESS: [&str; 8] =
+    ["ro", "root_squash", "all_squash", "anonuid", "anongid", "secure", "clients", "xprtsec"];
 
 /// The configuration in force.
 #[derive(Debug)]
@@ -42,8 +43,9 @@ impl Reload {
     }
 
     /// Reads the file again. Calls `apply` with the new options if a value of one of the keys in `live` has
-    /// changed, and sets the log itself. The last word of the key of an export counts.
-    pub fn read_again(&mut self, live: &[&str], apply: impl FnOnce(&cli::Command)) {
+    /// changed, and sets the log itself. The last word of the key of an export counts. If `apply` fails, it
+    /// has applied nothing, and all values stay.
+    pub fn read_again(&mut self, live: &[&str], apply: impl FnOnce(&cli::Command) -> Result<(), Failure>) {
         if !self.has_file {
             return notice("SIGHUP: there is no configuration file to read again; start with --config FILE");
         }
@@ -65,14 +67,17 @@ impl Reload {
             let key = change.key.rsplit(' ').next().unwrap_or_default();
             change.both && (live.contains(&key) || LOG.contains(&key))
         };
+        let count = changes.iter().filter(|change| is_live(change)).count();
+        if count > 0 {
+            if let Err(failure) = apply(&arguments.command) {
+                notice(&format!("the configuration in force stays: {failure}"));
+                return service::reloaded();
+            }
+            logging::change(&arguments.logging);
+        }
         for change in &changes {
             let restart = if is_live(change) { "" } else { "; this needs a restart" };
             notice(&format!("the configuration has changed: {}{restart}", change.text));
-        }
-        let count = changes.iter().filter(|change| is_live(change)).count();
-        if count > 0 {
-            logging::change(&arguments.logging);
-            apply(&arguments.command);
         }
         let waiting = changes.len() - count;
         notice(&format!(

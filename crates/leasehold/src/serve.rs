@@ -10,15 +10,15 @@ use server::{Export, ExportOptions, Nqnfs};
 
 use crate::admin::{Admin, Sources};
 use crate::auditing::AuditLog;
-use crate::cli::{Command, Serve, Version4};
+use crate::cli::{Command, Serve, Tls, Version4};
 use crate::config::exports;
 use crate::holders::{Holders, Listed, Place};
 use crate::metrics::{Measured, Metrics, Serving};
 use crate::reload::{ACCESS, Reload};
 use crate::service::{self, Service};
-use crate::stack::{self, End, Keep, Stack, Told};
+use crate::stack::{self, End, Keep, Listening, Stack, Told};
 use crate::state::{self, Kind};
-use crate::{Failure, status, usage};
+use crate::{Failure, status, tls, usage};
 
 /// One directory to serve.
 struct Served {
@@ -32,7 +32,8 @@ struct Served {
 /// Serves until the process is told to stop.
 pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     let mut end = End::listen(reload.has_file())?;
-    let wanted = directories(&arguments)?;
+    let wanted = directories(&arguments, &arguments.tls)?;
+    let tls = tls::acceptor(&arguments.tls)?;
     let state = match &arguments.state {
         Some(state) => state.clone(),
         None => default_state(&arguments)?,
@@ -51,8 +52,10 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
         exports.push(export);
         listed.push(shown);
     }
+    let (network, version4) = (&arguments.network, &arguments.version4);
+    let listening = Listening { network, tls: tls.as_ref(), version4, users: &arguments.users };
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
-    let stack = Stack::start(exports, keep, nqnfs, &arguments.network, &arguments.version4).await?;
+    let stack = Stack::start(exports, keep, nqnfs, listening).await?;
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
         crate::output::tell(format_args!(
@@ -62,7 +65,13 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     let measured = measured(&stack, &listed, &state);
     let holders = Holders { front: stack.front().clone(), exports: listed };
     let usage = usage::of_server(measured.status.clone(), holders.clone());
-    let sources = Sources { status: measured.status.clone(), usage, cache: None, holders: Some(holders) };
+    let sources = Sources {
+        status: measured.status.clone(),
+        usage,
+        cache: None,
+        holders: Some(holders),
+        before_recording: None,
+    };
     let admin = Admin::start(&state, sources)?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
     for export in stack.front().exports().iter() {
@@ -72,11 +81,15 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     let service = Service::ready(&format!("serving on {}", stack.address()), &measured);
     while end.next().await == Told::Reload {
         audit.reopen();
+        tls::reload(tls.as_ref());
+        stack.front().forget_groups();
         reload.read_again(&ACCESS, |command| {
-            let Command::Serve(new) = command else { return };
-            // They were read a moment ago. If they are wrong by now, those in force stay.
-            directories(new).into_iter().flatten().for_each(|served| change(&stack, served));
+            let Command::Serve(new) = command else { return Ok(()) };
+            let directories = directories(new, &arguments.tls)?;
+            stack.look_up(directories.iter().map(|served| &served.options));
+            directories.into_iter().for_each(|served| change(&stack, served));
             stack.judge_again();
+            Ok(())
         });
     }
     service::stopping();
@@ -113,7 +126,17 @@ fn default_state(arguments: &Serve) -> Result<PathBuf, Failure> {
     state::default_directory(Kind::State, &format!("serve-{}", state::file_name(&name)))
 }
 
-fn directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
+/// The directories to serve, with options that `--tls` allows.
+fn directories(arguments: &Serve, tls: &Tls) -> Result<Vec<Served>, Failure> {
+    let mut served = named_directories(arguments)?;
+    for one in &mut served {
+        let name = one.path.clone().unwrap_or_else(|| one.root.display().to_string());
+        one.options.xprtsec = tls::confine(tls, one.options.xprtsec, &name)?;
+    }
+    Ok(served)
+}
+
+fn named_directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     if let Some(directory) = &arguments.directory {
         let options = ExportOptions {
             refer: arguments.refer.clone().unwrap_or_default(),
@@ -198,6 +221,8 @@ fn status_of(Serving { front, load, arbiters, .. }: &Serving) -> serde_json::Val
         "exports": status::exports(front),
         "calls": status::calls(front),
         "clients": status::clients(front),
+        "lock_manager": status::lock_manager(front),
+        "groups": status::groups(front),
         "load": status::load(load),
         "held": held.collect::<serde_json::Map<_, _>>(),
     })

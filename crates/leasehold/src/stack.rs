@@ -8,24 +8,45 @@ use std::task::Poll;
 use std::time::Duration;
 
 use arbiter::{Arbiter, Delegations};
-use rpc::{Load, ReplyCache, Server, ServerOptions};
+use rpc::tls::Acceptor;
+use rpc::{Load, ReplyCache, Server, ServerOptions, TransportSecurity};
 use server::exports::{ExportId, ExportsError};
+use server::portmapper::Portmapper;
 use server::rpcbind::Registration;
 use server::{
-    Bounds, Export, ExportOptions, Exports, Front, HandleKey, Handles, Nqnfs, NqnfsOptions, StateOptions,
+    Bounds, Export, ExportOptions, Exports, Front, Groups, HandleKey, Handles, Nqnfs, NqnfsOptions,
+    StateOptions,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use vfs::FileSystem;
 
 use crate::Failure;
-use crate::cli::{Delegate, Network, Version4};
+use crate::cli::{Delegate, Network, Users, Version4};
+use crate::hosts::HostLookUp;
 use crate::metrics::Serving;
+use crate::users::Nsswitch;
 
 /// A running server.
 pub struct Stack {
-    server: Server,
+    server: Arc<Server>,
+    hosts: HostLookUp,
     front: Arc<Front>,
     registration: Option<Registration>,
+    /// Takes the place of rpcbind where none runs.
+    _portmapper: Option<Portmapper>,
+}
+
+/// How a stack listens.
+#[derive(Clone, Copy)]
+pub struct Listening<'o> {
+    /// Where.
+    pub network: &'o Network,
+    /// Offers TLS.
+    pub tls: Option<&'o Arc<Acceptor>>,
+    /// The NFSv4 options.
+    pub version4: &'o Version4,
+    /// The options of users.
+    pub users: &'o Users,
 }
 
 /// An arbiter over a back end or a cache.
@@ -97,8 +118,7 @@ impl Stack {
         exports: Vec<Export>,
         keep: Keep<'_>,
         nqnfs: Nqnfs,
-        listen: &Network,
-        version4: &Version4,
+        Listening { network: listen, tls, version4, users }: Listening<'_>,
     ) -> Result<Stack, Failure> {
         let exports = Exports::new(exports).map_err(|error: ExportsError| Failure(error.to_string()))?;
         let in_state = |what: &str, error: std::io::Error| {
@@ -125,17 +145,26 @@ impl Stack {
         let state = StateOptions { directory, lease, grace: lease, bounds, ..StateOptions::default() };
         let front = Front::with_leases(exports, handles, &state, nqnfs)
             .map_err(|error| in_state("the records of NFSv4 clients", error))?;
+        if users.manage_gids {
+            front.manage_gids(Groups::new(Nsswitch));
+        }
         front.begin().await;
+        let hosts = HostLookUp::start(front.clone()).await?;
         let options = ServerOptions {
             udp: !listen.no_udp,
             in_flight_max_bytes: memory.in_flight,
+            tls: tls.cloned(),
             ..ServerOptions::new(listen.listen)
         };
         let server = Server::start(options, front.clone(), replies)
             .await
             .map_err(|error| cannot_listen(listen.listen, &error))?;
+        let server = Arc::new(server);
+        hosts.serving(&server);
         let registration = register(&server, listen).await;
-        Ok(Stack { server, front, registration })
+        let portmapper = map_ports(&front, &server, listen, registration.is_some()).await;
+        front.listening(server.local_addr());
+        Ok(Stack { server, hosts, front, registration, _portmapper: portmapper })
     }
 
     /// The address that it listens on.
@@ -158,6 +187,12 @@ impl Stack {
         &self.front
     }
 
+    /// Looks up the names of clients in options that will be set. Blocks for up to ten seconds.
+    pub fn look_up<'o>(&self, options: impl Iterator<Item = &'o ExportOptions>) {
+        let lists = options.map(|options| options.clients.clone()).collect();
+        tokio::task::block_in_place(|| self.hosts.prepare(lists));
+    }
+
     /// Options of exports have changed. Connections of clients that were admitted and are not any more end,
     /// and so do those of clients that were not.
     pub fn judge_again(&self) {
@@ -172,7 +207,12 @@ impl Stack {
             2049 => String::new(),
             other => format!(",port={other}"),
         };
-        format!("mount -t nfs -o vers=4.2{port} {host}:{path} /mnt")
+        let is_plain = self.front.exports().by_path(path.as_bytes()).is_none_or(|(export, _)| {
+            let xprtsec = export.options().xprtsec;
+            xprtsec.allows(TransportSecurity::None)
+        });
+        let security = if is_plain { "" } else { ",xprtsec=tls" };
+        format!("mount -t nfs -o vers=4.2{port}{security} {host}:{path} /mnt")
     }
 
     /// Stops serving, then shuts down the file systems, which store their dirty data.
@@ -191,10 +231,40 @@ async fn register(server: &Server, listen: &Network) -> Option<Registration> {
     if listen.no_rpcbind || server.local_addr().ip().is_loopback() {
         return None;
     }
-    Registration::register(server.local_addr().port(), !listen.no_udp).await.unwrap_or_else(|refused| {
+    let registered = Registration::register(server.local_addr().port(), !listen.no_udp).await;
+    let registration = registered.unwrap_or_else(|refused| {
         tracing::warn!("{refused}");
         None
-    })
+    })?;
+    if registration.has_others() {
+        tracing::warn!(
+            "rpcbind has another lock manager or rpc.statd of this machine: clients of versions 2 and 3 cannot lock here; unmount NFS of version 3 and stop rpc.statd, or let the clients mount with nolock"
+        );
+    }
+    Some(registration)
+}
+
+/// Starts a port mapper at the address of the server, if there is none on this machine.
+async fn map_ports(
+    front: &Arc<Front>,
+    server: &Server,
+    listen: &Network,
+    has_rpcbind: bool,
+) -> Option<Portmapper> {
+    let serves = server.local_addr();
+    if listen.no_rpcbind || has_rpcbind || serves.ip().is_loopback() {
+        return None;
+    }
+    let at = SocketAddr::new(serves.ip(), protocol::portmap::PORT);
+    match Portmapper::start(front.clone(), serves, !listen.no_udp, at).await {
+        Ok(portmapper) => Some(portmapper),
+        Err(error) => {
+            tracing::warn!(
+                "no rpcbind runs, and {at} cannot take its place: {error}; clients of versions 2 and 3 mount with port=, mountport= and nolock, or start rpcbind"
+            );
+            None
+        }
+    }
 }
 
 fn cannot_listen(address: SocketAddr, error: &std::io::Error) -> Failure {

@@ -103,6 +103,18 @@ pub fn clients(front: &Front) -> Value {
     json!({ "known": clients.known, "courtesy": clients.courtesy })
 }
 
+/// Hosts that lock through NLM.
+pub fn lock_manager(front: &Front) -> Value {
+    let held = front.lock_manager();
+    json!({ "hosts": held.hosts, "files": held.files, "waiting": held.waiting })
+}
+
+/// Users whose groups are looked up; null without `--manage-gids`.
+pub fn groups(front: &Front) -> Value {
+    let known = front.groups_known();
+    known.map_or(Value::Null, |(users, look_ups)| json!({ "users": users, "look_ups": look_ups }))
+}
+
 /// How much of the limits for all clients is in use.
 pub fn load(load: &rpc::Load) -> Value {
     let ((connections, connections_max), (bytes, bytes_max)) = (load.connections(), load.in_flight());
@@ -195,8 +207,11 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "dirty_bytes": stats.dirty_bytes,
         "dirty_files": stats.dirty_files,
         "dirty_age_ms": stats.dirty_age.map(|age| age.as_millis() as u64),
+        "journal_bytes": stats.journal_bytes,
+        "conflicts": stats.conflicts,
         "flushed_bytes": stats.flushed_bytes,
         "merged_writes": stats.merged_writes,
+        "local_fsyncs": stats.local_fsyncs,
         "writers_held": stats.writers_held,
         "evictions": stats.evictions,
         "cleaning": stats.cleaning,

@@ -24,8 +24,8 @@ use vfs::{
     Share, Stability, StateidBasis, Want,
 };
 
-use crate::cli::{Network, Version4};
-use crate::stack::{self, Keep, Stack};
+use crate::cli::{Network, Users, Version4};
+use crate::stack::{self, Keep, Listening, Stack};
 use crate::{proxy, serve, state};
 
 const RTT: Duration = Duration::from_millis(10);
@@ -67,9 +67,10 @@ async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
         memory_in_flight: None,
         metrics: None,
     };
+    let listening = Listening { network: &network, tls: None, version4: &version4, users: &Users::default() };
     let keep = Keep { state: kept, handle_key: &kept.join("handle.key") };
     let served = stack::export("delayed", "/export".to_owned(), arbiter.clone(), open);
-    let serve = Stack::start(vec![served], keep, nqnfs, &network, &version4).await.unwrap();
+    let serve = Stack::start(vec![served], keep, nqnfs, listening).await.unwrap();
     (serve, arbiter)
 }
 

@@ -6,6 +6,7 @@ mod program;
 
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
 use std::time::Duration;
@@ -286,4 +287,85 @@ fn limits_and_thresholds_are_said_on_the_command_line() {
     fails_with(&cache(&tree, "warm", &["/"]), &["does not fit", "--cache-size"]);
     assert!(done(&asked(&tree, "du", &[]))["disk_bytes"].as_u64().unwrap() <= 256 << 10);
     proxy.terminate();
+}
+
+// Promise: profiles
+#[tokio::test(flavor = "multi_thread")]
+async fn a_profile_is_recorded_and_brought_at_a_proxy() {
+    let tree = Tree::new();
+    grow(&tree, 6);
+    // Until its timestamps are nonracy, what is known of the tree is good for one open.
+    tokio::time::sleep(Duration::from_millis(3100)).await;
+    let serve = tree.serve();
+    let (first, second) = (tree.path("first"), tree.path("second"));
+    let proxy = tree.proxy(&serve);
+    let recorded =
+        leasehold(&["cache", "record", &tree.path("cache"), "-o", &first, "--json", "--", "sh", "-c"])
+            .args(["touch $0; while test -e $0; do sleep 0.05; done", &second])
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+    let begun = async {
+        while !std::path::Path::new(&second).exists() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), begun).await.unwrap();
+    let client = mount(&proxy).await;
+    for path in ["/d1/below/f5", "/d0/below/f2"] {
+        read(&client, path).await.unwrap();
+    }
+    std::fs::remove_file(&second).unwrap();
+    let recorded = recorded.wait_with_output().unwrap();
+    assert!(recorded.status.success() && done(&lines(&recorded))["uses"].as_u64().unwrap() >= 2);
+    let mode = std::fs::metadata(&first).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "the names in a tree are not for everybody");
+    let text = std::fs::read_to_string(&first).unwrap();
+    let at = |line: &str| text.lines().position(|there| there == line);
+    assert!(text.starts_with("# leasehold profile 1 of nfs://"), "{text}");
+    assert!(at("read 0+70536 /d1/below/f5").unwrap() < at("read 0+67536 /d0/below/f2").unwrap(), "{text}");
+    drop(client);
+    proxy.terminate();
+
+    // A new cache, of which the cleaner begins early.
+    std::fs::remove_dir_all(tree.path("cache")).unwrap();
+    let proxy = tree.proxy_with(&serve, &["--no-fill"]);
+    let part = "# leasehold profile 1\nread 0+4096,65536+10 /d1/below/f5\nopen /d0/below/f0\nlist /\n";
+    std::fs::write(&second, part).unwrap();
+    let warmed = asked(&tree, "warm", &["--profile", &second]);
+    assert_eq!((&done(&warmed)["fetched"], &done(&warmed)["failed"]), (&2.into(), &0.into()), "{warmed:?}");
+    let warmed = asked(&tree, "warm", &["--profile", &first]);
+    assert_eq!((&done(&warmed)["gone"], &done(&warmed)["failed"]), (&0.into(), &0.into()), "{warmed:?}");
+    let stat = asked(&tree, "stat", &["/d1/below/f5", "/d0/below/f2", "/d0/below/f4"]);
+    let complete: Vec<_> = entries(&stat).iter().map(|entry| entry["complete"].clone()).collect();
+    assert_eq!(complete, ["complete", "complete", "nothing"], "{stat:?}");
+    proxy.terminate();
+
+    // A cache that is too small says so, and the mistakes of a user are one line.
+    std::fs::remove_dir_all(tree.path("cache")).unwrap();
+    let proxy = tree.proxy_with(&serve, &["--cache-size", "80K", "--no-fill"]);
+    fails_with(&cache(&tree, "warm", &["--profile", &first]), &["no space for /d", "--cache-size"]);
+    fails_with(&cache(&tree, "warm", &["--profile", &tree.path("none")]), &["cannot read the profile"]);
+    fails_with(&cache(&tree, "warm", &["--profile", &tree.path("served/file")]), &["this is no profile"]);
+    fails_with(&cache(&tree, "record", &["-o", "/proc/none/x", "--", "true"]), &["cannot write the profile"]);
+    fails_with(&cache(&tree, "record", &["-o", &second, "--", "/none/such"]), &["cannot run /none/such"]);
+    assert_eq!(std::fs::read_to_string(&second).unwrap(), part, "the earlier profile stays");
+    let beside = std::fs::read_dir(std::path::Path::new(&second).parent().unwrap()).unwrap();
+    let mut names = beside.map(|entry| entry.unwrap().file_name());
+    assert!(!names.any(|name| name.to_string_lossy().starts_with(".second")), "nothing else stays");
+    // A hang-up reaches the command, whose exit code is told, and the profile is written.
+    let hung = tree.path("hung");
+    let ended = cache(&tree, "record", &["-o", &hung, "--", "sh", "-c", "kill -HUP $PPID; exec sleep 60"]);
+    assert_eq!(ended.status.code(), Some(128 + 1), "{}", String::from_utf8_lossy(&ended.stderr));
+    assert!(std::fs::exists(&hung).unwrap());
+    for wrong in ["1000", "1000:", "1:2,x", "-1:0"] {
+        let output = cache(&tree, "warm", &["--profile", &first, "--as", wrong]);
+        assert_eq!(output.status.code(), Some(2), "{wrong}");
+    }
+    // The origin goes away: the replay says so, and does not wait for ever.
+    std::fs::write(&second, "# leasehold profile 1\nlist /d1/below\nread 0+10 /d1/below/f1\n").unwrap();
+    drop(serve);
+    fails_with(&cache(&tree, "warm", &["--profile", &second]), &["the origin does not answer"]);
+    drop(proxy);
+    fails_with(&cache(&tree, "warm", &["--profile", &second]), &["`warm` needs the origin"]);
 }

@@ -185,7 +185,7 @@ fn the_status_is_ten_lines_that_tell_of_a_silent_origin() {
     let signal = |signal| {
         rustix::process::kill_process(rustix::process::Pid::from_child(&serve.child), signal).unwrap();
     };
-    signal(rustix::process::Signal::STOP);
+    lab::freeze(rustix::process::Pid::from_child(&serve.child));
     let mut waiting = program::leasehold(&["cache", "warm", &cache, "/unknown"]).spawn().unwrap();
     let began = std::time::Instant::now();
     let silent = loop {

@@ -106,6 +106,29 @@ async fn sighup_changes_the_options_of_exports_that_are_served() {
     make(&serve.running, "after").await.unwrap();
 }
 
+/// A name is looked up before the first connection and again at SIGHUP.
+#[tokio::test(flavor = "multi_thread")]
+async fn clients_are_admitted_by_name() {
+    let tree = Tree::new();
+    let export =
+        format!("[[export]]\ndirectory = '{}'\npath = '/export'\nsecure = false\n", tree.path("served"));
+    let text = |clients: &str| format!("{export}root_squash = false\nclients = ['{clients}']\n");
+    let state = tree.path("state");
+    let mut serve = Configured::start(&tree, &["serve", "--state", &state], &text("localhost"));
+    make(&serve.running, "known").await.unwrap();
+
+    let before = connect(&serve.running);
+    let said = serve.reload(&text("@no-such-netgroup"), "getent netgroup no-such-netgroup");
+    assert!(said.contains("it is not admitted"), "{said}");
+    has_ended(before);
+    make(&serve.running, "unknown").await.unwrap_err();
+
+    let stranger = connect(&serve.running);
+    serve.reload(&text("localhost"), "read again");
+    has_ended(stranger);
+    make(&serve.running, "again").await.unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn sighup_changes_the_limits_of_a_cache_and_the_log() {
     let tree = Tree::new();

@@ -347,18 +347,16 @@ async fn names(bench: &Bench) {
     }
 }
 
-/// A client that never sends ACCESS, as ours. Its first question about a name in a directory brings the
-/// lease.
+/// A client that never sends ACCESS, as ours. Its first question about a directory brings the lease.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_on_a_directory_needs_no_access() {
     let bench = Bench::new(Column::Read).await;
     let [one, two] = [0, 1].map(|client| bench.clients[client].clone());
     let (root, caller) = (bench.root, user());
-    one.getattr(&caller, &root).await.unwrap();
     let leases = || bench.status("serve-state")["held"]["/export"]["directory_leases"].clone();
     assert_eq!(leases(), Value::from(0));
-    // The proxy asks for the lease behind a name that exists, because the origin may not support directory
-    // leases.
+    one.getattr(&caller, &root).await.unwrap();
+    assert_eq!(leases(), Value::from(1));
     let name = Name::new(b"file").unwrap();
     let (looked, asked) = bench.cost(one.lookup(&caller, &root, &name, vfs::Want::None)).await;
     assert_eq!((looked.is_ok(), asked), (true, calls([("LOOKUP", 1)])));
@@ -378,6 +376,34 @@ async fn a_lease_on_a_directory_needs_no_access() {
         };
         assert_eq!(bench.cost(again).await.1, calls([]));
     }
+}
+
+/// The maker of a directory fills it. MKDIR brings the lease on it and shows that it is empty, so each name
+/// costs one call. What another client makes in it is seen.
+// Promise: directory-leases
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_new_directory_is_filled_by_one_call_for_each_name() {
+    let bench = Bench::new(Column::Read).await;
+    let (one, root, caller) = (bench.clients[0].clone(), bench.root, user());
+    let name = |text: &str| Name::new(text.as_bytes()).unwrap();
+    let set = SetAttributes { mode: Some(0o777), ..SetAttributes::default() };
+    one.lookup(&caller, &root, &name("file"), vfs::Want::None).await.unwrap();
+    let (made, asked) = bench.cost(one.mkdir(&caller, &root, &name("new"), &set, vfs::Want::None)).await;
+    let new = made.unwrap().node.handle;
+    assert_eq!(asked, calls([("CREATE", 1)]));
+    for text in ["a", "b", "c"] {
+        let (name, set) = (name(text), SetAttributes::default());
+        let (looked, asked) = bench.cost(one.lookup(&caller, &new, &name, vfs::Want::None)).await;
+        assert_eq!((looked.unwrap_err().status, asked), (Status::NoEnt, calls([])), "{text}");
+        let (made, asked) = bench.cost(one.create(&caller, &new, &name, CreateHow::Guarded, &set)).await;
+        assert_eq!((made.is_ok(), asked), (true, calls([("OPEN", 1)])), "{text}");
+    }
+    let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", bench.serve.address)).unwrap();
+    let direct = client::connect(&url).await.unwrap();
+    let there = direct.lookup(&caller, &direct.root_handle(), &name("new"), vfs::Want::None).await.unwrap();
+    let set = SetAttributes::default();
+    direct.create(&caller, &there.node.handle, &name("theirs"), CreateHow::Guarded, &set).await.unwrap();
+    one.lookup(&caller, &new, &name("theirs"), vfs::Want::None).await.unwrap();
 }
 
 // Promise: directory-leases

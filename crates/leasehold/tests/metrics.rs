@@ -166,7 +166,7 @@ fn a_silent_origin_is_no_readiness_and_a_stopped_server_no_health() {
     wait_for(&at_proxy, "/readyz", "the proxy is ready", |answer| answer.code == 200);
     assert_eq!(get(&at_proxy, "/healthz").body, "ok\n");
 
-    signal(&serve, Signal::STOP);
+    lab::freeze(Pid::from_child(&serve.child));
     // The proxy asks the origin because a client asks it.
     let url = format!("{}&vers=3&soft&timeo=10&retrans=1", proxy.url());
     let client = std::thread::spawn(move || {

@@ -15,13 +15,15 @@ use crate::wire::request::Header;
 
 /// All opens and locks of one mount belong to this holder.
 const HOLDER: HolderId = HolderId(1);
-/// Limit of AUTH_SYS (RFC 5531, appendix A).
-const GROUPS_MAX: usize = 16;
+/// The most groups of a process: `NGROUPS_MAX` of Linux.
+const GROUPS_MAX: usize = 65_536;
 /// `SIGKILL`, as a bit of `SigPnd`.
 const KILL_BIT: u64 = 1 << 8;
 
-/// Covers the lines of `status` before the groups, and as many groups as are used.
+/// Covers the lines of `status` before the groups, and the groups of most processes.
 const HEAD_BYTES: usize = 1024;
+/// Covers the groups of every process.
+const ALL_BYTES: usize = 1 << 20;
 /// Cached descriptors for each of the session's threads.
 const KEPT_MAX: usize = 16;
 
@@ -34,7 +36,6 @@ thread_local! {
 pub fn caller(header: &Header) -> Caller {
     let mut groups = groups_of(header.pid);
     groups.retain(|group| *group != header.gid);
-    groups.truncate(GROUPS_MAX);
     Caller { holder: Some(HOLDER), ..Caller::unix(header.uid, header.gid, &groups) }
 }
 
@@ -60,21 +61,30 @@ fn is_ending(status: &str) -> bool {
     pending.into_iter().any(killed) || field(status, "FDSize:") == Some("0")
 }
 
-/// The supplementary groups of a thread: as many as fit into the bytes read, none if the thread is gone.
+/// The supplementary groups of a thread; none if the thread is gone.
 fn groups_of(pid: u32) -> Vec<u32> {
     if pid == 0 {
         return Vec::new();
     }
     let mut head = [0; HEAD_BYTES];
     let length = KEPT.with_borrow_mut(|kept| read_head(kept, pid, &mut head)).unwrap_or_default();
-    String::from_utf8_lossy(&head[..length])
-        .lines()
-        .find_map(|line| line.strip_prefix("Groups:"))
-        .map_or_else(Vec::new, |groups| {
-            // The last word may be cut off.
-            let words = groups.split_whitespace().take(GROUPS_MAX + 1);
-            words.filter_map(|word| word.parse().ok()).collect()
-        })
+    if let Some(groups) = groups_in(&head[..length]) {
+        return groups;
+    }
+    if length < HEAD_BYTES {
+        return Vec::new();
+    }
+    let mut all = vec![0; ALL_BYTES];
+    let length = KEPT.with_borrow_mut(|kept| read_head(kept, pid, &mut all)).unwrap_or_default();
+    groups_in(&all[..length]).unwrap_or_default()
+}
+
+/// The groups in the beginning of a `status`; none if their line is not complete.
+fn groups_in(status: &[u8]) -> Option<Vec<u32>> {
+    let line = status.split_inclusive(|byte| *byte == b'\n').find(|line| line.starts_with(b"Groups:"))?;
+    let line = std::str::from_utf8(line.strip_suffix(b"\n")?).ok()?;
+    let words = line.split_whitespace().skip(1).take(GROUPS_MAX);
+    Some(words.filter_map(|word| word.parse().ok()).collect())
 }
 
 /// Reads the beginning of a thread's `status`. Each read from offset 0 gives current values.
@@ -136,6 +146,17 @@ mod tests {
         let vfs::Principal::Unix(credential) = caller(&header).principal else { panic!() };
         assert_eq!((credential.uid, credential.gid), (5, 6));
         assert!(credential.groups.len() <= GROUPS_MAX && !credential.groups.contains(&6));
+    }
+
+    #[test]
+    fn a_status_has_all_groups_or_is_read_again() {
+        let groups: Vec<u32> = (4_000_000_000..4_000_000_200).collect();
+        let line = groups.iter().map(u32::to_string).collect::<Vec<_>>().join(" ");
+        let status = format!("Name:\tx\nGroups:\t{line} \nNStgid:\t1\n");
+        assert_eq!(groups_in(status.as_bytes()), Some(groups));
+        assert_eq!(groups_in(&status.as_bytes()[..HEAD_BYTES]), None);
+        assert_eq!(groups_in(b"Name:\tx\nGroups:\t \nGid:\t7\n"), Some(vec![]));
+        assert_eq!(groups_in(b"Name:\tx\n"), None);
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::files::{File, Files};
 use crate::inodes::{Inode, Inodes, NAMES_MAX, is_valid};
 use crate::notify::Notifier;
 use crate::ops::deadlock::Waits;
+use crate::ops::moved::Moves;
 use crate::ops::opening::Removals;
 use crate::ops::reopen::Retries;
 use crate::ops::walks::Walks;
@@ -114,6 +115,8 @@ pub struct Front {
     pub retries: Retries,
     /// Threads that walk a path once more.
     pub walks: Walks,
+    /// Threads that met a moved directory.
+    pub moves: Moves,
     /// Processes that wait for locks.
     pub waits: Waits,
     pub limits: FsLimits,

@@ -70,6 +70,9 @@ pub struct NodeState {
     pub names: Vec<(u64, Name)>,
     /// The last of `names` that was taken away. A thread that found the node under it will look it up again.
     pub last_name: Option<(u64, Name)>,
+    /// For a directory that another client has moved: its name in another directory, which the kernel is
+    /// being told to drop.
+    pub moved_from: Option<(u64, Name)>,
     /// Number of opens of this node.
     pub opens: u32,
     /// Opens that may write.
@@ -391,6 +394,9 @@ impl Inodes {
         let lost = (state.names.len() > most).then(|| state.names.remove(0));
         if let Some(lost) = &lost {
             table.unname(lost, inode.number);
+            if alone && lost.0 != at.0 {
+                state.moved_from = Some(lost.clone());
+            }
         }
         state.names.push(at.clone());
         table.by_name.insert(at, Told { number: inode.number, until });
@@ -415,13 +421,11 @@ impl Inodes {
         table.by_number.get(&told.number).map(|(inode, _)| inode.clone())
     }
 
-    /// Does the kernel's cache map this name to a directory? If the kernel looks the name up nevertheless,
-    /// it has a reason: it is about to create something there, or it got ESTALE.
-    pub fn is_believed_directory(&self, parent: u64, name: &Name) -> bool {
+    /// Does the kernel's cache have an entry of this name that is valid? If the kernel looks the name up
+    /// nevertheless, it has a reason: it is about to create something there, or it got ESTALE.
+    pub fn is_believed(&self, parent: u64, name: &Name) -> bool {
         let table = self.table.lock();
-        let told = table.by_name.get(&(parent, name.clone())).filter(|told| told.until > Instant::now());
-        let found = told.and_then(|told| table.by_number.get(&told.number));
-        found.is_some_and(|(inode, _)| inode.state.lock().seen.is_some())
+        table.by_name.get(&(parent, name.clone())).is_some_and(|told| told.until > Instant::now())
     }
 
     /// The names in a directory that the kernel caches without a lease on the file. The caller is about to

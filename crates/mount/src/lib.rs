@@ -126,7 +126,8 @@ impl Mount {
         let mounted = tokio::task::spawn_blocking(mount).await;
         let (fd, detach) = mounted.map_err(|error| MountError::Start(std::io::Error::other(error)))??;
         let device = Device::new(fd);
-        let locks = limits.features.contains(Features::STATE) && !options.local_locks;
+        let has_locks = limits.features.intersects(Features::STATE | Features::LOCKS_ALONE);
+        let locks = has_locks && !options.local_locks;
         let max_write = limits.write_max.min(options.max_write).clamp(4096, 1 << 20) / 4096 * 4096;
         let (shaking, wanted) = (device.clone(), wanted(&options, locks));
         let agreed =
@@ -152,6 +153,7 @@ impl Mount {
             removals: <_>::default(),
             retries: <_>::default(),
             walks: <_>::default(),
+            moves: <_>::default(),
             waits: <_>::default(),
             limits,
             root_fsid: root.attributes.map(|attributes| attributes.fsid).unwrap_or_default(),
@@ -210,6 +212,15 @@ impl Mount {
     /// The files that were read and written most, except what the kernel reads and writes by itself.
     pub fn files_used(&self) -> Vec<(vfs::Handle, vfs::Used)> {
         self.front.counters.files.counts()
+    }
+
+    /// Makes the kernel ask again for all that it has of this mount: names, attributes, listings and pages.
+    /// Dirty pages are sent first. Waits for the kernel, for at most `patience`.
+    pub async fn make_kernel_ask(&self, patience: Duration) {
+        let inodes = self.front.inodes.all();
+        let names = inodes.iter().flat_map(|inode| inode.state.lock().names.clone()).collect();
+        let nodes = inodes.iter().map(|inode| inode.number).collect();
+        let _ = tokio::time::timeout(patience, self.front.notifier.all(nodes, names)).await;
     }
 
     /// Waits until another process has unmounted it.

@@ -7,9 +7,10 @@
 //!
 //! | notification | kernel lock that it waits for | holder of that lock | waiter in the mount |
 //! |---|---|---|---|
-//! | a name | the directory's inode lock | a process that creates, removes, renames or (shared) looks up a name there, until the reply | a thread of its own; a recall, and an OPEN, which holds no such lock, for `PATIENCE`; a task that notes that the name of a removed directory is gone (`ops::gone`) |
+//! | a name | the directory's inode lock | a process that creates, removes, renames or (shared) looks up a name there, until the reply | a thread of its own; a recall, and an OPEN, which holds no such lock, for `PATIENCE`; a LOOKUP of a directory that was moved, with a bound (`ops::moved`); a task that notes that the name of a removed directory is gone (`ops::gone`) |
 //! | doubted names | the same lock | the same; a process that asks for the directory's attributes before it changes a name | a blocking thread for each directory; a GETATTR of the directory, with a bound (`ops::doubt`) |
 //! | pages | the page locks; for dirty mapped pages also a WRITE of their own | a process that reads or writes them, until the reply | a blocking thread for each; a lock (`data_gone`) and a direct WRITE (`range_gone`), both with a bound: the kernel holds no page locked for them |
+//! | all names, attributes and pages (`all`) | those above | those above | a blocking thread; the begin of a recording, with a bound |
 //! | attributes | the inode, while it is created or dropped | no process that waits for this mount: RELEASE holds the inode until its READs are over | the thread that sends it |
 //! | any | `fc->killsb`, shared | an unmount in progress, which waits for the present holders: for pages, that means READs | an unmount, for its patience; then it aborts the connection |
 //!
@@ -156,12 +157,34 @@ impl Notifier {
         }
     }
 
+    /// Invalidates the attributes and pages of these nodes, and expires these names. One thread does so. No
+    /// reply may depend on the end of it, because the kernel waits for pages that are being read.
+    pub fn all(&self, nodes: Vec<u64>, names: Vec<(u64, Name)>) -> impl Future<Output = ()> + use<> {
+        let device = self.device.clone();
+        let told = tokio::task::spawn_blocking(move || {
+            for (parent, name) in &names {
+                tell(&device, &reply::expire_entry(*parent, name.as_bytes()));
+            }
+            nodes.iter().for_each(|node| tell(&device, &reply::inval_inode(*node, 0, 0)));
+        });
+        async move {
+            let _ = told.await;
+        }
+    }
+
     /// Invalidates one name, and waits for the kernel without a bound: no reply may depend on that. False
     /// if the kernel was not told.
     pub fn name_gone(&self, parent: u64, name: &Name) -> impl Future<Output = bool> + use<> {
         let (told, heard) = oneshot::channel();
         self.queue.push((parent, name.clone()), told);
         async move { heard.await.is_ok() }
+    }
+
+    /// Invalidates one name. The caller waits with a bound, or lets a later request wait.
+    pub fn name_dropped(&self, parent: u64, name: Name) -> oneshot::Receiver<()> {
+        let (told, heard) = oneshot::channel();
+        self.queue.push((parent, name), told);
+        heard
     }
 
     /// Invalidates one name, without waiting.

@@ -9,6 +9,7 @@ mod extended;
 mod gone;
 mod io;
 pub mod lock;
+pub mod moved;
 mod names;
 mod open;
 pub mod opening;

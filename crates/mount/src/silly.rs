@@ -155,17 +155,19 @@ impl Record {
         self.gone.notify_waiters();
     }
 
-    /// Waits until no name is left in a directory, as long as names are about to go. True if there were names
-    /// and none is left.
+    /// Are there names in this directory?
+    pub fn has(&self, directory: &Handle) -> bool {
+        self.standing.lock().contains_key(directory)
+    }
+
+    /// Waits until no name is left in a directory, as long as names are about to go. True if none is left.
     pub async fn cleared(&self, directory: &Handle) -> bool {
         let standing = || self.standing.lock().get(directory).copied();
         let started = Instant::now();
-        let mut waited = false;
         loop {
             let mut gone = std::pin::pin!(self.gone.notified());
             gone.as_mut().enable();
-            let Some(standing) = standing() else { return waited };
-            waited = true;
+            let Some(standing) = standing() else { return true };
             let most = if standing.leaving > 0 { REMOVAL_MAX } else { RELEASE_MAX };
             if started.elapsed() >= most {
                 return false;
@@ -250,7 +252,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_directory_is_cleared_if_its_names_are_about_to_go() {
         let (record, at) = (in_memory(), silly().directory);
-        assert!(!record.cleared(&at).await, "it has no names");
+        assert!(!record.has(&at) && record.cleared(&at).await, "it has no names");
         record.add(&silly()).unwrap();
         let started = Instant::now();
         assert!(!record.cleared(&at).await, "the file is open");

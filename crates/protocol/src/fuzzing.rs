@@ -86,6 +86,28 @@ pub fn portmap(input: &[u8]) {
     split(input, |number, body| crate::portmap::Procedure::try_from(number).map(|it| it.visit(body)).ok());
 }
 
+/// Arbitrary bytes as NLM, versions 1, 3 and 4.
+pub fn nlm(input: &[u8]) {
+    split(input, |number, body| crate::nlm::v1::Procedure::try_from(number).map(|it| it.visit(body)).ok());
+    split(input, |number, body| crate::nlm::v3::Procedure::try_from(number).map(|it| it.visit(body)).ok());
+    split(input, |number, body| crate::nlm::v4::Procedure::try_from(number).map(|it| it.visit(body)).ok());
+}
+
+/// Arbitrary bytes as NSM.
+pub fn nsm(input: &[u8]) {
+    split(input, |number, body| crate::nsm::Procedure::try_from(number).map(|it| it.visit(body)).ok());
+}
+
+/// Arbitrary bytes as RPCBIND, versions 3 and 4.
+pub fn rpcbind(input: &[u8]) {
+    split(input, |number, body| {
+        crate::rpcbind::v3::Procedure::try_from(number).map(|it| it.visit(body)).ok()
+    });
+    split(input, |number, body| {
+        crate::rpcbind::v4::Procedure::try_from(number).map(|it| it.visit(body)).ok()
+    });
+}
+
 fn split(input: &[u8], visit: impl Fn(u32, Body<'_>) -> Option<()>) {
     if let Some((&number, body)) = input.split_first() {
         visit(number.into(), Body(body));

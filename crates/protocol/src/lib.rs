@@ -16,8 +16,11 @@ pub mod mount;
 pub mod nfs2;
 pub mod nfs3;
 pub mod nfs4;
+pub mod nlm;
 pub mod nqnfs;
+pub mod nsm;
 pub mod portmap;
+pub mod rpcbind;
 
 pub use program::{Call, UnknownProcedure, Visit};
 pub use reply::Reply;

@@ -24,9 +24,12 @@ use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Waker};
 
 use parking_lot::Mutex;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// A piece up to this size may use the whole limit.
 pub const SMALL_BYTES: usize = 64 << 10;
+/// Most handshakes of TLS that one peer makes at once. Further ones wait.
+const HANDSHAKES_MAX: usize = 16;
 /// The smallest limit: a few records of the largest size.
 pub const LIMIT_MIN_BYTES: usize = 16 << 20;
 
@@ -86,6 +89,8 @@ pub struct Share {
     used: AtomicUsize,
     /// Number of waiters in each size class.
     waiting: [AtomicUsize; 2],
+    /// The handshakes of TLS that the peer may make at once.
+    handshakes: Arc<Semaphore>,
 }
 
 /// Bytes charged to a peer, until it is dropped.
@@ -135,6 +140,7 @@ impl Account {
             peer,
             used: AtomicUsize::new(0),
             waiting: Default::default(),
+            handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
         });
         shares.insert(peer, Arc::downgrade(&share));
         share
@@ -264,6 +270,12 @@ impl Share {
     pub fn charge(self: &Arc<Share>, bytes: usize) -> Lease {
         self.add(bytes);
         Lease { share: self.clone(), bytes }
+    }
+
+    /// Waits until the peer may make one more handshake of TLS.
+    pub(crate) async fn handshake(&self) -> Option<OwnedSemaphorePermit> {
+        // The semaphore is never closed.
+        self.handshakes.clone().acquire_owned().await.ok()
     }
 
     /// Bytes charged to the peer.

@@ -1,4 +1,4 @@
-//! Authentication flavors: AUTH_NONE and AUTH_SYS (RFC 5531, section 8 and appendix A).
+//! Authentication flavors: AUTH_NONE and AUTH_SYS (RFC 5531, section 8 and appendix A), AUTH_TLS (RFC 9289).
 
 use xdr::{Decode, Decoder, Encode, Encoder, List, Opaque, Xdr};
 
@@ -6,6 +6,8 @@ use xdr::{Decode, Decoder, Encode, Encoder, List, Opaque, Xdr};
 pub const AUTH_NONE: u32 = 0;
 /// `AUTH_SYS`.
 pub const AUTH_SYS: u32 = 1;
+/// `AUTH_TLS` (RFC 9289).
+pub const AUTH_TLS: u32 = 7;
 /// Longest body of a credential or verifier.
 const BODY_MAX_BYTES: usize = 400;
 
@@ -31,6 +33,8 @@ pub enum Credential {
     None,
     /// A Unix user, not proven.
     Sys(AuthSys),
+    /// No identity, and a question: does the server offer TLS?
+    Tls,
     /// A flavor that we do not implement.
     Other(u32),
 }
@@ -44,6 +48,10 @@ impl Encode for Credential {
                 let padded = |bytes: usize| bytes + xdr::padding(bytes);
                 encoder.u32((20 + padded(sys.machine.len()) + 4 * sys.gids.len()) as u32);
                 sys.encode(encoder);
+            }
+            Credential::Tls => {
+                encoder.u32(AUTH_TLS);
+                encoder.u32(0);
             }
             Credential::Other(flavor) => {
                 encoder.u32(*flavor);
@@ -60,6 +68,7 @@ impl Decode for Credential {
         Ok(match flavor {
             AUTH_NONE => Credential::None,
             AUTH_SYS => Credential::Sys(xdr::from_bytes(body)?),
+            AUTH_TLS if body.is_empty() => Credential::Tls,
             other => Credential::Other(other),
         })
     }

@@ -253,12 +253,12 @@ impl<C: Occupant> Connections<C> {
         self.replace(|_, _| true, false, now) || self.replace(|_, _| true, true, now)
     }
 
-    /// The rules of admission have changed: ends the connections that began under another answer than
-    /// `admits` gives now. Their peers connect again.
-    pub(crate) fn judge_again(&mut self, admits: impl Fn(&C) -> bool) {
+    /// The rules of admission have changed: ends the connections that `may_stay` does not accept with the
+    /// answer under which they began. Their peers connect again.
+    pub(crate) fn judge_again(&mut self, may_stay: impl Fn(&C, bool) -> bool) {
         for entry in self.of.values_mut().flatten() {
             let Some(connection) = entry.connection.upgrade() else { continue };
-            if admits(&connection) != entry.admitted {
+            if !may_stay(&connection, entry.admitted) {
                 entry.end();
             }
         }

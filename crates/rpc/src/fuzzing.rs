@@ -1,7 +1,7 @@
 //! The bodies of the fuzz targets of RPC. One takes any bytes as a stream of records and as one datagram; the
 //! other runs a sequence of calls against the reply cache.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use bytes::Bytes;
@@ -40,7 +40,12 @@ type Same = (u8, u8, u8, u8);
 
 /// The model's state of a call.
 enum Known {
-    Running(Slot, Sender, ReplyLifetime),
+    Running {
+        slot: Slot,
+        resent: bool,
+        from: Sender,
+        lifetime: ReplyLifetime,
+    },
     /// The call was dropped, and may have taken effect.
     Unanswered,
     Answered {
@@ -57,22 +62,36 @@ enum Known {
 pub fn replies(input: &[u8]) {
     let cache = ReplyCache::volatile();
     let mut model: BTreeMap<Same, Known> = BTreeMap::new();
+    let mut put_off: BTreeSet<(u8, u8, u8)> = BTreeSet::new();
     for (step, pair) in input.chunks_exact(2).enumerate().take(4096) {
         let (what, bits) = (pair[0], pair[1]);
         let same: Same = (bits & 1, bits >> 1 & 3, bits >> 3 & 1, bits >> 4 & 3);
+        let sessionless = (same.0, same.2, same.3);
         match (what % 8, model.remove(&same)) {
             (0..4, known) => {
                 let lifetime = if what & 8 == 0 { ReplyLifetime::Kept } else { ReplyLifetime::UntilHeard };
-                let known = called(&cache, known, same, (sender(same, bits >> 6), lifetime));
+                let is_put_off = put_off.contains(&sessionless);
+                let was_running = matches!(known, Some(Known::Running { .. }));
+                let known = called(&cache, known, same, (sender(same, bits >> 6), lifetime), is_put_off);
+                if !was_running && matches!(known, Known::Running { .. }) {
+                    // Only one of several such calls can be the copy.
+                    put_off.remove(&sessionless);
+                }
                 model.insert(same, known);
             }
-            (4, Some(Known::Running(slot, from, lifetime))) => {
+            (4, Some(Known::Running { slot, from, lifetime, .. })) => {
                 let reply = reply(same, step, what >> 3 & 1);
                 slot.complete(&Message { first: reply.clone(), more: Vec::new() });
                 model.insert(same, Known::Answered { reply, from, lifetime, heard: false });
             }
-            (5, Some(Known::Running(slot, ..))) => slot.forget(),
-            (6, Some(Known::Running(slot, ..))) => {
+            (5, Some(Known::Running { slot, resent, .. })) if what & 8 != 0 => {
+                slot.put_off(&Message { first: Bytes::new(), more: Vec::new() });
+                if resent {
+                    put_off.insert(sessionless);
+                }
+            }
+            (5, Some(Known::Running { slot, .. })) => slot.forget(),
+            (6, Some(Known::Running { slot, .. })) => {
                 drop(slot);
                 model.insert(same, Known::Unanswered);
             }
@@ -97,12 +116,14 @@ fn called(
     known: Option<Known>,
     same: Same,
     (from, lifetime): (Sender, ReplyLifetime),
+    is_put_off: bool,
 ) -> Known {
     let (_, xid, uid, argument) = same;
     let credential = Credential::Sys(AuthSys { uid: uid.into(), ..AuthSys::default() });
     let header = CallHeader { xid: xid.into(), program: 100_003, version: 3, procedure: 8, credential };
-    match (cache.admit(from, &header, &[argument], lifetime), known) {
-        (Admission::Running(done), Some(running @ Known::Running(..))) => {
+    let arguments: (&[u8], _) = (&[xid, argument], Some(&[argument][..]));
+    match (cache.admit(from, &header, arguments, lifetime), known) {
+        (Admission::Running(done), Some(running @ Known::Running { .. })) => {
             assert!(done.borrow().is_none(), "it has not been answered");
             running
         }
@@ -113,15 +134,15 @@ fn called(
         }
         (Admission::Execute { slot, resent }, known) => {
             match known {
-                None => assert!(!resent),
+                None => assert_eq!(resent, is_put_off),
                 Some(Known::Unanswered) => assert!(resent),
                 Some(Known::Answered { reply, from: first, heard, .. }) => {
                     assert!(heard && first.address.port() != from.address.port(), "carried out twice");
-                    assert_eq!(resent, reply.get(24..28) == Some(&[0; 4]));
+                    assert_eq!(resent, is_put_off || reply.get(24..28) == Some(&[0; 4]));
                 }
-                Some(Known::Running(..)) => unreachable!("carried out twice at once"),
+                Some(Known::Running { .. }) => unreachable!("carried out twice at once"),
             }
-            Known::Running(slot, from, lifetime)
+            Known::Running { slot, resent, from, lifetime }
         }
         (admission, _) => unreachable!("{admission:?} of what is not known"),
     }

@@ -10,6 +10,8 @@
 //! A [`Server`] bounds the resources of the whole process: [`account`] bounds memory, and the table of
 //! connections bounds descriptors.
 //!
+//! Connections may be secured by TLS: see [`tls`].
+//!
 //! Every module relies on two bounds: [`RECORD_MAX_BYTES`] limits a message, and [`connection::Limits`]
 //! limits the calls in flight of a connection. A message that cannot be decoded ends its connection and
 //! nothing else.
@@ -34,7 +36,9 @@ pub mod rtt;
 pub mod server;
 pub mod service;
 mod sys;
+pub mod tls;
 mod udp;
+mod wire;
 
 pub use auth::{AuthSys, Credential};
 pub use connection::Connection;
@@ -42,6 +46,7 @@ pub use link::{Answer, CallError, Connected, Link, LinkOptions, Outgoing, Patien
 pub use replay::ReplyCache;
 pub use server::{Load, Server, ServerOptions};
 pub use service::{Call, Outcome, Remember, Service};
+pub use tls::{TlsLink, TransportSecurity};
 pub use udp::Datagrams;
 
 /// The largest message: 2 MiB of data plus headers. Our own transfers are 1 MiB; other clients may ask us for

@@ -8,15 +8,17 @@
 //! new connection. It closes a connection that has delivered nothing for `timeo` while calls wait. Over UDP,
 //! [`crate::congestion`] decides when to send a call and when to resend it.
 
+mod socket;
+
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::BytesMut;
 use parking_lot::Mutex;
-use tokio::net::{TcpSocket, TcpStream, UdpSocket};
+use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -30,7 +32,10 @@ use crate::pending::{Pending, Reply, Sending, Ticket};
 use crate::replay::ReplyCache;
 use crate::server::Dispatcher;
 use crate::service::{Call, Service};
+use crate::tls::{self, TlsLink};
 use crate::udp::{self, DATAGRAM_MAX_BYTES};
+use crate::wire::Wire;
+use socket::{datagram_socket, dial_from};
 
 /// TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,7 +56,7 @@ pub enum SourcePort {
 }
 
 /// How to reach a server.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LinkOptions {
     /// The server's address and port.
     pub server: SocketAddr,
@@ -59,6 +64,8 @@ pub struct LinkOptions {
     pub transport: Transport,
     /// The local port to use.
     pub source: SourcePort,
+    /// The local address to use; `None` leaves it to the routes of this machine.
+    pub local: Option<IpAddr>,
     /// nfs(5) `timeo`. Over TCP, how long a connection may be silent while calls wait. Over UDP, the first
     /// retransmission timer.
     pub timeo: Duration,
@@ -66,6 +73,8 @@ pub struct LinkOptions {
     pub backoff_max: Duration,
     /// Bounds of the connection.
     pub limits: Limits,
+    /// TLS on each connection, over TCP. Without TLS nothing is sent but the question for it.
+    pub tls: Option<TlsLink>,
 }
 
 impl LinkOptions {
@@ -75,9 +84,11 @@ impl LinkOptions {
             server,
             transport: Transport::Tcp,
             source: SourcePort::Any,
+            local: None,
             timeo: Duration::from_secs(60),
             backoff_max: Duration::from_secs(3),
             limits: Limits::default(),
+            tls: None,
         }
     }
 }
@@ -162,6 +173,8 @@ struct Shared {
     answering: AtomicBool,
     dispatcher: Option<Arc<Dispatcher>>,
     connected: watch::Sender<Connected>,
+    /// Why the last connection has no TLS, until one has it.
+    trouble: watch::Sender<Option<Arc<tls::Error>>>,
 }
 
 impl std::fmt::Debug for Shared {
@@ -204,22 +217,24 @@ impl Link {
 
     /// Creates a link whose connections also answer calls of the server: a back channel.
     pub fn with_service(options: LinkOptions, service: Arc<dyn Service>, replies: Arc<ReplyCache>) -> Link {
-        Link::start(options, Some(Arc::new(Dispatcher { service, replies })))
+        Link::start(options, Some(Arc::new(Dispatcher { service, replies, tls: None })))
     }
 
     fn start(options: LinkOptions, dispatcher: Option<Arc<Dispatcher>>) -> Link {
+        let (transport, timeo) = (options.transport, options.timeo);
         let shared = Arc::new(Shared {
             options,
             pending: Arc::default(),
             way: Mutex::default(),
             wanted: Notify::new(),
             preparing: AtomicBool::new(false),
-            congestion: Mutex::new(Congestion::new(options.timeo)),
+            congestion: Mutex::new(Congestion::new(timeo)),
+            trouble: watch::Sender::default(),
             answering: AtomicBool::new(true),
             dispatcher,
             connected: watch::Sender::default(),
         });
-        let task = match options.transport {
+        let task = match transport {
             Transport::Tcp => tokio::spawn(keep_connected(shared.clone())),
             Transport::Udp => tokio::spawn(receive_datagrams(shared.clone())),
         };
@@ -246,6 +261,21 @@ impl Link {
     pub fn prepare(&self) {
         self.shared.preparing.store(true, Ordering::Release);
         self.shared.wanted.notify_one();
+    }
+
+    /// Waits until TLS fails, and says why. A caller that makes a single call need not wait for the attempts
+    /// after that.
+    pub async fn tls_failed(&self) -> Arc<tls::Error> {
+        let mut trouble = self.shared.trouble.subscribe();
+        loop {
+            if let Some(error) = trouble.borrow_and_update().clone() {
+                return error;
+            }
+            // The sender lives as long as the link.
+            if trouble.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
     }
 
     /// The number of calls whose callers wait for an answer.
@@ -282,6 +312,9 @@ impl Link {
         };
         if !shared.answering.swap(true, Ordering::Relaxed) {
             tracing::warn!("server {} OK", shared.options.server);
+        }
+        if shared.options.tls.is_some() && shared.trouble.borrow().is_some() {
+            shared.note_tls(None);
         }
         let results = message::parse_reply(reply.rest)??;
         Ok(Answer { results, retransmitted: reply.sends > 1 })
@@ -386,6 +419,25 @@ impl Shared {
         }
     }
 
+    /// TLS has failed, or works again. A new reason is logged once.
+    fn note_tls(&self, failed: Option<tls::Error>) {
+        let server = self.options.server;
+        self.trouble.send_if_modified(|trouble| {
+            let (before, now) =
+                (trouble.as_ref().map(ToString::to_string), failed.as_ref().map(ToString::to_string));
+            if before == now {
+                return false;
+            }
+            if let Some(error) = &now {
+                tracing::warn!("no TLS with server {server}: {error}");
+            } else {
+                tracing::warn!("TLS with server {server} OK");
+            }
+            *trouble = failed.map(Arc::new);
+            true
+        });
+    }
+
     fn not_answering(&self) {
         if self.answering.swap(false, Ordering::Relaxed) {
             tracing::warn!("server {} not responding, still trying", self.options.server);
@@ -405,16 +457,22 @@ async fn keep_connected(shared: Arc<Shared>) {
             shared.wanted.notified().await;
         }
         let patience = shared.options.timeo.clamp(Duration::from_secs(1), CONNECT_MAX);
-        let connecting = timeout(patience, dial(shared.options.server, shared.options.source));
-        let started = match connecting.await.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into())) {
-            Ok(stream) => Connection::start(
-                stream,
+        let connecting = timeout(patience, connect(&shared.options));
+        let wire = connecting.await.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()));
+        let started = match wire {
+            Ok(wire) => Connection::start(
+                wire,
                 shared.pending.clone(),
                 shared.dispatcher.clone(),
                 shared.options.limits,
                 None,
             ),
-            Err(error) => Err(error),
+            Err(error) if error.is_about_tls() => {
+                let text = error.to_string();
+                shared.note_tls(Some(error));
+                Err(io::Error::other(text))
+            }
+            Err(error) => Err(error.into()),
         };
         match started {
             Ok(connection) => {
@@ -430,6 +488,9 @@ async fn keep_connected(shared: Arc<Shared>) {
                 // A server that accepts connections and stays silent does not recover sooner if it is asked
                 // more often. Reset the backoff only if the server has sent something within the last second.
                 let spoke = connection.has_received();
+                if let Some(failure) = connection.take_failure().filter(tls::Error::is_about_tls) {
+                    shared.note_tls(Some(failure));
+                }
                 if spoke && connection.last_received() > Instant::now() - Duration::from_secs(1) {
                     backoff = Duration::from_millis(50);
                 }
@@ -469,42 +530,20 @@ async fn watch(shared: &Shared, connection: &Connection) {
 /// The error of `connect`. If no reserved port can be bound, the call uses any port: the server decides
 /// whether to accept it.
 pub async fn dial(server: SocketAddr, source: SourcePort) -> io::Result<TcpStream> {
-    if source == SourcePort::Reserved {
-        for port in reserved_ports() {
-            let socket = new_socket(server)?;
-            match socket.bind(SocketAddr::new(unspecified(server), port)) {
-                Ok(()) => {}
-                Err(error) if error.kind() == io::ErrorKind::PermissionDenied => break,
-                Err(_) => continue,
-            }
-            match socket.connect(server).await {
-                // An earlier connection may linger on the same pair of ports.
-                Err(error) if error.kind() == io::ErrorKind::AddrNotAvailable => {}
-                other => return other,
-            }
+    dial_from(&LinkOptions { source, ..LinkOptions::new(server) }).await
+}
+
+/// Connects, with TLS if it is wanted.
+async fn connect(options: &LinkOptions) -> Result<Wire, tls::Error> {
+    let stream = dial_from(options).await?;
+    let session = match &options.tls {
+        None => None,
+        Some(TlsLink { connector, probe }) => {
+            stream.set_nodelay(true)?;
+            Some(connector.secure(&stream, *probe).await?)
         }
-    }
-    new_socket(server)?.connect(server).await
-}
-
-fn new_socket(server: SocketAddr) -> io::Result<TcpSocket> {
-    if server.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }
-}
-
-fn unspecified(server: SocketAddr) -> std::net::IpAddr {
-    match server {
-        SocketAddr::V4(_) => std::net::Ipv4Addr::UNSPECIFIED.into(),
-        SocketAddr::V6(_) => std::net::Ipv6Addr::UNSPECIFIED.into(),
-    }
-}
-
-/// The ports that Linux's RPC client uses, 665 to 1023, from a random start.
-fn reserved_ports() -> impl Iterator<Item = u16> {
-    const RANGE: std::ops::Range<u16> = 665..1024;
-    let mut start = [0; 2];
-    let _ = getrandom::fill(&mut start);
-    let offset = u16::from_ne_bytes(start) % RANGE.end.abs_diff(RANGE.start);
-    RANGE.skip(offset as usize).chain(RANGE.take(offset as usize))
+    };
+    Ok(Wire::new(stream, session))
 }
 
 async fn receive_datagrams(shared: Arc<Shared>) {
@@ -535,7 +574,15 @@ async fn receive_datagrams(shared: Arc<Shared>) {
                 // Drop calls above the limit, as a network drops datagrams: the server sends them again.
                 let Ok(place) = places.clone().try_acquire_owned() else { continue };
                 let peer = shared.options.server;
-                let call = Call { header, arguments, peer, connection: None, datagrams: None, resent: false };
+                let call = Call {
+                    header,
+                    arguments,
+                    peer,
+                    connection: None,
+                    datagrams: None,
+                    resent: false,
+                    groups: None,
+                };
                 tokio::spawn(udp::answer(socket.clone(), dispatcher.clone(), call, place));
             }
             _ => {}
@@ -548,18 +595,4 @@ async fn until(due: Option<Instant>) {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,
     }
-}
-
-async fn datagram_socket(options: &LinkOptions) -> Option<UdpSocket> {
-    let from = unspecified(options.server);
-    let ports = match options.source {
-        SourcePort::Reserved => reserved_ports().collect(),
-        SourcePort::Any => Vec::new(),
-    };
-    for port in ports.into_iter().chain([0]) {
-        if let Ok(socket) = UdpSocket::bind((from, port)).await {
-            return socket.connect(options.server).await.ok().map(|()| socket);
-        }
-    }
-    None
 }

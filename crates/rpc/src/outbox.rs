@@ -2,9 +2,9 @@
 //!
 //! The outbox queues complete messages of any number of segments, and sends them in order. One `writev`
 //! gathers small messages. A range of a file leaves by `sendfile`, after headers that were sent with
-//! `MSG_MORE`. Sending never waits: it goes as far as the socket takes it, under a lock that is held only
-//! across non-blocking system calls. When the socket is writable again, the owner of the connection
-//! continues.
+//! `MSG_MORE`; under TLS it is read and encrypted ([`crate::wire`]). Sending never waits: it goes as far as the
+//! socket takes it, under a lock that is held only across non-blocking system calls. When the socket is
+//! writable again, the owner of the connection continues.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -12,18 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
-use rustix::net::{SendAncillaryBuffer, SendFlags};
-use tokio::io::Interest;
-use tokio::net::TcpStream;
 use xdr::{Message, Segment};
 
 use crate::account::{Lease, Share};
 use crate::record;
+use crate::wire::Wire;
 
 /// Most segments in one `writev`; well under IOV_MAX.
 const GATHER_MAX: usize = 64;
-/// Most bytes in one `sendfile` call, so that one large reply does not occupy a worker thread too long.
-const SENDFILE_MAX_BYTES: usize = 1 << 20;
 
 /// One queued message: its record mark, then its segments.
 #[derive(Debug)]
@@ -145,19 +141,20 @@ impl Outbox {
     }
 
     /// Sends what the socket takes.
-    pub(crate) fn flush(&self, stream: &TcpStream) -> io::Result<Flushed> {
+    pub(crate) fn flush(&self, wire: &Wire) -> io::Result<Flushed> {
         loop {
             let Some(mut progress) = self.progress.try_lock() else { return Ok(Flushed::All) };
             loop {
                 progress.current.extend(self.queue.lock().drain(..));
-                if progress.current.is_empty() {
-                    progress.backlog = None;
-                    break;
-                }
-                match self.step(&mut progress, stream) {
+                let is_done = progress.current.is_empty();
+                match if is_done { wire.settle() } else { self.step(&mut progress, wire) } {
+                    Ok(()) if is_done => {
+                        progress.backlog = None;
+                        break;
+                    }
                     Ok(()) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        self.charge_backlog(&mut progress);
+                        self.charge_backlog(&mut progress, wire);
                         return Ok(Flushed::Blocked);
                     }
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
@@ -174,8 +171,8 @@ impl Outbox {
     }
 
     /// Charges the bytes that the socket has not taken.
-    fn charge_backlog(&self, progress: &mut Progress) {
-        let (Some(share), bytes) = (&self.share, self.unleased_bytes()) else { return };
+    fn charge_backlog(&self, progress: &mut Progress, wire: &Wire) {
+        let (Some(share), bytes) = (&self.share, self.unleased_bytes() + wire.held_bytes()) else { return };
         match &mut progress.backlog {
             Some(lease) => lease.resize(bytes),
             None => progress.backlog = Some(share.charge(bytes)),
@@ -183,16 +180,13 @@ impl Outbox {
     }
 
     /// Sends with one system call.
-    fn step(&self, progress: &mut Progress, stream: &TcpStream) -> io::Result<()> {
+    fn step(&self, progress: &mut Progress, wire: &Wire) -> io::Result<()> {
         let Some(Err(range)) = progress.current.front().and_then(|first| first.segment(progress.segment))
         else {
-            return self.step_gathered(progress, stream);
+            return self.step_gathered(progress, wire);
         };
         let left = range.length as usize - progress.sent;
-        let mut offset = range.offset + progress.sent as u64;
-        let sent = stream.try_io(Interest::WRITABLE, || {
-            Ok(rustix::fs::sendfile(stream, &*range.file, Some(&mut offset), left.min(SENDFILE_MAX_BYTES))?)
-        })?;
+        let sent = wire.send_file(range, range.offset + progress.sent as u64, left)?;
         if sent == 0 && left > 0 {
             // The file is shorter than the header says, so no correct data can follow.
             return Err(io::ErrorKind::UnexpectedEof.into());
@@ -201,10 +195,10 @@ impl Outbox {
         Ok(())
     }
 
-    fn step_gathered(&self, progress: &mut Progress, stream: &TcpStream) -> io::Result<()> {
+    fn step_gathered(&self, progress: &mut Progress, wire: &Wire) -> io::Result<()> {
         let mut slices: [IoSlice<'_>; GATHER_MAX] = [IoSlice::new(&[]); GATHER_MAX];
         let mut count = 0;
-        let mut flags = SendFlags::NOSIGNAL;
+        let mut more = false;
         let mut skip = progress.sent;
         'gather: for (index, queued) in progress.current.iter().enumerate() {
             let start = if index == 0 { progress.segment } else { 0 };
@@ -220,16 +214,13 @@ impl Outbox {
                         skip = 0;
                     }
                     Some(Err(_)) => {
-                        flags |= SendFlags::MORE;
+                        more = true;
                         break 'gather;
                     }
                 }
             }
         }
-        let sent = stream.try_io(Interest::WRITABLE, || {
-            let mut control = SendAncillaryBuffer::default();
-            Ok(rustix::net::sendmsg(stream, &slices[..count], &mut control, flags)?)
-        })?;
+        let sent = wire.send(&slices[..count], more)?;
         self.advance(progress, sent);
         Ok(())
     }

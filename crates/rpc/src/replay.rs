@@ -17,6 +17,14 @@
 //! before the reply is sent. If a call ran in an earlier incarnation of the server and was not answered, the
 //! cache admits it again, marked as resent. The layers below then find out whether it took effect
 //! (`vfs::replay`).
+//!
+//! A server that has just started puts such a call off: its session is gone, or the grace period is on. The
+//! client then makes the same call with another xid, in another session. So a call also has an identity
+//! without them ([`ReplyCache::admit`]). If a resent call was put off, the next call of that identity counts
+//! as resent.
+//!
+//! Where a slot of a session keeps the reply, the cache answers after a restart alone
+//! ([`ReplyLifetime::Slot`]).
 
 mod log;
 
@@ -26,7 +34,7 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -44,6 +52,8 @@ use log::{Log, Record};
 pub const KEPT: Duration = Duration::from_secs(120);
 /// Most calls in the cache.
 const ENTRIES_MAX: usize = 16_384;
+/// Most calls that were put off and are waited for.
+const PUT_OFF_MAX: usize = 4096;
 /// The cache does not keep larger replies. Replies to non-idempotent calls have a few hundred bytes.
 const REPLY_MAX_BYTES: usize = 4096;
 
@@ -71,6 +81,8 @@ pub enum ReplyLifetime {
     /// Every copy, until the client is known to have heard the reply. After that, only copies from the same
     /// port.
     UntilHeard,
+    /// Every copy after a restart. Before it, the slot of a session answers a copy.
+    Slot,
 }
 
 /// What to do with a call.
@@ -120,9 +132,12 @@ impl Answered {
 
 #[derive(Debug, Default)]
 struct Table {
-    entries: HashMap<Key, Entry>,
-    /// Keys in the order of entry or answer, with the time. A key may occur more than once.
+    /// Each with the time of its latest change.
+    entries: HashMap<Key, (Instant, Entry)>,
+    /// Keys in the order of their changes, with the time. A key may occur more than once.
     order: VecDeque<(Instant, Key)>,
+    /// The identities without session of resent calls that were put off, with the time.
+    put_off: HashMap<Key, Instant>,
 }
 
 /// See the module.
@@ -137,6 +152,9 @@ pub struct ReplyCache {
 pub struct Slot {
     cache: Arc<ReplyCache>,
     key: Key,
+    /// The identity without session.
+    sessionless: Option<Key>,
+    resent: bool,
     sender: Sender,
     lifetime: ReplyLifetime,
     done: Option<watch::Sender<Option<Message>>>,
@@ -157,6 +175,11 @@ impl ReplyCache {
         for record in records {
             match record {
                 Record::Intent(key) => table.enter(now, key, Entry::Unanswered),
+                Record::PutOff(key, at) => {
+                    if is_kept(at) {
+                        table.put_off(now, key);
+                    }
+                }
                 Record::Reply(key, reply) => {
                     let answered =
                         Answered { reply, from: None, lifetime: ReplyLifetime::Kept, heard: false };
@@ -168,18 +191,22 @@ impl ReplyCache {
         Ok(Arc::new(ReplyCache { table: Mutex::new(table), log: Some(Mutex::new(log)) }))
     }
 
-    /// Looks up a call, and enters it if it is new.
+    /// Looks up a call, and enters it if it is new. `sessionless` are the arguments as they are in any
+    /// session, if a client may make the call again in another one. They identify a call that was put off
+    /// ([`Slot::put_off`]).
     pub fn admit(
         self: &Arc<ReplyCache>,
         sender: Sender,
         header: &CallHeader,
-        arguments: &[u8],
+        (arguments, sessionless): (&[u8], Option<&[u8]>),
         lifetime: ReplyLifetime,
     ) -> Admission {
-        let key = key(sender.address.ip().to_canonical(), header, arguments);
+        let client = sender.address.ip().to_canonical();
+        let key = key(client, header, Some(header.xid), arguments);
+        let sessionless = sessionless.map(|arguments| self::key(client, header, None, arguments));
         let mut table = self.table.lock();
         table.expire(Instant::now());
-        let resent = match table.entries.get(&key) {
+        let resent = match table.get(key) {
             Some(Entry::Answered(answered)) if answered.is_for(sender) => {
                 return Admission::Answered(Message { first: answered.reply.clone(), more: Vec::new() });
             }
@@ -188,11 +215,14 @@ impl ReplyCache {
             Some(Entry::Unanswered) => true,
             None => false,
         };
+        // Only one of several such calls can be the copy.
+        let was_put_off = sessionless.is_some_and(|key| table.put_off.remove(&key).is_some());
+        let resent = resent || was_put_off;
         let (done, receiver) = watch::channel(None);
         table.enter(Instant::now(), key, Entry::Running(receiver));
         drop(table);
         self.write(&Record::Intent(key));
-        let slot = Slot { cache: self.clone(), key, sender, lifetime, done: Some(done) };
+        let slot = Slot { cache: self.clone(), key, sessionless, resent, sender, lifetime, done: Some(done) };
         Admission::Execute { slot, resent }
     }
 
@@ -200,7 +230,7 @@ impl ReplyCache {
     /// acknowledged.
     pub fn heard(&self, connection: u64) {
         let mut records = Vec::new();
-        for (key, entry) in &mut self.table.lock().entries {
+        for (key, (_, entry)) in &mut self.table.lock().entries {
             if let Entry::Answered(answered) = entry
                 && answered.lifetime == ReplyLifetime::UntilHeard
                 && answered.from.is_some_and(|from| from.connection == Some(connection))
@@ -213,6 +243,13 @@ impl ReplyCache {
             }
         }
         records.iter().for_each(|record| self.write(record));
+    }
+
+    /// A copy of this call is a new call. That is logged first: a copy that came in between would log that it
+    /// has begun.
+    fn remove(&self, key: Key) {
+        self.write(&Record::Forget(key));
+        self.table.lock().entries.remove(&key);
     }
 
     fn write(&self, record: &Record) {
@@ -231,8 +268,15 @@ impl Slot {
         let kept = (reply.len() <= REPLY_MAX_BYTES).then(|| reply.to_bytes().ok()).flatten();
         if let Some(bytes) = &kept {
             self.cache.write(&Record::Reply(self.key, bytes.clone()));
-            let (from, lifetime) = (Some(self.sender), self.lifetime);
-            let answered = Answered { reply: bytes.clone(), from, lifetime, heard: false };
+        }
+        if let Some(key) = self.sessionless
+            && self.resent
+        {
+            self.cache.write(&Record::Forget(key));
+        }
+        let kept = kept.filter(|_| self.lifetime != ReplyLifetime::Slot);
+        if let Some(reply) = kept {
+            let answered = Answered { reply, from: Some(self.sender), lifetime: self.lifetime, heard: false };
             self.cache.table.lock().enter(Instant::now(), self.key, Entry::Answered(answered));
         } else {
             self.cache.table.lock().entries.remove(&self.key);
@@ -240,11 +284,27 @@ impl Slot {
         done.send_replace(Some(reply.clone()));
     }
 
+    /// The call was not executed, and the reply tells the client to make it again. It may do so with another
+    /// xid, in another session. If this call may have taken effect before, the next one of the same identity
+    /// without session is resent.
+    pub fn put_off(mut self, reply: &Message) {
+        if let Some(key) = self.sessionless
+            && self.resent
+        {
+            self.cache.write(&Record::PutOff(key, unix_seconds()));
+            self.cache.table.lock().put_off(Instant::now(), key);
+        }
+        let done = self.done.take();
+        self.cache.remove(self.key);
+        if let Some(done) = done {
+            done.send_replace(Some(reply.clone()));
+        }
+    }
+
     /// The call was not executed at all. A copy of it is a new call.
     pub fn forget(mut self) {
         self.done.take();
-        self.cache.write(&Record::Forget(self.key));
-        self.cache.table.lock().entries.remove(&self.key);
+        self.cache.remove(self.key);
     }
 }
 
@@ -258,50 +318,75 @@ impl Drop for Slot {
 }
 
 impl Table {
+    fn get(&self, key: Key) -> Option<&Entry> {
+        self.entries.get(&key).map(|(_, entry)| entry)
+    }
+
     fn enter(&mut self, now: Instant, key: Key, entry: Entry) {
-        self.entries.insert(key, entry);
+        self.entries.insert(key, (now, entry));
         self.order.push_back((now, key));
         while self.entries.len() > ENTRIES_MAX || self.order.len() > 4 * ENTRIES_MAX {
-            let Some((_, oldest)) = self.order.pop_front() else { break };
-            self.drop_if_old(oldest);
+            let Some((entered, oldest)) = self.order.pop_front() else { break };
+            self.drop_if_old(entered, oldest);
         }
     }
 
+    fn put_off(&mut self, now: Instant, key: Key) {
+        if self.put_off.len() >= PUT_OFF_MAX
+            && let Some(oldest) = self.put_off.iter().min_by_key(|(_, at)| **at).map(|(key, _)| *key)
+        {
+            self.put_off.remove(&oldest);
+        }
+        self.put_off.insert(key, now);
+    }
+
     fn expire(&mut self, now: Instant) {
+        self.put_off.retain(|_, at| now.saturating_duration_since(*at) < KEPT);
         while let Some(&(entered, key)) = self.order.front() {
             if now.saturating_duration_since(entered) < KEPT {
                 break;
             }
             self.order.pop_front();
-            self.drop_if_old(key);
+            self.drop_if_old(entered, key);
         }
     }
 
-    /// Drops the entry of a key that reached the front of the order, unless it is running or the key occurs
-    /// again further back.
-    fn drop_if_old(&mut self, key: Key) {
-        let running = matches!(self.entries.get(&key), Some(Entry::Running(_)));
-        let again = matches!(self.entries.get(&key), Some(Entry::Answered(_)))
-            && self.order.iter().take(64).any(|(_, later)| *later == key);
-        if !running && !again {
+    /// Drops the entry of a key that reached the front of the order, unless it is running or has changed
+    /// since.
+    fn drop_if_old(&mut self, entered: Instant, key: Key) {
+        let is_old =
+            |(changed, entry): &(Instant, Entry)| *changed <= entered && !matches!(entry, Entry::Running(_));
+        if self.entries.get(&key).is_some_and(is_old) {
             self.entries.remove(&key);
         }
     }
 }
 
-/// Computes the identity of a call. It must be the same in the next incarnation, so the hash has a fixed key.
-/// A client that finds a collision can deceive only itself, because its address is part of the hash.
-fn key(client: IpAddr, header: &CallHeader, arguments: &[u8]) -> Key {
+/// Whether a call that was put off at `at` can still come again. A clock that was set back keeps it.
+fn is_kept(at: u64) -> bool {
+    unix_seconds().saturating_sub(at) < KEPT.as_secs()
+}
+
+fn unix_seconds() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+/// Computes the identity of a call, with an xid or without. It must be the same in the next incarnation, so
+/// the hash has a fixed key. A client that finds a collision can deceive only itself, because its address is
+/// part of the hash.
+fn key(client: IpAddr, header: &CallHeader, xid: Option<u32>, arguments: &[u8]) -> Key {
     let mut hasher = SipHasher::new();
+    hasher.write(&[u8::from(xid.is_some())]);
     match client {
         IpAddr::V4(address) => hasher.write(&address.octets()),
         IpAddr::V6(address) => hasher.write(&address.octets()),
     }
-    for word in [header.xid, header.program, header.version, header.procedure] {
+    for word in [xid.unwrap_or(0), header.program, header.version, header.procedure] {
         hasher.write(&word.to_be_bytes());
     }
     match &header.credential {
         Credential::None => hasher.write(&AUTH_NONE.to_be_bytes()),
+        Credential::Tls => hasher.write(&crate::auth::AUTH_TLS.to_be_bytes()),
         Credential::Other(flavor) => hasher.write(&flavor.to_be_bytes()),
         // Skip the stamp: a client may choose a new one each time it sends.
         Credential::Sys(sys) => {

@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::task::JoinHandle;
@@ -19,10 +20,12 @@ use crate::message::Refusal;
 use crate::pending::Pending;
 use crate::replay::{Admission, ReplyCache, ReplyLifetime, Sender};
 use crate::service::{Answering, Call, Outcome, Remember, Service};
+use crate::tls::{Acceptor, TransportSecurity};
 use crate::udp;
+use crate::wire::Wire;
 
 /// Where a server listens, and its limits.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ServerOptions {
     /// Address and port; port 0 takes a free one, the same for TCP and UDP.
     pub listen: SocketAddr,
@@ -34,6 +37,8 @@ pub struct ServerOptions {
     pub in_flight_max_bytes: usize,
     /// Limits of each connection.
     pub limits: Limits,
+    /// Offers TLS on TCP.
+    pub tls: Option<Arc<Acceptor>>,
 }
 
 impl ServerOptions {
@@ -46,6 +51,7 @@ impl ServerOptions {
             connections_max: connections::for_descriptors(connections::descriptors()),
             in_flight_max_bytes: memory::default_in_flight(),
             limits: Limits::default(),
+            tls: None,
         }
     }
 }
@@ -70,6 +76,7 @@ pub struct Server {
     tasks: Vec<JoinHandle<()>>,
     connections: Arc<Table>,
     account: Arc<Account>,
+    dispatcher: Arc<Dispatcher>,
 }
 
 /// The resource usage of a server.
@@ -109,8 +116,8 @@ impl Server {
         service: Arc<dyn Service>,
         replies: Arc<ReplyCache>,
     ) -> io::Result<Server> {
-        let dispatcher = Arc::new(Dispatcher { service, replies });
-        let (listener, datagrams) = bind(options).await?;
+        let dispatcher = Arc::new(Dispatcher { service, replies, tls: options.tls.clone() });
+        let (listener, datagrams) = bind(options.listen, options.udp).await?;
         let local = listener.local_addr()?;
         let account = Account::new(options.in_flight_max_bytes);
         let connections = Arc::new(Mutex::new(Connections::new(Bounds::of(options.connections_max))));
@@ -125,10 +132,10 @@ impl Server {
             tokio::spawn(keep_bounds(account.clone(), Arc::clone(&connections))),
         ];
         if let Some(socket) = datagrams {
-            let account = account.clone();
+            let (dispatcher, account) = (dispatcher.clone(), account.clone());
             tasks.push(tokio::spawn(udp::serve(socket, dispatcher, options.limits.calls_in_flight, account)));
         }
-        Ok(Server { local, tasks, connections, account })
+        Ok(Server { local, tasks, connections, account, dispatcher })
     }
 
     /// A handle that reports the usage.
@@ -139,7 +146,11 @@ impl Server {
     /// [`Service::admits`] answers otherwise from now on. Ends the connections of peers for whom it does: they
     /// connect again.
     pub fn judge_again(&self, service: &dyn Service) {
-        self.connections.lock().judge_again(|connection| service.admits(connection.peer()));
+        self.connections.lock().judge_again(|connection, listed| {
+            let (peer, security) = (connection.peer(), connection.security());
+            self.dispatcher.lists_by(service, peer) == listed
+                && service.admits(peer, security) == connection.is_admitted()
+        });
     }
 
     /// The address and port on which the server listens.
@@ -148,12 +159,12 @@ impl Server {
     }
 }
 
-async fn bind(options: ServerOptions) -> io::Result<(TcpListener, Option<UdpSocket>)> {
+async fn bind(address: SocketAddr, udp: bool) -> io::Result<(TcpListener, Option<UdpSocket>)> {
     // A free TCP port need not be free for UDP: with port 0, try a few.
-    let mut attempts = if options.listen.port() == 0 { 16 } else { 1 };
+    let mut attempts = if address.port() == 0 { 16 } else { 1 };
     loop {
-        let listener = listen(options.listen)?;
-        if !options.udp {
+        let listener = listen(address)?;
+        if !udp {
             return Ok((listener, None));
         }
         attempts -= 1;
@@ -199,18 +210,21 @@ impl Accepting {
 
     fn take(&self, stream: TcpStream, address: SocketAddr) {
         let (peer, now) = (Peer::from(address.ip()), Instant::now());
-        let admitted = self.dispatcher.service.admits(address);
-        if !self.connections.lock().admit(peer, admitted, now) {
+        let admitted = self.dispatcher.service.admits(address, TransportSecurity::None);
+        let listed = self.dispatcher.lists(address);
+        if !self.connections.lock().admit(peer, listed, now) {
             tracing::warn!(peer = %address.ip(), "too many busy connections: a new one is closed");
             return;
         }
-        let accepted = Accepted { admitted, share: self.account.share(peer) };
+        let accepted = Accepted { admitted, listed, share: self.account.share(peer) };
         let dispatcher = Some(self.dispatcher.clone());
-        match Connection::start(stream, Arc::<Pending>::default(), dispatcher, self.limits, Some(accepted)) {
+        let wire = Wire::new(stream, None);
+        match Connection::start(wire, Arc::<Pending>::default(), dispatcher, self.limits, Some(accepted)) {
             Ok(connection) => {
-                self.connections.lock().enter(peer, admitted, Arc::downgrade(&connection), now);
+                self.connections.lock().enter(peer, listed, Arc::downgrade(&connection), now);
                 // The rules may have changed in between, and `judge_again` has not seen this connection.
-                if self.dispatcher.service.admits(address) != admitted {
+                let now_admitted = self.dispatcher.service.admits(address, TransportSecurity::None);
+                if now_admitted != admitted || self.dispatcher.lists(address) != listed {
                     Occupant::end(&*connection);
                 }
             }
@@ -249,9 +263,31 @@ async fn keep_bounds(account: Arc<Account>, connections: Arc<Table>) {
 pub(crate) struct Dispatcher {
     pub(crate) service: Arc<dyn Service>,
     pub(crate) replies: Arc<ReplyCache>,
+    /// Offers TLS to callers.
+    pub(crate) tls: Option<Arc<Acceptor>>,
+}
+
+impl std::fmt::Debug for Dispatcher {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Dispatcher")
+    }
 }
 
 impl Dispatcher {
+    /// May this peer call at all, over a connection that it can have?
+    fn lists(&self, peer: SocketAddr) -> bool {
+        self.lists_by(&*self.service, peer)
+    }
+
+    fn lists_by(&self, service: &dyn Service, peer: SocketAddr) -> bool {
+        let possible = |security: &TransportSecurity| match (&self.tls, security) {
+            (Some(tls), TransportSecurity::Mtls) => tls.verifies_clients(),
+            (None, TransportSecurity::Mtls | TransportSecurity::Tls) => false,
+            (Some(_), TransportSecurity::Tls) | (_, TransportSecurity::None) => true,
+        };
+        TransportSecurity::ALL.into_iter().filter(possible).any(|security| service.admits(peer, security))
+    }
+
     /// Answers a call, or returns the reply that the cache keeps for it. `admitted` is the answer of
     /// [`Service::admits`] for the peer.
     pub(crate) fn answer(self: &Arc<Dispatcher>, call: Call, admitted: bool) -> Answering {
@@ -260,16 +296,27 @@ impl Dispatcher {
         }
         match self.service.remember(&call) {
             Remember::No => self.service.clone().call(call),
-            Remember::Reply => Box::pin(self.clone().answer_once(call, ReplyLifetime::Kept)),
-            Remember::UntilHeard => Box::pin(self.clone().answer_once(call, ReplyLifetime::UntilHeard)),
+            Remember::Reply => Box::pin(self.clone().answer_once(call, None, ReplyLifetime::Kept)),
+            Remember::UntilHeard { sessionless } => {
+                Box::pin(self.clone().answer_once(call, sessionless, ReplyLifetime::UntilHeard))
+            }
+            Remember::InSession { sessionless } => {
+                Box::pin(self.clone().answer_once(call, Some(sessionless), ReplyLifetime::Slot))
+            }
         }
     }
 
-    async fn answer_once(self: Arc<Dispatcher>, mut call: Call, lifetime: ReplyLifetime) -> Outcome {
+    async fn answer_once(
+        self: Arc<Dispatcher>,
+        mut call: Call,
+        sessionless: Option<Bytes>,
+        lifetime: ReplyLifetime,
+    ) -> Outcome {
         let connection = call.connection.as_ref().map(|connection| connection.number_of_one_that_remembers());
         let sender = Sender { address: call.peer, connection };
         let arguments = call.arguments.rest();
-        let (slot, resent) = match self.replies.admit(sender, &call.header, &arguments, lifetime) {
+        let arguments = (&arguments[..], sessionless.as_deref());
+        let (slot, resent) = match self.replies.admit(sender, &call.header, arguments, lifetime) {
             Admission::Execute { slot, resent } => {
                 call.resent = resent;
                 (slot, resent)
@@ -286,6 +333,7 @@ impl Dispatcher {
         let outcome = self.service.clone().call(call).await;
         match &outcome {
             Outcome::Reply(message) => slot.complete(message),
+            Outcome::PutOff(message) => slot.put_off(message),
             // An earlier incarnation may have executed this call, so its next copy must be marked as resent
             // again.
             Outcome::Drop if resent => {}

@@ -4,10 +4,12 @@ use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use xdr::{Decoder, Message};
 
 use crate::connection::Connection;
 use crate::message::{self, CallHeader, Refusal};
+use crate::tls::TransportSecurity;
 use crate::udp::Datagrams;
 
 /// A call handed to a service.
@@ -26,9 +28,17 @@ pub struct Call {
     /// The call was received before and may have taken effect: the process that received it died before
     /// answering, or the answer may have been lost on a relay.
     pub resent: bool,
+    /// The supplementary groups that the service has looked up for the user. Those of the credential then do
+    /// not count.
+    pub groups: Option<Arc<[u32]>>,
 }
 
 impl Call {
+    /// What protects the call on its way. Nothing protects a datagram.
+    pub fn security(&self) -> TransportSecurity {
+        self.connection.as_ref().map_or(TransportSecurity::None, |connection| connection.security())
+    }
+
     /// Begins a successful reply; the caller appends the results.
     pub fn reply(&self) -> xdr::Encoder {
         message::success(self.header.xid)
@@ -60,6 +70,8 @@ impl Asked {
 pub enum Outcome {
     /// Executed. The message is the one that [`Call::reply`] began.
     Reply(Message),
+    /// Not executed. This reply tells the client to make the call again, perhaps in another session.
+    PutOff(Message),
     /// Not executed.
     Refuse(Refusal),
     /// Not executed, and not answered: the client sends the call again.
@@ -67,7 +79,7 @@ pub enum Outcome {
 }
 
 /// Whether the server may execute a call again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Remember {
     /// The call is idempotent.
     No,
@@ -76,7 +88,16 @@ pub enum Remember {
     /// As [`Remember::Reply`], until the client is known to have heard the reply. Then a copy from another
     /// port runs again, marked as resent if the first call took effect. Such a call must not undo changes
     /// that others have made since.
-    UntilHeard,
+    UntilHeard {
+        /// The arguments by which the server knows the call if the client makes it again with another xid,
+        /// because it was put off ([`Outcome::PutOff`]). `None` if no client does that.
+        sessionless: Option<Bytes>,
+    },
+    /// A slot of a session keeps the reply. The reply cache does so for a restart alone.
+    InSession {
+        /// As for [`Remember::UntilHeard`]: the arguments as they are in any session.
+        sessionless: Bytes,
+    },
 }
 
 /// The future of an outcome.
@@ -84,10 +105,11 @@ pub type Answering = Pin<Box<dyn Future<Output = Outcome> + Send>>;
 
 /// Answers calls of one or more programs.
 pub trait Service: Send + Sync + 'static {
-    /// May this peer call at all? The server asks once when a connection begins, and for each datagram. Calls
-    /// of a peer that is not admitted go to [`Service::turn_away`].
-    fn admits(&self, peer: SocketAddr) -> bool {
-        let _ = peer;
+    /// May this peer call at all over a connection of this security? The server asks once when a connection
+    /// begins, again after the handshake of TLS, and for each datagram. Calls of a peer that is not admitted
+    /// go to [`Service::turn_away`].
+    fn admits(&self, peer: SocketAddr, security: TransportSecurity) -> bool {
+        let _ = (peer, security);
         true
     }
 

@@ -14,6 +14,7 @@ use crate::connection::{encode_call, reply_message};
 use crate::message::{self, CallHeader, Incoming, Refusal};
 use crate::server::Dispatcher;
 use crate::service::Call;
+use crate::tls::TransportSecurity;
 
 /// The largest payload of a UDP datagram.
 pub(crate) const DATAGRAM_MAX_BYTES: usize = 65_507;
@@ -41,11 +42,19 @@ pub(crate) async fn serve(
             }
         };
         let datagram = Bytes::copy_from_slice(&buffer[..length]);
-        let admitted = dispatcher.service.admits(peer);
+        let admitted = dispatcher.service.admits(peer, TransportSecurity::None);
         let reply = match Incoming::parse(datagram) {
             Ok(Incoming::Call(header, arguments)) if !admitted => {
                 let (xid, datagrams) = (header.xid, None);
-                let call = Call { header, arguments, peer, connection: None, datagrams, resent: false };
+                let call = Call {
+                    header,
+                    arguments,
+                    peer,
+                    connection: None,
+                    datagrams,
+                    resent: false,
+                    groups: None,
+                };
                 reply_message(xid, dispatcher.service.turn_away(&call))
             }
             Ok(Incoming::Call(header, arguments)) => {
@@ -54,7 +63,15 @@ pub(crate) async fn serve(
                 let Some(lease) = share.try_lease(length + DATAGRAM_MAX_BYTES) else { continue };
                 let Ok(place) = places.clone().acquire_owned().await else { return };
                 let datagrams = Some(Datagrams(Arc::downgrade(&socket)));
-                let call = Call { header, arguments, peer, connection: None, datagrams, resent: false };
+                let call = Call {
+                    header,
+                    arguments,
+                    peer,
+                    connection: None,
+                    datagrams,
+                    resent: false,
+                    groups: None,
+                };
                 tokio::spawn(answer(socket.clone(), dispatcher.clone(), call, (place, lease)));
                 continue;
             }

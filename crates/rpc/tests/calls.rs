@@ -82,7 +82,7 @@ impl Service for Echo {
     fn remember(&self, call: &Call) -> Remember {
         match call.header.procedure {
             COUNT | DROP_ONCE => Remember::Reply,
-            COUNT_UNTIL_HEARD => Remember::UntilHeard,
+            COUNT_UNTIL_HEARD => Remember::UntilHeard { sessionless: None },
             _ => Remember::No,
         }
     }

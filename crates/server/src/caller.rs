@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use rpc::Credential;
+use rpc::{Credential, TransportSecurity};
 use vfs::{Caller, Freshness};
 
 use crate::exports::{Export, ExportOptions, Squash};
@@ -12,25 +12,37 @@ use crate::exports::{Export, ExportOptions, Squash};
 pub enum Denied {
     /// The client is not on the export's list, or its port is open to every user.
     Client,
+    /// The export wants TLS, or a certificate of the client.
+    Security,
     /// The export does not accept this flavor of authentication.
     Flavor,
 }
 
-/// The caller that a request runs as.
+/// The caller that a request runs as. If `groups` are given, they are the user's, and those of the credential
+/// do not count.
 pub fn caller(
     export: &Export,
     peer: SocketAddr,
+    security: TransportSecurity,
     credential: &Credential,
+    groups: Option<&[u32]>,
     resent: bool,
 ) -> Result<Caller, Denied> {
     let options = &**export.options();
-    if !options.admits(peer) {
+    if !options.xprtsec.allows(security) {
+        return Err(Denied::Security);
+    }
+    if !options.admits(peer, security) {
         return Err(Denied::Client);
     }
     let caller = match credential {
         Credential::None => Caller::unix(options.anonuid, options.anongid, &[]),
-        Credential::Sys(sys) => squashed(options, sys.uid, sys.gid, &sys.gids),
-        Credential::Other(_) => return Err(Denied::Flavor),
+        Credential::Sys(sys) => match groups {
+            // The groups of this machine's root are not those of the anonymous user.
+            Some(_) if sys.uid == 0 && options.squash == Squash::Root => squashed(options, 0, sys.gid, &[]),
+            _ => squashed(options, sys.uid, sys.gid, groups.unwrap_or(&sys.gids)),
+        },
+        Credential::Tls | Credential::Other(_) => return Err(Denied::Flavor),
     };
     Ok(Caller { client: Some(peer.ip().to_canonical()), freshness: Freshness::Open, resent, ..caller })
 }
@@ -51,6 +63,9 @@ fn squashed(options: &ExportOptions, uid: u32, gid: u32, groups: &[u32]) -> Call
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+
+    use crate::exports::ExportId;
     use vfs::{Credential as Unix, Principal};
 
     fn of(options: &ExportOptions, uid: u32, gid: u32, groups: &[u32]) -> Unix {
@@ -69,5 +84,27 @@ mod tests {
         assert_eq!(of(&options, 0, 0, &[0]), Unix { uid: 0, gid: 0, groups: vec![0] });
         options.squash = Squash::All;
         assert_eq!(of(&options, 5, 6, &[7]), Unix { uid: 99, gid: 98, groups: vec![] });
+    }
+
+    #[test]
+    fn looked_up_groups_replace_those_of_the_credential_and_are_squashed_too() {
+        let groups_of = |squash, uid, looked_up: Option<&[u32]>| {
+            let options = ExportOptions { secure: false, squash, ..ExportOptions::default() };
+            let fs = Arc::new(memory::Memory::new(memory::Options::default()));
+            let export = Export::new(ExportId::of("x"), "/x".to_owned(), fs, options);
+            let gids = xdr::List::new(vec![7]).unwrap();
+            let sys = Credential::Sys(rpc::AuthSys { uid, gid: 6, gids, ..rpc::AuthSys::default() });
+            let peer = SocketAddr::from(([127, 0, 0, 1], 1000));
+            match caller(&export, peer, TransportSecurity::None, &sys, looked_up, false).unwrap().principal {
+                Principal::Unix(credential) => (credential.uid, credential.gid, credential.groups.clone()),
+                Principal::Machine => panic!("a user"),
+            }
+        };
+        assert_eq!(groups_of(Squash::Root, 5, None), (5, 6, vec![7]));
+        assert_eq!(groups_of(Squash::Root, 5, Some(&[8, 0])), (5, 6, vec![8, 65534]));
+        assert_eq!(groups_of(Squash::Root, 5, Some(&[])), (5, 6, vec![]));
+        assert_eq!(groups_of(Squash::Root, 0, Some(&[0, 8])), (65534, 6, vec![]), "not those of our root");
+        assert_eq!(groups_of(Squash::None, 0, Some(&[0, 8])), (0, 6, vec![0, 8]));
+        assert_eq!(groups_of(Squash::All, 5, Some(&[8])), (65534, 65534, vec![]));
     }
 }

@@ -6,13 +6,15 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use protocol::{mount, nfs2, nfs3, nfs4, nqnfs};
+use protocol::{mount, nfs2, nfs3, nfs4, nlm, nqnfs, nsm};
 use rpc::message::{AUTH_TOOWEAK, Refusal};
 use rpc::service::{Answering, Asked, Outcome, Remember};
-use rpc::{Call, Service};
+use rpc::{Call, Credential, Service, TransportSecurity};
 
 use crate::counts::Counts;
+use crate::exports::{Exports, Squash};
 use crate::front::Front;
+use crate::groups::{Groups, Lookup};
 use crate::shared::reply;
 
 /// One version of a program, or several that share their procedures.
@@ -48,7 +50,7 @@ impl Timing {
 }
 
 /// All that is served. No two entries have a version of a program in common.
-static ENTRIES: [Entry; 5] = [
+static ENTRIES: [Entry; 8] = [
     Entry {
         program: nfs3::PROGRAM,
         versions: nfs3::VERSION..=nfs3::VERSION,
@@ -81,7 +83,7 @@ static ENTRIES: [Entry; 5] = [
         },
         turn_away: null_alone,
         reply_bytes: crate::nfs4::reply_bytes,
-        remember: |call| until_heard(crate::nfs4::must_not_repeat(call)),
+        remember: crate::nfs4::remember,
     },
     Entry {
         program: nfs2::PROGRAM,
@@ -131,25 +133,64 @@ static ENTRIES: [Entry; 5] = [
         reply_bytes: |_| 0,
         remember: |_| Remember::No,
     },
+    lock_manager(nlm::v1::VERSION, nlm::v1::VERSION),
+    lock_manager(nlm::v3::VERSION, nlm::v4::VERSION),
+    Entry {
+        program: nsm::PROGRAM,
+        versions: nsm::VERSION..=nsm::VERSION,
+        needs_connection: false,
+        count: |_, _| {},
+        answer: |front, call, _| Box::pin(async move { crate::nlm::monitor::answer(&front.nlm, call).await }),
+        turn_away: null_alone,
+        reply_bytes: |_| 0,
+        remember: |_| Remember::No,
+    },
 ];
 
+/// Versions of NLM. A lock is not remembered: after a restart it must be reclaimed, and a kept reply would
+/// say that it is held.
+const fn lock_manager(first: u32, last: u32) -> Entry {
+    Entry {
+        program: nlm::v4::PROGRAM,
+        versions: first..=last,
+        needs_connection: false,
+        count: |_, _| {},
+        answer: |front, call, _| Box::pin(async move { crate::nlm::answer(&front.nlm, call).await }),
+        turn_away: null_alone,
+        reply_bytes: |_| 0,
+        remember: |_| Remember::No,
+    }
+}
+
 impl Service for Front {
-    fn call(self: Arc<Self>, call: Call) -> Answering {
+    fn call(self: Arc<Self>, mut call: Call) -> Answering {
         self.nqnfs.nqnfs.start();
         match taking(&call) {
             Ok(entry) => {
                 let timing = Timing { procedure: call.header.procedure, began: Instant::now() };
                 (entry.count)(&self.shared.counts, timing.procedure);
                 self.shared.usage.call(call.peer.ip());
-                (entry.answer)(self, call, timing)
+                let shared = &self.shared;
+                let groups = shared.groups.get().and_then(|groups| looked_up(groups, &shared.exports, &call));
+                match groups {
+                    None => (entry.answer)(self, call, timing),
+                    Some(Lookup::Known(groups)) => {
+                        call.groups = Some(groups);
+                        (entry.answer)(self, call, timing)
+                    }
+                    Some(Lookup::Wait(waiting)) => Box::pin(async move {
+                        call.groups = Some(waiting.groups().await);
+                        (entry.answer)(self, call, timing).await
+                    }),
+                }
             }
             Err(refusal) => Box::pin(std::future::ready(refusal.into())),
         }
     }
 
     /// A peer that no export admits creates no state and learns nothing about the exports.
-    fn admits(&self, peer: SocketAddr) -> bool {
-        self.shared.exports.iter().any(|export| export.options().admits(peer))
+    fn admits(&self, peer: SocketAddr, security: TransportSecurity) -> bool {
+        self.shared.exports.iter().any(|export| export.options().admits(peer, security))
     }
 
     fn turn_away(&self, call: &Call) -> Outcome {
@@ -167,6 +208,20 @@ impl Service for Front {
         let entry = find(call.header.program, call.header.version);
         entry.map_or(Remember::No, |entry| (entry.remember)(call))
     }
+}
+
+/// The groups of the user that calls, if they are not those of its credential. The null procedure and NSM
+/// need none. Those of root count only where root stays root. Elsewhere they are not worth a wait.
+fn looked_up(groups: &Groups, exports: &Exports, call: &Call) -> Option<Lookup> {
+    let Credential::Sys(sys) = &call.header.credential else { return None };
+    if call.header.procedure == 0 || call.header.program == nsm::PROGRAM {
+        return None;
+    }
+    let root_stays = || exports.iter().any(|export| export.options().squash == Squash::None);
+    if sys.uid == 0 && !root_stays() {
+        return Some(Lookup::Known(Arc::new([])));
+    }
+    Some(groups.of(sys.uid))
 }
 
 /// The entry of a version of a program, if it is served at all.
@@ -205,12 +260,50 @@ fn null_alone(_front: &Front, call: &Call) -> Outcome {
 }
 
 fn until_heard(twice_is_harm: bool) -> Remember {
-    if twice_is_harm { Remember::UntilHeard } else { Remember::No }
+    if twice_is_harm { Remember::UntilHeard { sessionless: None } } else { Remember::No }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    use crate::exports::{Export, ExportId, ExportOptions};
+
+    fn call_of(uid: u32, program: u32) -> Call {
+        let sys = rpc::AuthSys { uid, ..rpc::AuthSys::default() };
+        let credential = Credential::Sys(sys);
+        Call {
+            header: rpc::message::CallHeader { xid: 1, program, version: 3, procedure: 1, credential },
+            arguments: xdr::Decoder::new(bytes::Bytes::new()),
+            peer: SocketAddr::from(([127, 0, 0, 1], 1000)),
+            connection: None,
+            datagrams: None,
+            resent: false,
+            groups: None,
+        }
+    }
+
+    #[tokio::test]
+    async fn the_groups_of_a_squashed_root_are_none_without_a_look_up() {
+        struct Asked;
+        impl crate::UserDatabase for Asked {
+            fn groups_of(&self, uid: u32) -> std::io::Result<Option<Vec<u32>>> {
+                Ok(Some(vec![uid]))
+            }
+        }
+        let fs = Arc::new(memory::Memory::new(memory::Options::default()));
+        let export = Export::new(ExportId::of("x"), "/x".to_owned(), fs, ExportOptions::default());
+        let exports = Exports::new(vec![export]).unwrap();
+        let groups = Groups::new(Asked);
+        let of = |uid, program| looked_up(&groups, &exports, &call_of(uid, program));
+        assert!(matches!(of(0, nfs3::PROGRAM), Some(Lookup::Known(groups)) if groups.is_empty()));
+        assert!(of(5, nsm::PROGRAM).is_none());
+        assert_eq!(groups.counts(), (0, 0));
+        assert!(matches!(of(5, nfs3::PROGRAM), Some(Lookup::Wait(_))));
+        let unsquashed = ExportOptions { squash: Squash::None, ..ExportOptions::default() };
+        exports.iter().for_each(|export| export.set_options(unsquashed.clone()));
+        assert!(matches!(of(0, nfs3::PROGRAM), Some(Lookup::Wait(_))));
+    }
 
     #[test]
     fn every_version_has_one_entry() {

@@ -1,19 +1,27 @@
 //! The exports, the clients that may use them, and their options, in the words of exports(5).
 
+mod clients;
+mod hosts;
 mod locations;
 pub(crate) mod pseudo;
+mod ranges;
+mod xprtsec;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::str::FromStr;
 use std::sync::Arc;
+use std::time::Instant;
 
 use arc_swap::{ArcSwap, Guard};
+use rpc::TransportSecurity;
 use siphasher::sip128::{Hasher128, SipHasher};
 use std::hash::Hasher;
 use vfs::FileSystem;
 
+pub use clients::ClientList;
+pub use hosts::HostDatabase;
 pub use locations::{Location, Locations};
+pub use xprtsec::XprtSec;
 
 /// The durable id of an export in handles. It is derived from the export's identity and not from its
 /// position in a table. So another proxy of the same origin computes the same id.
@@ -56,6 +64,8 @@ pub struct ExportOptions {
     pub secure: bool,
     /// The clients that may use the export; all, if empty.
     pub clients: ClientList,
+    /// `xprtsec`: the kinds of connections over which they may use it.
+    pub xprtsec: XprtSec,
     /// `refer`: the export is at these locations and not here. The server never looks at its local
     /// directory.
     pub refer: Locations,
@@ -64,9 +74,14 @@ pub struct ExportOptions {
 }
 
 impl ExportOptions {
-    /// Is this peer on the list, and does the export accept its port?
-    pub fn admits(&self, peer: SocketAddr) -> bool {
-        self.clients.admits(peer.ip()) && !(self.secure && peer.port() >= 1024)
+    /// Is this peer on the list, and does the export accept its port and the security of its connection?
+    pub fn admits(&self, peer: SocketAddr, security: TransportSecurity) -> bool {
+        self.shows(peer.ip(), security) && !(self.secure && peer.port() >= 1024)
+    }
+
+    /// As [`ExportOptions::admits`], for a peer that asks for names alone, from any port.
+    pub fn shows(&self, peer: IpAddr, security: TransportSecurity) -> bool {
+        self.clients.admits(peer) && self.xprtsec.allows(security)
     }
 }
 
@@ -80,89 +95,10 @@ impl Default for ExportOptions {
             anongid: 65534,
             secure: true,
             clients: ClientList::default(),
+            xprtsec: XprtSec::default(),
             refer: Locations::default(),
             replicas: Locations::default(),
         }
-    }
-}
-
-/// Addresses and networks: `192.0.2.7`, `192.0.2.0/24`, `2001:db8::/32`.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ClientList(Vec<Network>);
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Network {
-    address: IpAddr,
-    prefix: u8,
-}
-
-impl ClientList {
-    /// Is this client in the list? The empty list contains all clients.
-    pub fn admits(&self, client: IpAddr) -> bool {
-        let client = client.to_canonical();
-        self.0.is_empty() || self.0.iter().any(|network| network.contains(client))
-    }
-
-    /// As text, one per network.
-    pub fn names(&self) -> impl Iterator<Item = String> {
-        self.0.iter().map(ToString::to_string)
-    }
-}
-
-impl Network {
-    fn contains(&self, client: IpAddr) -> bool {
-        match (self.address, client) {
-            (IpAddr::V4(network), IpAddr::V4(client)) => {
-                let shift = 32 - u32::from(self.prefix);
-                u32::from(network).checked_shr(shift) == u32::from(client).checked_shr(shift)
-            }
-            (IpAddr::V6(network), IpAddr::V6(client)) => {
-                let shift = 128 - u32::from(self.prefix);
-                u128::from(network).checked_shr(shift) == u128::from(client).checked_shr(shift)
-            }
-            _ => false,
-        }
-    }
-}
-
-impl fmt::Display for Network {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
-    }
-}
-
-impl FromStr for ClientList {
-    type Err = String;
-
-    /// Parses addresses and networks separated by commas; `*` means all clients.
-    fn from_str(text: &str) -> Result<ClientList, String> {
-        if text.trim() == "*" {
-            return Ok(ClientList::default());
-        }
-        text.split(',').map(|one| one.trim().parse()).collect::<Result<_, _>>().map(ClientList)
-    }
-}
-
-impl FromStr for Network {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Network, String> {
-        let bad = || format!("`{text}` is no client address: give ADDRESS, ADDRESS/PREFIX or *");
-        let (address, prefix) = match text.split_once('/') {
-            None => (text, None),
-            Some((address, prefix)) => (address, Some(prefix.parse::<u8>().map_err(|_| bad())?)),
-        };
-        let address = address.parse::<IpAddr>().map_err(|_| bad())?;
-        // IPv4 clients are compared as such, even if the socket reports an IPv4-mapped address.
-        if let IpAddr::V6(mapped) = address
-            && let Some(address) = mapped.to_ipv4_mapped()
-        {
-            let prefix = prefix.unwrap_or(128).saturating_sub(96);
-            return Err(format!("`{text}` is no client address: write it as {address}/{prefix}"));
-        }
-        let longest = if address.is_ipv4() { 32 } else { 128 };
-        let prefix = prefix.unwrap_or(longest);
-        if prefix > longest { Err(bad()) } else { Ok(Network { address, prefix }) }
     }
 }
 
@@ -189,9 +125,10 @@ impl Export {
     }
 
     /// From the next call on, these options are in force. Where the export is, with `refer` and `replicas`,
-    /// stays.
-    pub fn set_options(&self, options: ExportOptions) {
+    /// stays. Names of clients must have been looked up ([`ClientList::look_up`]).
+    pub fn set_options(&self, mut options: ExportOptions) {
         let now = self.options();
+        options.clients.take_addresses_of(&now.clients);
         let (refer, replicas) = (now.refer.clone(), now.replicas.clone());
         self.options.store(Arc::new(ExportOptions { refer, replicas, ..options }));
     }
@@ -282,13 +219,27 @@ impl Exports {
         candidates.min_by_key(|(_, rest)| rest.len())
     }
 
-    /// The exports that a peer may use.
-    pub fn admitting(&self, peer: SocketAddr) -> Admitting {
+    /// May this host get anything in plain text?
+    pub fn shows_plainly(&self, host: IpAddr) -> bool {
+        self.0.iter().any(|export| export.options().shows(host, TransportSecurity::None))
+    }
+
+    /// The exports that a peer may use over a connection of this security.
+    pub fn admitting(&self, peer: SocketAddr, security: TransportSecurity) -> Admitting {
         let mut words = vec![0; self.0.len().div_ceil(64)];
-        for (at, _) in self.0.iter().enumerate().filter(|(_, export)| export.options().admits(peer)) {
+        let admits = |export: &Export| export.options().admits(peer, security);
+        for (at, _) in self.0.iter().enumerate().filter(|(_, export)| admits(export)) {
             words[at / 64] |= 1 << (at % 64);
         }
         Admitting(words)
+    }
+
+    /// Looks the names of clients up, which may block for long. Returns whether any of them has other
+    /// addresses than before.
+    pub fn look_up_clients(&self, database: &dyn HostDatabase) -> bool {
+        let names = |export: &Arc<Export>| export.options().clients.named().to_vec();
+        let names: Vec<_> = self.0.iter().flat_map(names).collect();
+        hosts::look_up(&names, database, Instant::now())
     }
 
     /// All exports.
@@ -307,24 +258,5 @@ mod tests {
         assert!(of(&[]).is_empty() && of(&[0, 0]).is_empty() && !of(&[0, 1]).is_empty());
         assert!(of(&[3, 1]).covers(&of(&[1, 1])) && of(&[1]).covers(&of(&[1, 0])));
         assert!(!of(&[1, 1]).covers(&of(&[3, 1])) && !of(&[3]).covers(&of(&[3, 1])));
-    }
-
-    #[test]
-    fn client_lists_are_addresses_and_networks() {
-        let list: ClientList = "192.0.2.0/24, 2001:db8::/32,10.0.0.1".parse().unwrap();
-        for inside in ["192.0.2.255", "2001:db8:1::1", "10.0.0.1", "::ffff:192.0.2.1"] {
-            assert!(list.admits(inside.parse().unwrap()), "{inside}");
-        }
-        for outside in ["192.0.3.1", "2001:db9::1", "10.0.0.2"] {
-            assert!(!list.admits(outside.parse().unwrap()), "{outside}");
-        }
-        assert!("*".parse::<ClientList>().unwrap().admits("1.2.3.4".parse().unwrap()));
-        assert!("0.0.0.0/0".parse::<ClientList>().unwrap().admits("1.2.3.4".parse().unwrap()));
-        for bad in ["", "host", "1.2.3.4/33", "1.2.3.4/x", "10.0.0.1,", "*,10.0.0.1"] {
-            assert!(bad.parse::<ClientList>().is_err(), "{bad}");
-        }
-        for (mapped, instead) in [("::ffff:10.0.0.0/104", "10.0.0.0/8"), ("::ffff:10.0.0.1", "10.0.0.1/32")] {
-            assert!(mapped.parse::<ClientList>().unwrap_err().contains(instead), "{mapped}");
-        }
     }
 }

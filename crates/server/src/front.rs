@@ -1,24 +1,38 @@
 //! The server as other crates see it. It owns what all versions share, and what each version keeps for
 //! itself. `dispatch` answers the calls. No module below imports this one.
 
-use std::sync::{Arc, Weak};
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock, Weak};
 
 use protocol::nfs4::Clientid;
-use vfs::{Clock, SystemClock};
+use vfs::{Clock, HolderId, SystemClock};
 
 use crate::counts::Counts;
 use crate::exports::Exports;
+use crate::groups::Groups;
 use crate::handles::Handles;
 use crate::mount::Mounts;
 use crate::narrow::Cookies;
 use crate::nfs4::Nfs4Front;
+use crate::nlm::{ListedHost, Nlm};
 use crate::nqnfs::{Nqnfs, NqnfsFront};
 use crate::recalls;
 use crate::shared::{FirstClient, Shared};
 use crate::state::{KnownClients, ListedClient, ListedState, State, StateOptions};
 use crate::usage::Usage;
 
-/// Answers NFS v4, NFS v3, NFS v2, NQNFS and MOUNT v1 to v3 over a table of exports.
+/// What hosts hold that lock through NLM.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockManager {
+    /// Client hosts.
+    pub hosts: usize,
+    /// Files on which a host holds a lock or a share, or waits for one.
+    pub files: usize,
+    /// Requests that wait for a lock, or for the client's answer to GRANTED.
+    pub waiting: usize,
+}
+
+/// Answers NFS v4, NFS v3, NFS v2, NQNFS, MOUNT v1 to v3, NLM v1, v3, v4 and NSM over a table of exports.
 #[derive(Debug)]
 pub struct Front {
     pub(crate) shared: Arc<Shared>,
@@ -27,6 +41,7 @@ pub struct Front {
     /// Of version 2 and NQNFS.
     pub(crate) cookies: Arc<Cookies>,
     pub(crate) mounts: Mounts,
+    pub(crate) nlm: Arc<Nlm>,
 }
 
 impl Front {
@@ -64,27 +79,88 @@ impl Front {
 
     fn over(exports: Exports, handles: Handles, state: State, nqnfs: Nqnfs) -> Arc<Front> {
         let cookies = Arc::new(Cookies::default());
+        let locks = Arc::new(OnceLock::<Weak<Nlm>>::new());
+        let of_locks = locks.clone();
         let nqnfs = Arc::new_cyclic(|front: &Weak<NqnfsFront>| {
             let front = front.clone();
             let first_client = FirstClient(Box::new(move || {
-                if let Some(front) = front.upgrade() {
-                    recalls::start(&front);
+                let nlm = of_locks.get().and_then(Weak::upgrade);
+                if let (Some(front), Some(nlm)) = (front.upgrade(), nlm) {
+                    recalls::start(&front, &nlm);
                 }
             }));
             let shared = Shared::new(exports, handles, state, first_client);
             NqnfsFront::new(shared, nqnfs, cookies.clone())
         });
         let shared = nqnfs.shared.clone();
+        let nlm = Arc::new(Nlm::new(shared.clone()));
+        locks.get_or_init(|| Arc::downgrade(&nlm));
         let nfs4 = Nfs4Front::new(shared.clone(), SystemClock.wall());
-        Arc::new(Front { shared, nfs4, nqnfs, cookies, mounts: Mounts::default() })
+        Arc::new(Front { shared, nfs4, nqnfs, cookies, mounts: Mounts::default(), nlm })
     }
 
     /// Must be called before the first call is answered. If no client may reclaim state from before a
     /// restart, this tells the file systems to drop the state they keep for reclaiming.
     pub async fn begin(&self) {
-        if !self.shared.state.in_grace() {
+        if !self.shared.state.in_lock_grace() {
             self.shared.end_reclaim().await;
         }
+        if self.shared.state.do_hosts_reclaim() {
+            // The task that ends grace. No host may come back to start it.
+            self.shared.start_tasks();
+        }
+    }
+
+    /// The server listens on this address. Client hosts that held locks before a restart are told of it, so
+    /// that they reclaim them.
+    pub fn listening(&self, address: SocketAddr) {
+        self.nlm.listening(address);
+    }
+
+    /// From now on, the supplementary groups of AUTH_SYS users are these, and not those that clients send.
+    /// Must be called before the first call is answered; a second time it has no effect.
+    pub fn manage_gids(&self, groups: Groups) {
+        self.shared.groups.get_or_init(|| groups);
+    }
+
+    /// The users whose groups are remembered, and the look-ups in flight. None without
+    /// [`Front::manage_gids`].
+    pub fn groups_known(&self) -> Option<(usize, usize)> {
+        self.shared.groups.get().map(Groups::counts)
+    }
+
+    /// Asks the user database again from the next call of each user on.
+    pub fn forget_groups(&self) {
+        if let Some(groups) = self.shared.groups.get() {
+            groups.forget();
+        }
+    }
+
+    /// The port of the port mappers of client hosts, if not 111. For tests, whose hosts have others.
+    pub fn set_mapper_port(&self, port: u16) {
+        self.nlm.set_mapper_port(port);
+    }
+
+    /// What hosts hold that lock through NLM.
+    pub fn lock_manager(&self) -> LockManager {
+        let (hosts, files, waiting) = self.nlm.held();
+        LockManager { hosts, files, waiting }
+    }
+
+    /// The hosts that lock through NLM, by address and name.
+    pub fn list_hosts(&self) -> Vec<ListedHost> {
+        self.nlm.list()
+    }
+
+    /// What a host holds that locks through NLM. Files on which a request is in progress are left out.
+    pub fn list_host_states(&self, holder: HolderId) -> Vec<ListedState> {
+        self.nlm.list_states(holder)
+    }
+
+    /// Takes everything from a host that locks through NLM, as if it had restarted. NLM has no way to tell
+    /// the host, so its programs go on as if they held their locks.
+    pub async fn revoke_host(&self, holder: HolderId) {
+        self.nlm.revoke(holder).await;
     }
 
     /// Calls answered so far.

@@ -81,10 +81,11 @@ pub(crate) async fn answer(shared: &Shared, mounts: &Mounts, call: rpc::Call) ->
 }
 
 /// Answers a peer that no export admits. `showmount` runs from any port, so EXPORT and DUMP check the
-/// address alone, as on other servers.
+/// address and the security of the connection alone, as on other servers.
 pub(crate) fn turn_away(shared: &Shared, mounts: &Mounts, call: &rpc::Call) -> Outcome {
     use mount::v3::Procedure as P;
-    let is_listed = || shared.exports.iter().any(|export| export.options().clients.admits(call.peer.ip()));
+    let is_listed =
+        || shared.exports.iter().any(|export| export.options().shows(call.peer.ip(), call.security()));
     match P::try_from(call.header.procedure) {
         Ok(P::Null) => reply(call, &()),
         // Every path gets the same answer, without being looked up.
@@ -124,7 +125,7 @@ fn mnt1(handles: &Handles, root: Result<Root, Stat>) -> mount::v1::MntRes {
 async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
     let (export, below) = request.shared.exports.by_path(path).ok_or(Stat::NoEnt)?;
     let caller = request.caller(export).map_err(|denied| match denied {
-        Denied::Client | Denied::Flavor => Stat::Acces,
+        Denied::Client | Denied::Security | Denied::Flavor => Stat::Acces,
     })?;
     // Only v4 can tell a client where the export is.
     if export.is_absent() {

@@ -23,9 +23,9 @@ mod walk;
 
 use std::sync::Arc;
 
-use protocol::nfs4::{ArgOp, CompoundHeader, Procedure};
+use protocol::nfs4::{ArgOp, CompoundHeader, Procedure, SequenceArgs};
 use rpc::message::Refusal;
-use rpc::service::{Asked, Outcome};
+use rpc::service::{Asked, Outcome, Remember};
 use vfs::Timestamp;
 use xdr::Decode;
 
@@ -52,22 +52,37 @@ impl Nfs4Front {
 /// The largest READ and WRITE, in bytes.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
 
-/// True for a call whose second execution would fail or destroy data, if nothing else tells a
-/// retransmission from the first. That concerns the operations of minor version 0, which has no sessions,
-/// that change names and attributes. The sequence ids of owners protect opens and locks.
-pub(crate) fn must_not_repeat(call: &rpc::Call) -> bool {
+/// Remembers a call whose second execution would fail or destroy data.
+///
+/// That concerns the operations that change names and attributes. The sequence ids of owners, and the
+/// verifiers of exclusive creation, protect opens and locks. In a session, the client asks for the reply of
+/// such a call to be kept (`sa_cachethis`), so that others need not be looked into.
+pub(crate) fn remember(call: &rpc::Call) -> Remember {
     let mut decoder = call.arguments.clone();
-    let Ok(mut header) = CompoundHeader::decode(&mut decoder) else { return false };
-    if header.minorversion != 0 {
-        return false;
+    let Ok(mut header) = CompoundHeader::decode(&mut decoder) else { return Remember::No };
+    let in_session = header.minorversion > 0;
+    if in_session {
+        let Some(Ok(ArgOp::Sequence(SequenceArgs { cachethis: true, .. }))) = header.next(&mut decoder)
+        else {
+            return Remember::No;
+        };
     }
-    while let Some(Ok(operation)) = header.next(&mut decoder) {
-        use ArgOp as A;
-        if matches!(operation, A::Create(_) | A::Link(_) | A::Remove(_) | A::Rename(_) | A::Setattr(_)) {
-            return true;
-        }
+    let sessionless = decoder.rest();
+    let mut operations = std::iter::from_fn(|| header.next(&mut decoder));
+    if !operations.any(|operation| operation.is_ok_and(|operation| changes_names(&operation))) {
+        return Remember::No;
     }
-    false
+    if in_session {
+        Remember::InSession { sessionless }
+    } else {
+        Remember::UntilHeard { sessionless: Some(sessionless) }
+    }
+}
+
+/// Does the operation change names or attributes?
+fn changes_names(operation: &ArgOp) -> bool {
+    use ArgOp as A;
+    matches!(operation, A::Create(_) | A::Link(_) | A::Remove(_) | A::Rename(_) | A::Setattr(_))
 }
 
 /// An estimate of the memory that a reply takes up, in bytes.

@@ -1,5 +1,5 @@
 //! Receives the callbacks of the exports' file systems, and passes each to the protocol of the client that
-//! holds the lease: EVICTED of NQNFS, or a callback of version 4.
+//! holds the lease: EVICTED of NQNFS, or a callback of version 4. Notices about locks go to NLM or version 4.
 //!
 //! NQNFS has a table of its leases. The delegations of version 4 are in the state that all versions share.
 
@@ -9,14 +9,15 @@ use vfs::{Callback, Callbacks, LeaseId, Recall};
 
 use crate::exports::ExportId;
 use crate::nfs4::callbacks as v4;
+use crate::nlm::Nlm;
 use crate::nqnfs::leases::Out;
 use crate::nqnfs::{NqnfsFront, evict};
 
 /// Starts a task for the callbacks of each export.
-pub(crate) fn start(front: &Arc<NqnfsFront>) {
+pub(crate) fn start(front: &Arc<NqnfsFront>, nlm: &Arc<Nlm>) {
     for export in front.shared.exports.iter() {
         if let Some(callbacks) = export.fs.callbacks() {
-            tokio::spawn(serve(Arc::downgrade(front), export.id, callbacks));
+            tokio::spawn(serve((Arc::downgrade(front), Arc::downgrade(nlm)), export.id, callbacks));
         }
     }
 }
@@ -24,11 +25,16 @@ pub(crate) fn start(front: &Arc<NqnfsFront>) {
 /// Each callback has its own task, so that a client that does not answer delays no other client. Their
 /// causes bound the number of tasks: one recall for each granted lease, one CB_GETATTR for each waiting
 /// request, one notice for each awaited lock. They wait for the slots of their own client.
-async fn serve(front: Weak<NqnfsFront>, export: ExportId, mut callbacks: Callbacks) {
+async fn serve((front, nlm): (Weak<NqnfsFront>, Weak<Nlm>), export: ExportId, mut callbacks: Callbacks) {
     while let Some(callback) = callbacks.recv().await {
         let Some(front) = front.upgrade() else { return };
         if let Callback::Revoked { id, .. } = callback {
             revoked(&front, export, id);
+            continue;
+        }
+        if let (Callback::NotifyLock { holder, owner, handle }, Some(nlm)) = (&callback, nlm.upgrade())
+            && nlm.notify_lock(export, *holder, owner, *handle)
+        {
             continue;
         }
         tokio::spawn(async move {

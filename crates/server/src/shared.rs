@@ -9,13 +9,14 @@ mod release;
 mod request;
 
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use rpc::Call;
 
 use crate::callback::Ways;
 use crate::counts::Counts;
 use crate::exports::Exports;
+use crate::groups::Groups;
 use crate::handles::Handles;
 use crate::state::State;
 use crate::usage::Usage;
@@ -31,6 +32,8 @@ pub(crate) struct Shared {
     pub(crate) callbacks: Ways,
     pub(crate) counts: Counts,
     pub(crate) usage: Usage,
+    /// Set if users have the groups of this machine's user database.
+    pub(crate) groups: OnceLock<Groups>,
     first_client: FirstClient,
 }
 
@@ -54,7 +57,8 @@ impl Shared {
         let state = Arc::new(state);
         let callbacks = Ways::new(state.clone());
         let (counts, usage) = (Counts::default(), Usage::default());
-        Arc::new(Shared { exports, handles, state, callbacks, counts, usage, first_client })
+        let groups = OnceLock::new();
+        Arc::new(Shared { exports, handles, state, callbacks, counts, usage, groups, first_client })
     }
 
     /// Starts the background tasks when the first client appears that may hold state: callbacks, and the

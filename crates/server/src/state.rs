@@ -15,6 +15,8 @@ mod closed;
 pub(crate) mod current;
 mod early;
 pub(crate) mod grace;
+mod host_records;
+pub(crate) mod hosts;
 mod ids;
 mod listing;
 pub(crate) mod maker;
@@ -39,14 +41,15 @@ use protocol::nfs4::{Clientid, Limited, Status};
 use tokio::time::Instant;
 use vfs::{HolderId, LeaseKind, Share};
 
-use clients::{Client, ClientName, Clients};
+use clients::{Client, ClientName, Clients, Generation};
 use closed::Closed;
 use early::Early;
 use grace::{Claim, Grace};
+use hosts::{HostName, Hosts};
 use ids::IdKey;
 use owners::Owners;
 use peers::Peers;
-use records::{Before, Records, ServerId};
+use records::{Before, Holders, Records, ServerId};
 use sessions::Sessions;
 use stateids::{FileKey, Kind, Stateids};
 use stateless::Stateless;
@@ -110,6 +113,9 @@ impl Default for StateOptions {
 pub(crate) struct State {
     tables: Mutex<Tables>,
     records: Option<Arc<Mutex<Records>>>,
+    /// One change of the recorded hosts at a time.
+    host_turn: tokio::sync::Mutex<()>,
+    epoch: u32,
     server: ServerId,
     pub(crate) turns: Turns,
     pub(crate) peers: Peers,
@@ -125,6 +131,8 @@ pub(crate) struct State {
 pub(crate) struct Due {
     /// It is time to end grace.
     pub(crate) grace_ends: bool,
+    /// It is time to end the grace period of hosts that lock through NLM.
+    pub(crate) lock_grace_ends: bool,
     /// The clients whose courtesy time is over.
     pub(crate) overdue: Vec<Clientid>,
 }
@@ -137,6 +145,7 @@ pub(crate) struct Tables {
     pub(crate) stateids: Stateids,
     pub(crate) owners: Owners<Answer>,
     pub(crate) grace: Grace,
+    pub(crate) hosts: Hosts,
     /// Callbacks that named a lease before the OPEN that gets the lease has returned.
     pub(crate) early: Early,
     /// Opens that were closed a moment ago.
@@ -179,10 +188,16 @@ impl State {
     }
 
     fn new(epoch: u32, server: ServerId, records: Option<Records>, options: &StateOptions) -> State {
-        let before = records.as_ref().map(|records| records.clients().clone()).unwrap_or_default();
+        let recorded = records.as_ref().map(|records| records.clients().clone()).unwrap_or_default();
+        let hosts =
+            recorded.iter().filter_map(|(name, before)| Some((HostName::parse(name)?, before.holder)));
+        let hosts: Vec<_> = hosts.collect();
+        let is_client = |name: &ClientName| name.generation != Generation::LockManager;
+        let before: Holders = recorded.into_iter().filter(|(name, _)| is_client(name)).collect();
         let grace = records.as_ref().map_or(options.grace, |records| records.lease().max(options.grace));
-        if !before.is_empty() {
-            tracing::info!(clients = before.len(), seconds = grace.as_secs(), "grace period begins");
+        if !before.is_empty() || !hosts.is_empty() {
+            let (clients, hosts) = (before.len(), hosts.len());
+            tracing::info!(clients, hosts, seconds = grace.as_secs(), "grace period begins");
         }
         let (bounds, ids) = (options.bounds, IdKey::random());
         let stateless = Stateless::new((!before.is_empty()).then_some(grace), options.patience);
@@ -193,10 +208,13 @@ impl State {
                 stateids: Stateids::new((epoch, ids)).up_to(bounds.states),
                 owners: Owners::default().up_to(bounds.owners),
                 grace: Grace::new(before.into_keys(), Instant::now(), grace),
+                hosts: Hosts::new(hosts, Instant::now(), grace),
                 early: Early::default(),
                 closed: Closed::default(),
             }),
             records: records.map(|records| Arc::new(Mutex::new(records))),
+            host_turn: tokio::sync::Mutex::default(),
+            epoch,
             server,
             turns: Turns::default(),
             peers: Peers::default(),
@@ -222,6 +240,19 @@ impl State {
     /// them.
     pub(crate) fn in_grace(&self) -> bool {
         self.tables().grace.is_on()
+    }
+
+    /// Do hosts that lock through NLM reclaim, or clients of version 4? Then nobody gets a new byte-range
+    /// lock.
+    pub(crate) fn in_lock_grace(&self) -> bool {
+        let tables = self.tables();
+        tables.grace.is_on() || tables.hosts.in_grace()
+    }
+
+    /// Do hosts that lock through NLM reclaim? Then no client gets a new delegation either, because a client
+    /// with a delegation locks without a call.
+    pub(crate) fn do_hosts_reclaim(&self) -> bool {
+        self.tables().hosts.in_grace()
     }
 
     /// During grace names do not change, because a client may still reclaim a delegation of the file (RFC
@@ -292,10 +323,11 @@ impl State {
     /// Forgets idle owners, and says what else is due.
     pub(crate) fn due(&self, now: Instant) -> Due {
         let mut tables = self.tables();
-        let Tables { clients, stateids, owners, grace, .. } = &mut *tables;
+        let Tables { clients, stateids, owners, grace, hosts, .. } = &mut *tables;
         let overdue = clients.overdue(now, |client| stateids.has(client));
         owners.forget_idle(now, self.lease, |name| stateids.has_of(name));
-        Due { grace_ends: grace.tick(now), overdue }
+        let grace_ends = grace.tick(now);
+        Due { grace_ends, lock_grace_ends: hosts.tick(now, grace.is_on()), overdue }
     }
 
     /// May the client take or reclaim an open or a lock? If so, the client is in the durable record from
@@ -307,7 +339,7 @@ impl State {
             tables.grace.admit(&client.name, client.reclaim_complete, claim)?;
             // RECLAIM_COMPLETE records a client with sessions. Before it, the client may have reclaimed
             // only a part.
-            let minor0 = client.name.generation == clients::Generation::Minor0;
+            let minor0 = client.name.generation == Generation::Minor0;
             (minor0 && !client.recorded).then_some((client.id, client.name.clone()))
         };
         match unrecorded {
@@ -358,7 +390,9 @@ impl State {
         let names = {
             let tables = self.tables();
             let recorded = tables.clients.iter().filter(|client| client.recorded);
-            recorded.map(|client| (client.name.clone(), Before::from(client))).collect()
+            let recorded = recorded.map(|client| (client.name.clone(), Before::from(client)));
+            let hosts = tables.hosts.iter().map(|(host, holder)| (host.record(), Before::host(holder)));
+            recorded.chain(hosts).collect()
         };
         let recorded = self.write_records(move |records| records.keep(names)).await;
         match &recorded {

@@ -22,7 +22,7 @@ pub struct Credential {
     pub uid: u32,
     /// Group.
     pub gid: u32,
-    /// Supplementary groups, as the client sent them (at most 16 in AUTH_SYS).
+    /// Supplementary groups. Clients send at most 16 in AUTH_SYS; a process and a user database have more.
     pub groups: Vec<u32>,
 }
 
@@ -36,8 +36,9 @@ pub enum Freshness {
     /// The request counts as an open of a directory, and as a `stat` of any other object. Version 4 has no
     /// OPEN for directories: opendir(3), and a cache that confirms names, send GETATTR or ACCESS.
     Directory,
-    /// A `stat` of a directory in the compound of another operation. The client may take the answer as a
-    /// confirmation of names, so the answer is no older than the lifetime of a negative entry.
+    /// A `stat` that confirms names, so the answer is no older than the lifetime of a negative entry. One is
+    /// the GETATTR of a directory in the compound of another operation. The other is the LOOKUP of a file by
+    /// a mount: the kernel may be about to create the name, but an OPEN would check the name again.
     Recent,
     /// A `stat`: attribute timeouts decide how old the answer may be.
     Timeout,

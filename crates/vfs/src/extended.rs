@@ -39,6 +39,9 @@ bitflags! {
         /// may name the file by its handle. The origin answers one right at a time, so a layer asks for a
         /// right when it needs it.
         const LEASES_ALONE = 0x100;
+        /// Byte-range locks, but no opens at the origin (NLM). A file is opened by its handle so that it can
+        /// be locked: the origin does not see that open.
+        const LOCKS_ALONE = 0x200;
     }
 }
 

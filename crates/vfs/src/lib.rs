@@ -10,6 +10,7 @@
 
 pub mod attributes;
 pub mod caller;
+mod civil;
 pub mod data;
 pub mod error;
 pub mod extended;
@@ -35,6 +36,7 @@ pub use attributes::{
     Attributes, ChangeInfo, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes,
 };
 pub use caller::{AccessMask, Caller, Credential, Freshness, HolderId, Principal};
+pub use civil::civil;
 pub use data::{CompleteFile, Data, FileRange, Pinned};
 pub use error::{Error, Result, Status};
 pub use extended::{

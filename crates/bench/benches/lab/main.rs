@@ -287,8 +287,8 @@ impl Comparison<'_> {
         into: &mut Vec<Measurement>,
     ) -> Result<(), String> {
         let one_line = |error: system::Error| error.to_string();
-        let mut system = System::start(self.test_bed, self.origin, peer.kind(), name, workload.clients)
-            .map_err(one_line)?;
+        let mut system =
+            System::start(self.test_bed, self.origin, peer.kind(), name, workload).map_err(one_line)?;
         let measured = self.passes(workload, peer, (round, name), &mut system, into);
         let ended = if peer == Peer::Reexport { self.guests.end_reexport() } else { Ok(()) };
         measured.and(ended)

@@ -95,7 +95,12 @@ pub(super) fn cache_directory(directory: &Path, client: usize) -> PathBuf {
 }
 
 /// A proxy of an origin.
-pub(super) fn proxy(test_bed: &TestBed, origin: &Address, directory: &Path) -> Result<Program, Error> {
+pub(super) fn proxy(
+    test_bed: &TestBed,
+    origin: &Address,
+    directory: &Path,
+    guesses: bool,
+) -> Result<Program, Error> {
     let listen = free_port()?;
     let mut process = command(test_bed, "proxy");
     process
@@ -103,7 +108,10 @@ pub(super) fn proxy(test_bed: &TestBed, origin: &Address, directory: &Path) -> R
         .arg("--cache")
         .arg(cache_directory(directory, 0));
     // Background fetches and guesses depend on the clock and are not calls of the workload.
-    process.args(["--min-free", "0", "--no-fill", "--prefetch", "0"]);
+    process.args(["--min-free", "0", "--no-fill"]);
+    if !guesses {
+        process.args(["--prefetch", "0"]);
+    }
     serving(&mut process, listen);
     Program::start(&test_bed.interrupt, "proxy", process, listen, &directory.join("proxy.log"))
 }
@@ -119,15 +127,16 @@ pub(super) fn has_mount(program: &Path) -> bool {
 pub(super) fn mount(
     test_bed: &TestBed,
     origin: &Address,
-    directory: &Path,
-    client: usize,
+    (directory, client): (&Path, usize),
+    guesses: bool,
 ) -> Result<(Program, PathBuf), Error> {
     let mounted = directory.join(format!("mounted{client}"));
     std::fs::create_dir_all(&mounted).map_err(Error::io(format!("cannot make {}", mounted.display())))?;
     let mut process = command(test_bed, "mount");
     process.arg(origin.url(&test_bed.vers, test_bed.actimeo)).arg(&mounted).arg("--foreground");
     let cache = cache_directory(directory, client);
-    process.arg("-o").arg(format!("cache={},minfree=0,nofill,prefetch=0", cache.display()));
+    let prefetch = if guesses { "" } else { ",prefetch=0" };
+    process.arg("-o").arg(format!("cache={},minfree=0,nofill{prefetch}", cache.display()));
     let device = |path: &Path| path.metadata().map(|metadata| metadata.dev()).ok();
     let is_mounted = || device(&mounted).is_some_and(|inside| Some(inside) != device(directory));
     let name = if client == 0 { "mount".to_owned() } else { format!("mount {}", client + 1) };

@@ -24,6 +24,7 @@ pub(crate) const WORKLOAD: Workload = Workload {
     conflicts: false,
     delegations: true,
     synchronous: false,
+    guesses: false,
     prepare,
     run,
 };

@@ -23,6 +23,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     conflicts: false,
     delegations: true,
     synchronous: false,
+    guesses: false,
     prepare,
     run,
 };

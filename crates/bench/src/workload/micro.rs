@@ -21,6 +21,7 @@ pub(super) const CREATE: Workload = Workload {
     conflicts: false,
     delegations: true,
     synchronous: false,
+    guesses: false,
     prepare: |_, _| Ok(()),
     run: create,
 };

@@ -22,6 +22,7 @@ pub(super) const WORKLOAD: Workload = Workload {
     conflicts: true,
     delegations: true,
     synchronous: false,
+    guesses: false,
     prepare,
     run,
 };

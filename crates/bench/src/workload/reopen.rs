@@ -19,6 +19,7 @@ pub(super) const READ: Workload = Workload {
     conflicts: false,
     delegations: true,
     synchronous: false,
+    guesses: false,
     prepare,
     run: |run| work(run, How::Read),
 };

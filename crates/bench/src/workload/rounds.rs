@@ -17,6 +17,7 @@ pub(super) const WITH_DELEGATIONS: Workload = Workload {
     conflicts: false,
     delegations: true,
     synchronous: false,
+    guesses: false,
     prepare,
     run,
 };

@@ -24,6 +24,7 @@ pub(super) const UNIFORM: Workload = Workload {
     conflicts: false,
     delegations: true,
     synchronous: false,
+    guesses: false,
     prepare,
     run: |run| serve(run, false),
 };

@@ -52,15 +52,22 @@ impl Core {
             return self.write_now(caller, &object, offset, data).await;
         }
         let count = data.len() as u32;
+        let mut unentered = None;
         if count > 0 {
             let capacity = self.capacity(delayed, &object, u64::from(count)).await;
-            self.take_in(delayed, caller, &object, offset, &data);
+            unentered = self.take_in(delayed, caller, &object, offset, &data);
             drop(capacity);
             self.kick(&object);
             self.press_if_much(delayed, &object);
         }
-        if stability > Stability::Unstable {
-            self.flush_and_tell(&object, Level::Stable).await?;
+        if stability > Stability::Unstable || unentered.is_some() {
+            let flushed = self.fsync(caller, &object).await;
+            if let Some(number) = unentered {
+                self.end_unentered(delayed, &object, number);
+                // The marks must not be lost: older entries are over.
+                self.sync_journal().await;
+            }
+            flushed?;
         }
         let wcc = self.written_wcc(&object);
         Ok(Written { count, stability, verifier: delayed.verifier, wcc })
@@ -116,21 +123,31 @@ impl Core {
         written
     }
 
-    fn take_in(&self, delayed: &Delayed, caller: &Caller, object: &Arc<Object>, offset: u64, data: &[u8]) {
-        let time = (tokio::time::Instant::now(), self.policy.origin_wall());
+    /// Takes the bytes in. Returns the number of the write if it must be sent before it is answered.
+    fn take_in(
+        &self,
+        delayed: &Delayed,
+        caller: &Caller,
+        object: &Arc<Object>,
+        offset: u64,
+        data: &Bytes,
+    ) -> Option<u64> {
+        let stamp = self.policy.origin_wall();
         loop {
             self.with(object, |state| {
                 let fresh = || Box::new(Writes::new(self.write_chunk_bytes(), delayed.first_number()));
                 state.delayed.writes.get_or_insert_with(fresh);
             });
             // A task that found the record idle may have dropped it meanwhile.
-            let Some(merged) = self.writes(object, |writes| writes.write(offset, data, caller, time)) else {
+            let Some((merged, unentered)) =
+                self.take_in_entered(delayed, caller, object, (offset, data), stamp)
+            else {
                 continue;
             };
             if merged {
                 self.counters.merged_writes.bump();
             }
-            return;
+            return unentered;
         }
     }
 
@@ -141,10 +158,23 @@ impl Core {
     }
 
     /// COMMIT: flushes the entire file, whatever the range.
-    pub async fn commit_delayed(&self, delayed: &Delayed, handle: &Handle) -> Result<Commit> {
+    pub async fn commit_delayed(
+        &self,
+        delayed: &Delayed,
+        caller: &Caller,
+        handle: &Handle,
+    ) -> Result<Commit> {
         let object = self.object(handle);
-        self.flush_and_tell(&object, Level::Stable).await?;
+        self.fsync(caller, &object).await?;
         Ok(Commit { verifier: delayed.verifier, wcc: self.written_wcc(&object) })
+    }
+
+    /// Makes all bytes of the file durable: in the journal if that may answer, or at the origin.
+    async fn fsync(&self, caller: &Caller, object: &Arc<Object>) -> Result<()> {
+        match self.fsync_here(caller, object).await {
+            Some(done) => done,
+            None => self.flush_and_tell(object, Level::Stable).await,
+        }
     }
 
     /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent while
@@ -162,8 +192,11 @@ impl Core {
         if !writer || self.is_gone(caller, &object).await {
             return Ok(());
         }
-        if leased && self.may_keep(caller, &object).await {
-            self.keep_mtime(caller, &object);
+        if leased
+            && self.may_keep(caller, &object).await
+            && self.enter_kept(&object)
+            && self.keep_mtime(caller, &object)
+        {
             return self.writes(&object, Writes::take_error).flatten().map_or(Ok(()), |s| Err(s.into()));
         }
         self.flush_and_tell(&object, Level::Stable).await
@@ -183,7 +216,7 @@ impl Core {
                 return Ok(());
             }
             if self.with(&object, |state| state.held.opens.is_written_besides(open)) {
-                if !self.with(&object, |state| keeps_writes(state)) {
+                if !self.with(&object, |state| keeps_writes(state)) || !self.enter_kept(&object) {
                     self.flush_writes(&object, Level::Stable).await;
                 }
                 return Ok(());
@@ -214,16 +247,21 @@ impl Core {
     }
 
     /// Registers the mtime that programs see now, because the origin will stamp the file with a later one.
-    fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) {
+    /// False if that is not possible, and the file must be flushed.
+    fn keep_mtime(&self, caller: &Caller, object: &Arc<Object>) -> bool {
         let mtime = self.with(object, |state| {
             let unset = |writes: &&Writes| writes.pending().is_none_or(|pending| pending.mtime.is_none());
             let modified = state.delayed.writes.as_deref().filter(unset)?.modified()?;
             let known = state.attributes().filter(|known| owns(caller, known))?;
             Some(modified.max(known.mtime))
         });
-        if mtime.is_some() {
-            self.writes(object, |writes| writes.set_pending(Pending { mtime, ..Pending::of(caller) }));
-        }
+        mtime.is_none()
+            || self.register_pending(object, Pending { mtime, ..Pending::of(caller) }).is_some()
+            || self.is_clean(object)
+    }
+
+    fn is_clean(&self, object: &Arc<Object>) -> bool {
+        self.with(object, |state| state.delayed.writes.as_ref().is_none_or(|writes| writes.is_clean()))
     }
 
     /// SETATTR by the owner of a file with bytes delayed under a write lease. If it may wait for those
@@ -240,7 +278,7 @@ impl Core {
             let shown = overlay(state, *known, u64::MAX);
             Pending::asked(caller, set, now, &shown).filter(|_| keeps_writes(state))
         })?;
-        self.writes(object, |writes| writes.set_pending(pending))?;
+        self.register_pending(object, pending)?;
         Some(self.written_wcc(object))
     }
 

@@ -386,7 +386,7 @@ impl Core {
         let object = self.object(handle);
         let range = offset..offset.saturating_add(data.len() as u64);
         let own = OwnWrite::begin(self, &object, range)?;
-        let change = Change::begin(self, &object);
+        let change = Change::begin_synced(self, &object).await;
         let result = self.write_below(caller, &object, offset, data.clone(), stability).await;
         change.ended(result.as_ref().map(|written| &written.wcc));
         if let Ok(written) = &result {

@@ -152,12 +152,22 @@ impl Core {
     /// first: later lookups in it then cost nothing.
     pub async fn lease_names(&self, caller: &Caller, directory: &Arc<Object>) {
         self.know_limits(caller, &directory.handle).await;
-        let refused =
-            |state: &ObjectState| state.names.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR);
-        if self.leases_alone() && self.wants_directory(directory) && !self.with(directory, |it| refused(it)) {
+        if self.leases_alone() && self.wants_directory(directory) && !self.was_refused(directory) {
             // If this fails, the LOOKUP reports why.
             let _ = self.ask_delegated(caller, directory).await;
         }
+    }
+
+    /// Was a lease on this directory refused a short time ago?
+    pub(super) fn was_refused(&self, directory: &Arc<Object>) -> bool {
+        self.with(directory, |state| state.names.undelegated.is_some_and(|at| at.elapsed() < REFUSED_FOR))
+    }
+
+    /// Should a call that is needed anyway request a lease on this directory, too? After a restart, rights
+    /// are known, so no ACCESS finds out whether the origin grants any.
+    pub fn may_bring_lease(&self, directory: &Arc<Object>) -> bool {
+        let may_grant = || self.link.may_bring_delegation() && !self.was_refused(directory);
+        self.wants_directory(directory) && (self.link.delegates() || may_grant())
     }
 
     /// A name is looked up that is not known. Under a lease on the directory, asks for all names in it, if
@@ -307,8 +317,8 @@ impl Core {
         self.learn_lease(state, object, Some(lease), (seen, sent))
     }
 
-    /// A directory was made, and the reply brought a lease on it. Then its maker has all rights. It is
-    /// empty, if nothing has been made in it from here.
+    /// A directory was made. If the reply brought a lease on it, its maker has all rights. It is empty, if
+    /// nothing has been made in it from here.
     pub(super) fn note_new_directory(&self, caller: &Caller, made: &Node, lease: Option<Lease>, sent: &Sent) {
         let object = self.object(&made.handle);
         // Another client of ours may have found the directory and changed it meanwhile.
@@ -316,9 +326,16 @@ impl Core {
             state.fresh = true;
             state.names.generation == 0 && state.rights.generation() == 0
         });
+        if let Some(attributes) = &made.attributes {
+            // It is no news of another client.
+            self.with(&object, |state| state.observe(&self.policy, attributes, sent, Opening::Made));
+        }
+        let given = lease.map(|lease| lease.id);
         self.note_delegation(&object, DirectoryLease::pair(lease, made.attributes), sent);
         let leased = self.with(&object, |state| {
-            let leased = untouched && state.leased().is_some();
+            // A lease that came otherwise does not vouch for that.
+            let held = state.held.lease.as_ref().map(|held| held.id);
+            let leased = untouched && given.is_some() && held == given && state.leased().is_some();
             if leased {
                 state.rights.remember_answer(&caller.principal, AccessMask::all(), false, sent.wall);
                 state.index.changed = true;
@@ -344,6 +361,9 @@ impl Core {
         self.link.on_round_trip(sent.at.elapsed());
         match result {
             Ok(Delegated { accessed, lease }) => {
+                if lease.is_none() {
+                    self.link.learn_refusal();
+                }
                 self.with(object, |state| state.names.undelegated = lease.is_none().then(Instant::now));
                 self.note_delegation(object, DirectoryLease::pair(lease, accessed.attributes), &sent);
                 self.note_access(caller, object, &accessed, (&sent, &before));

@@ -86,6 +86,9 @@ impl Core {
             state.pass_listing(self.policy.event());
             state.listed_bare |= bare;
         });
+        if bare {
+            self.note_bare(caller, object);
+        }
         Ok(Some(Listing {
             entries,
             verifier: complete.verifier,

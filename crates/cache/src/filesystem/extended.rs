@@ -40,7 +40,7 @@ impl Core {
         // A pending mode must not follow the list: it would change it.
         self.flush_writes(&object, Level::Stable).await;
         self.with(&object, |state| state.touch_rights(&self.policy));
-        let change = Change::begin(self, &object);
+        let change = Change::begin_synced(self, &object).await;
         self.counters.extended.bump();
         let result = self.below.set_acl(caller, handle, acl).await;
         change.ended(result.as_ref());
@@ -115,7 +115,7 @@ impl Core {
         self.flush_writes(&object, Level::Stable).await;
         let usage = self.use_open(&object, Share::WRITE);
         let _own = OwnWrite::begin(self, &object, at.offset..at.offset.saturating_add(length))?;
-        let change = Change::begin(self, &object);
+        let change = Change::begin_synced(self, &object).await;
         self.counters.extended.bump();
         let at = Place { by: Core::stateid_basis(usage.as_ref()), ..at };
         let result = match space {
@@ -134,7 +134,7 @@ impl Core {
             return self.copy_here(delayed, caller, from, to, count).await;
         }
         let between = self.begin_between(caller, from, to, count).await?;
-        let change = Change::begin(self, &between.object);
+        let change = Change::begin_synced(self, &between.object).await;
         let [from, to] = between.places(from, to);
         let result = self.below.copy(caller, from, to, count).await;
         change.ended(result.as_ref().map(|copied| &copied.wcc));
@@ -181,7 +181,7 @@ impl Core {
     /// CLONE.
     pub async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
         let between = self.begin_between(caller, from, to, count).await?;
-        let change = Change::begin(self, &between.object);
+        let change = Change::begin_synced(self, &between.object).await;
         let [from, to] = between.places(from, to);
         let result = self.below.clone_range(caller, from, to, count).await;
         change.ended(result.as_ref());

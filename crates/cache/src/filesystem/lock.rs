@@ -24,7 +24,7 @@ impl Core {
         if !shares.access.contains(needed) {
             return Err(Status::OpenMode.into());
         }
-        if request.reclaim && self.has_state() == Some(true) {
+        if request.reclaim && self.has_locks_below() {
             return self.reclaim_lock(caller, &object, open, &request.lock).await;
         }
         if let Some(locked) = self.lock_here(&object, open, &request.lock) {
@@ -118,14 +118,14 @@ impl Core {
     }
 
     /// The origin's open, for a lock. If the origin has lost it, opens the file again. None if the origin
-    /// has no state.
+    /// has no locks.
     async fn use_for_locks(
         &self,
         caller: &Caller,
         object: &Arc<Object>,
         open: OpenId,
     ) -> Result<Option<Use>> {
-        if self.has_state() != Some(true) {
+        if !self.has_locks_below() {
             return Ok(None);
         }
         let shares = self.with(object, |state| state.held.opens.shares(open)).ok_or(Status::BadStateId)?;
@@ -165,7 +165,13 @@ impl Core {
         }
         if let Some(usage) = self.use_open_in_turn(&object, Shares::NONE).await {
             self.counters.lock.bump();
-            self.below.unlock(caller, usage.id, owner, range).await?;
+            if let Err(error) = self.below.unlock(caller, usage.id, owner, range).await {
+                self.lose_open(&object, usage.id, &error);
+                // A lock that the origin has lost is as good as unlocked.
+                if error.status != Status::BadStateId {
+                    return Err(error);
+                }
+            }
         }
         self.with(&object, |state| state.held.locks.give_up(owner, range));
         Ok(())
@@ -188,7 +194,8 @@ impl Core {
         let object = self.object(handle);
         let (here, conflict) =
             self.with(&object, |state| (state.keeps_locks(), state.held.locks.conflict(lock)));
-        let only_ours = here || self.keeps_locks_alone() || self.has_state() == Some(false);
+        let lockless = self.has_state() == Some(false) && !self.has_locks_below();
+        let only_ours = here || self.keeps_locks_alone() || lockless;
         if only_ours || !lock.may_meet_earlier(conflict.as_ref()) {
             return Ok(conflict);
         }

@@ -17,6 +17,9 @@ use crate::table::Object;
 use crate::trust::Sent;
 use crate::writes::{Cut, Level, Pending};
 
+/// The set-user-ID and set-group-ID bits of a mode.
+const SET_ID: u32 = 0o6000;
+
 /// A SETATTR in flight that also sets pending attributes. However it ends, those that still wait may then
 /// be sent alone.
 struct Setting<'a> {
@@ -29,7 +32,10 @@ struct Setting<'a> {
 impl Drop for Setting<'_> {
     fn drop(&mut self) {
         self.core.writes(self.object, |writes| match self.set {
-            Some(pending) => writes.end_pending(pending, Ok(())),
+            Some(pending) => {
+                writes.end_pending(pending, Ok(()));
+                self.core.enter_attributes_end(writes);
+            }
             None => writes.put_off_pending(),
         });
         self.core.go_on(self.object);
@@ -92,7 +98,7 @@ impl Core {
         if rights {
             self.with(object, |state| state.touch_rights(&self.policy));
         }
-        let change = Change::begin(self, object);
+        let change = Change::begin_synced(self, object).await;
         self.counters.setattr.bump();
         let result = self.below.setattr(caller, &object.handle, set, guard).await;
         change.ended(result.as_ref());
@@ -121,7 +127,11 @@ impl Core {
         if guarded || *set != sizes_only {
             // Pending attributes are older, so they go first.
             let waits = |state: &mut ObjectState| state.delayed.writes.as_ref().is_some_and(|w| w.sets());
-            let level = if times || self.with(object, waits) { Level::Stable } else { Level::Sent };
+            // A WRITE that is sent again after a crash must not clear set-ID bits, or come from a stranger.
+            let owner =
+                set.uid.is_some() || set.gid.is_some() || set.mode.is_some_and(|mode| mode & SET_ID != 0);
+            let stable = times || owner || self.with(object, waits);
+            let level = if stable { Level::Stable } else { Level::Sent };
             self.flush_writes(object, level).await;
         }
         Cut::begin(self, object, set.size?).await
@@ -151,8 +161,8 @@ impl Core {
         result
     }
 
-    /// MKDIR. Over an origin with leases alone, the reply brings a lease on the new directory, because its
-    /// maker is about to fill it.
+    /// MKDIR. If the origin grants leases on directories, the reply brings one on the new directory, because
+    /// its maker is about to fill it.
     pub async fn make_directory(
         &self,
         caller: &Caller,
@@ -161,7 +171,7 @@ impl Core {
         set: &SetAttributes,
     ) -> Result<Created> {
         self.know_limits(caller, directory).await;
-        if self.leases_alone() {
+        if self.leases_alone() || self.link.delegates() {
             let (caller, directory, name, set) = (caller.clone(), *directory, name.clone(), *set);
             return self
                 .with_delegation(move |core| async move {
@@ -222,6 +232,8 @@ impl Core {
         victim: Option<Arc<Object>>,
         remove: impl Future<Output = Result<Wcc>>,
     ) -> Result<Wcc> {
+        // Entries that are over must not look like a conflict with the removal.
+        self.sync_journal().await;
         let directory = self.object(directory);
         let naming = NameChange::begin(self, &directory, name).of(victim);
         let change = Change::begin(self, &directory);
@@ -251,6 +263,9 @@ impl Core {
             (self.victim(caller, from, from_name).await, self.victim(caller, to, to_name).await);
         if let Some(replaced) = replaced.as_ref().filter(|replaced| self.is_leased_directory(replaced)) {
             self.return_lease(replaced).await;
+        }
+        if replaced.is_some() {
+            self.sync_journal().await;
         }
         let leaving = NameChange::begin(self, &source, from_name).of(moved);
         let coming = NameChange::begin(self, &target, to_name).of(replaced);

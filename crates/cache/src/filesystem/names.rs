@@ -26,7 +26,7 @@ impl Core {
         self.lease_names(caller, &directory).await;
         if let Some(found) = self.remembered_lookup(caller, &directory, name, arrived).await? {
             self.counters.names.hit();
-            if !self.was_confirmed(caller, &found) {
+            if !self.was_confirmed(&found, arrived) {
                 self.use_guess(caller, &directory, || Action::Looked(name.clone()));
             }
             return found;
@@ -90,8 +90,25 @@ impl Core {
         {
             return Ok(Some(found));
         }
-        let entry = self.steady_entry(directory, name);
-        let requester = self.requester(caller, entry.as_ref());
+        let mut entry = self.steady_entry(directory, name);
+        let mut requester = self.requester(caller, entry.as_ref());
+        if let Some(NameEntry { leads: Leads::To(child), .. }) = &entry
+            && self.is_served_by_listings(caller)
+            && self.needs_confirmation(&requester, directory, child)
+        {
+            // After a restart that is so for every name. One listing shows all of them, and the directory's
+            // lease comes with it.
+            self.step(caller, directory, || Action::Looked(name.clone()));
+            if self.wait_for_guess(directory).await {
+                if let Some(leads) = self.leased_name(directory, name)
+                    && let Some(found) = self.leased_lookup(caller, directory, name, leads, arrived).await?
+                {
+                    return Ok(Some(found));
+                }
+                entry = self.steady_entry(directory, name);
+                requester = self.requester(caller, entry.as_ref());
+            }
+        }
         let (caller, open) = (&requester, self.policy.is_open(&requester));
         let found = match entry {
             None => return self.absent_from_listing(caller, directory, name, arrived).await,
@@ -100,8 +117,7 @@ impl Core {
                 self.confirm_absence(caller, directory, epoch, arrived).await?
             }
             Some(NameEntry { leads: Leads::To(child), epoch, .. }) => {
-                let doubted = self.with(directory, |state| state.names_doubted());
-                self.confirm_child(caller, &child, epoch, (arrived, doubted)).await?
+                self.confirm_child(caller, directory, &child, epoch, arrived).await?
             }
         };
         // A change of the name by another client of ours may have taken effect before this request came,
@@ -111,15 +127,21 @@ impl Core {
     }
 
     /// As Linux does, a client with state may look a file up by name and then open it by handle. Attribute
-    /// timeouts must not lead it to a file that has been replaced, so such a lookup counts as an open. For
-    /// directories the timeouts are enough.
+    /// timeouts must not lead it to a file that has been replaced, so such a lookup counts as an open. If the
+    /// client says that it does not open by handle ([`Freshness::Recent`]), attributes of the last second
+    /// are enough, unless the name is racy or the file is young. For directories the timeouts are.
     fn requester(&self, caller: &Caller, entry: Option<&NameEntry>) -> Caller {
-        let is_file = |child: &Handle| {
-            let known = self.with(&self.object(child), |state| state.attributes().map(Attributes::is_dir));
-            known == Some(false)
+        let suffices = |child: &Handle, racy: bool| {
+            self.with(&self.object(child), |state| {
+                let is_file = state.attributes().is_some_and(|known| !known.is_dir());
+                let recent = caller.freshness == Freshness::Recent && !racy;
+                !is_file || (recent && state.is_settled(&self.policy))
+            })
         };
         match entry {
-            Some(NameEntry { leads: Leads::To(child), .. }) if caller.holder.is_some() && is_file(child) => {
+            Some(NameEntry { leads: Leads::To(child), racy, .. })
+                if caller.holder.is_some() && !suffices(child, *racy) =>
+            {
                 caller.clone().with_freshness(Freshness::Open)
             }
             _ => caller.clone(),
@@ -127,11 +149,11 @@ impl Core {
     }
 
     /// Did an answer from what is remembered need a call all the same? Then a guess has saved nothing.
-    fn was_confirmed(&self, caller: &Caller, found: &Result<Looked>) -> bool {
+    fn was_confirmed(&self, found: &Result<Looked>, arrived: u64) -> bool {
         let Ok(Looked { node, .. }) = found else { return false };
-        let is_file = node.attributes.is_some_and(|attributes| !attributes.is_dir());
-        let opens = self.policy.is_open(caller) || (caller.holder.is_some() && is_file);
-        opens && self.with(&self.object(&node.handle), |state| state.leased().is_none())
+        self.with(&self.object(&node.handle), |state| {
+            state.leased().is_none() && state.is_known_since(arrived)
+        })
     }
 
     /// The entry in the index for a name, unless a change of ours to the name is in flight.
@@ -140,12 +162,34 @@ impl Core {
         self.name_entry(&directory.handle, name).filter(|_| !busy)
     }
 
+    /// If another client has changed the directory since the child was last shown, attribute timeouts of the
+    /// child do not prove its name.
+    fn is_doubtful(&self, directory: &Arc<Object>, child: &Arc<Object>) -> bool {
+        let doubted = self.with(directory, |state| state.names_doubted());
+        self.with(child, |state| state.leased().is_none() && !state.is_known_since(doubted))
+    }
+
+    /// Do the attributes of a listing, or the lease that comes with it, save this caller the confirmation of
+    /// a name?
+    fn is_served_by_listings(&self, caller: &Caller) -> bool {
+        let is_stat = caller.holder.is_none() || caller.freshness == Freshness::Recent;
+        !self.policy.is_open(caller) && (is_stat || self.link.delegates())
+    }
+
+    /// Must a call confirm that a name leads to this child?
+    fn needs_confirmation(&self, requester: &Caller, directory: &Arc<Object>, child: &Handle) -> bool {
+        let child = self.object(child);
+        let unleased = self.with(&child, |state| state.leased().is_none());
+        unleased && (self.policy.is_open(requester) || self.is_doubtful(directory, &child))
+    }
+
     async fn confirm_child(
         &self,
         caller: &Caller,
+        directory: &Arc<Object>,
         child: &Handle,
         epoch: u64,
-        (arrived, doubted): (u64, u64),
+        arrived: u64,
     ) -> Result<Option<Result<Looked>>> {
         let object = self.object(child);
         let holds = || self.with(&object, |state| state.epoch() == epoch && !state.is_suspect());
@@ -157,10 +201,7 @@ impl Core {
             // GETATTR.
             return Ok(None);
         }
-        // If another client has changed the directory since, attribute timeouts of the child do not prove
-        // the name.
-        let older = |state: &ObjectState| state.leased().is_none() && !state.is_known_since(doubted);
-        let requester = if self.with(&object, |state| older(state)) {
+        let requester = if self.is_doubtful(directory, &object) {
             caller.clone().with_freshness(Freshness::Open)
         } else {
             caller.clone()
@@ -248,7 +289,7 @@ impl Core {
     }
 
     /// Sends a LOOKUP, and remembers the answer.
-    async fn ask_lookup(&self, caller: &Caller, directory: &Arc<Object>, name: &Name) -> Result<Looked> {
+    pub async fn ask_lookup(&self, caller: &Caller, directory: &Arc<Object>, name: &Name) -> Result<Looked> {
         self.know_limits(caller, &directory.handle).await;
         if !self.wants_directory_lease(directory) {
             return self.run_lookup(caller, directory, name, false).await;

@@ -42,6 +42,7 @@ impl Core {
             Some(false) => {
                 let opened = self.open_without_state(caller, request).await?;
                 self.step_opened(caller, request, &opened.handle);
+                self.note_companion(request, &opened.handle);
                 self.note_open(request, arrived);
                 return Ok(opened);
             }
@@ -56,6 +57,7 @@ impl Core {
             return Err(absent);
         }
         let opened = self.open_with_state(caller, request, arrived).await?;
+        self.note_companion(request, &opened.handle);
         self.note_open(request, arrived);
         Ok(opened)
     }

@@ -19,6 +19,11 @@ impl Writer {
         Writer(vec![version])
     }
 
+    /// The value without a checksum.
+    pub fn bare(self) -> Vec<u8> {
+        self.0
+    }
+
     /// Ends the value with its checksum.
     pub fn finish(mut self) -> Vec<u8> {
         let sum = crc32c::crc32c(&self.0);
@@ -96,6 +101,17 @@ impl<'a> Reader<'a> {
         }
         let (first, rest) = body.split_first()?;
         (*first == version).then_some(Reader(rest))
+    }
+
+    /// Begins to decode a value that has no checksum of its own, if it has this layout.
+    pub fn bare(value: &'a [u8], version: u8) -> Option<Reader<'a>> {
+        let (first, rest) = value.split_first()?;
+        (*first == version).then_some(Reader(rest))
+    }
+
+    /// The bytes that are not decoded yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.0
     }
 
     /// Is everything decoded?

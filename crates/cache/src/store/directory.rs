@@ -6,6 +6,8 @@
 //! DIR/index     the index; also `index.corrupt-N`, put aside, and `index.dropped`, being deleted
 //! DIR/objects   the data
 //! DIR/pins      the objects that an administrator has pinned
+//! DIR/writeback the journal of delayed writes
+//! DIR/conflicts delayed writes that could not be sent
 //! DIR/state     the state of a server over the cache; the cache itself does not use it
 //! ```
 
@@ -20,7 +22,8 @@ use rustix::fs::{FlockOperation, flock};
 use super::index::is_full_error;
 
 const FORMAT: &str = "leasehold-cache 1";
-const OURS: [&str; 7] = ["lock", "format", "index", "index.dropped", "objects", "state", "pins"];
+const OURS: [&str; 9] =
+    ["lock", "format", "index", "index.dropped", "objects", "state", "pins", "writeback", "conflicts"];
 
 /// Why a cache directory cannot be used: one line that names the thing, the cause and the way out.
 #[derive(Debug, thiserror::Error)]
@@ -160,6 +163,16 @@ impl Directory {
     /// The path of the index.
     pub fn index(&self) -> PathBuf {
         self.path.join("index")
+    }
+
+    /// The path of the journal of delayed writes.
+    pub fn writeback(&self) -> PathBuf {
+        self.path.join("writeback")
+    }
+
+    /// The path of the delayed writes that could not be sent.
+    pub fn conflicts(&self) -> PathBuf {
+        self.path.join("conflicts")
     }
 
     /// The path of the data.

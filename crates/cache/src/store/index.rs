@@ -31,6 +31,8 @@ pub enum Table {
     Names,
     /// Directory handle and number → part of a listing.
     Listings,
+    /// Directory handle → the files in it that were opened together.
+    Companions,
     /// Number of the last use, and handle → use note: the objects in the order of their last use.
     Uses,
     /// Handle → lease id. While this lease is held, the record of the object is the origin's state.
@@ -39,10 +41,11 @@ pub enum Table {
     Meta,
 }
 
-const TABLES: [(Table, &str); 6] = [
+const TABLES: [(Table, &str); 7] = [
     (Table::Objects, "objects"),
     (Table::Names, "names"),
     (Table::Listings, "listings"),
+    (Table::Companions, "companions"),
     (Table::Uses, "uses"),
     (Table::Leases, "leases"),
     (Table::Meta, "meta"),

@@ -173,9 +173,11 @@ impl Core {
     }
 }
 
-/// Does the origin's open stay, even without a local open? A lease needs it, and so do delayed writes.
+/// Does the origin's open stay, even without a local open? A lease needs it, and so do delayed writes and the
+/// locks that no client has reclaimed yet.
 fn keeps_open(state: &ObjectState) -> bool {
-    state.held.lease.is_some() || state.delayed.writes.as_ref().is_some_and(|writes| !writes.is_clean())
+    let has_unwritten = state.delayed.writes.as_ref().is_some_and(|writes| !writes.is_clean());
+    state.held.lease.is_some() || has_unwritten || state.held.locks.has_adopted()
 }
 
 /// Is there a lease on a file that has no name and no local open?

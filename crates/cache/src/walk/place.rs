@@ -9,12 +9,23 @@ use vfs::{Handle, Name};
 use super::Action;
 use super::roster::Roster;
 use super::window::Position;
+use crate::listing::LISTING_BYTES_MAX;
 
 /// Attributes that came longer ago may be out of date. The guess finds out.
-pub const OLD_MIN: Duration = Duration::from_secs(2);
+pub const OLD_MIN: Duration = Duration::from_secs(1);
+
+/// Attributes that came longer ago are out of date, unless a lease vouches for them.
+const EXPIRED_MIN: Duration = Duration::from_secs(3);
 
 /// The size of a directory up to which two names are worth its listing, in bytes.
 const SMALL_BYTES: u64 = 16 << 10;
+
+/// The size of a directory up to which one reply may hold its listing, in bytes. An entry with attributes
+/// takes about eight times as much there as in the directory.
+const ONE_REPLY_BYTES: u64 = LISTING_BYTES_MAX as u64 / 8;
+
+/// So many directories within one are guessed before the reader goes into any of them.
+const VENTURE_MAX: u32 = 8;
 
 /// A directory of a walk.
 #[derive(Debug)]
@@ -41,6 +52,8 @@ pub struct Place {
     pub bytes: u64,
     /// The reader has been here since the last guess.
     pub used: bool,
+    /// Listings that were guessed of directories in it, since the reader was last in one of them.
+    pub ventured: u32,
 }
 
 /// Is an entry to be guessed?
@@ -63,6 +76,11 @@ impl Place {
         self.is_small() && (self.pending.len() >= 2 || self.misses >= 2)
     }
 
+    /// Have so many directories in it been guessed in vain that the reader probably passes them?
+    pub fn is_avoided(&self) -> bool {
+        self.ventured >= VENTURE_MAX
+    }
+
     /// May the listing be small?
     pub fn is_small(&self) -> bool {
         self.bytes <= SMALL_BYTES
@@ -73,10 +91,21 @@ impl Place {
         self.listed.is_some() && !self.used
     }
 
-    /// Has the listing come so long ago that its attributes may not be believed any more?
-    pub fn is_old(&self, now: Instant) -> bool {
-        self.listed.is_some_and(|at| now.saturating_duration_since(at) >= OLD_MIN)
+    /// Are the attributes of the entries out of date?
+    pub fn has_expired(&self, now: Instant) -> bool {
+        self.listed.is_none_or(|at| now.saturating_duration_since(at) >= EXPIRED_MIN)
     }
+
+    /// Are the entries known, and did their attributes come so long ago that they may not be believed any
+    /// more?
+    pub fn is_old(&self, now: Instant) -> bool {
+        self.roster.is_some() && !self.is_recent(now)
+    }
+}
+
+/// May one reply hold the listing of a directory of so many bytes?
+pub fn is_one_reply(directory_bytes: u64) -> bool {
+    directory_bytes <= ONE_REPLY_BYTES
 }
 
 /// Has a reader that goes depth first left this directory, and all directories in it?

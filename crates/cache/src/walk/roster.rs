@@ -29,9 +29,9 @@ impl Order {
 pub enum Kind {
     /// A directory.
     Directory,
-    /// A regular file of so many bytes.
+    /// A regular file.
     File {
-        /// Its size.
+        /// The bytes that a guess of it would bring: its size, or none if they are cached.
         bytes: u64,
     },
     /// Anything else.

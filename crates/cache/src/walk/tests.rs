@@ -300,6 +300,49 @@ fn attributes_that_are_out_of_date_are_brought_together() {
     assert_eq!(reader.guesses(), ["d"]);
 }
 
+#[test]
+fn a_guess_that_came_too_early_is_made_again_with_the_first_name() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    reader.step("da", "top", Action::Listed);
+    assert_eq!(reader.guesses(), ["top"]);
+    reader.listed("top", &["da/", "db/", "dc/"]);
+    assert_eq!(reader.guesses(), ["db", "dc"]);
+    reader.listed("db", &["f", "g"]);
+    reader.listed("dc", &["f", "g"]);
+    reader.step("db", "top", looked("f"));
+    assert!(reader.guesses().is_empty(), "in time");
+    reader.now += Duration::from_secs(2);
+    reader.step("dc", "top", looked("f"));
+    assert_eq!(reader.guesses(), ["dc"]);
+}
+
+/// git(1) looks into `objects`, and not into the directories there.
+#[test]
+fn directories_that_the_reader_does_not_go_into_are_guessed_a_few_at_a_time() {
+    let mut reader = Reader::new();
+    let names = |letter: char| (0..40).map(|n| format!("{letter}{n:02}/")).collect::<Vec<_>>();
+    let (many, inner) = (names('a'), names('b'));
+    reader.step("top", "", Action::Listed);
+    reader.step("a00", "top", Action::Listed);
+    reader.guesses();
+    reader.listed("top", &many.iter().map(String::as_str).chain(["objects/"]).collect::<Vec<_>>());
+    reader.guesses();
+    // The window grows with each guess that is used.
+    for directory in &many[1..] {
+        let directory = directory.trim_end_matches('/');
+        reader.step(directory, "top", Action::Listed);
+        reader.listed(directory, &["f"]);
+        reader.guesses();
+    }
+    reader.listed("objects", &inner.iter().map(String::as_str).collect::<Vec<_>>());
+    assert_eq!(reader.guesses(), ["b00", "b01", "b02", "b03", "b04", "b05", "b06", "b07"]);
+    reader.step("objects", "top", looked("f"));
+    assert!(reader.guesses().is_empty());
+    reader.step("b00", "objects", Action::Listed);
+    assert_eq!(reader.guesses()[0], "b08", "it has gone into one");
+}
+
 /// A walk whose guesses were all wrong still lists the directories in which the reader looks names up.
 #[test]
 fn a_used_up_budget_does_not_cost_a_call_for_each_name() {
@@ -334,4 +377,41 @@ fn a_used_up_budget_does_not_cost_a_call_for_each_name() {
     reader.step("once3", "top", looked("m"));
     reader.step("again", "top", looked("n"));
     assert_eq!(guesses(&mut reader), ["again"]);
+}
+
+#[test]
+fn a_directory_that_is_opened_is_listed_at_once() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Entered);
+    reader.step("top", "", Action::Listed);
+    assert!(reader.guesses().is_empty(), "that may be any reader");
+    reader.step("a", "top", Action::Entered);
+    assert_eq!(reader.guesses(), ["top", "a"], "the reader waits for both");
+    reader.listed("top", &["a/", "b/"]);
+    assert_eq!(reader.guesses(), ["b"]);
+    reader.listed("a", &["x/"]);
+    reader.now += Duration::from_secs(10);
+    reader.step("x", "a", Action::Entered);
+    reader.step("a", "top", Action::Entered);
+    assert!(reader.guesses().contains(&"a".to_owned()), "its attributes have expired");
+    reader.now += Duration::from_secs(10);
+    let large = Step { directory_bytes: 1 << 20, ..step("a", "top", Action::Entered) };
+    reader.walks.step(&reader.caller, &large, reader.now);
+    assert!(!reader.guesses().contains(&"a".to_owned()), "one reply does not hold its listing");
+    let new = Step { directory_bytes: 1 << 20, ..step("new", "top", Action::Entered) };
+    reader.walks.step(&reader.caller, &new, reader.now);
+    assert!(!reader.guesses().contains(&"new".to_owned()), "nor that of one that was not expected");
+}
+
+#[test]
+fn remembered_entries_lead_ahead_and_count_as_out_of_date() {
+    let mut reader = Reader::new();
+    reader.step("top", "", Action::Listed);
+    reader.step("a", "top", Action::Entered);
+    reader.walks.remembered(&handle("top"), &Arc::new(roster(&["a/", "b/", "c/"])), reader.now);
+    assert_eq!(reader.guesses(), ["top", "a", "b", "c"], "nobody waits for the listing of top");
+    reader.listed("b", &["b1"]);
+    reader.walks.remembered(&handle("b"), &Arc::new(roster(&["other/"])), reader.now);
+    reader.step("b", "top", Action::Entered);
+    assert!(reader.guesses().is_empty(), "a listing tells more than what is remembered");
 }

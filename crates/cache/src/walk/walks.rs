@@ -8,8 +8,9 @@ use tokio::time::Instant;
 use vfs::{Caller, Handle, Principal};
 
 use super::budget::Budget;
+use super::expected::{Expectation, Expected};
 use super::roster::Roster;
-use super::{Action, Guess, Step, Walk};
+use super::{Action, Guess, Step, Target, Walk};
 
 /// Walks that are followed at a time.
 const WALKS_MAX: usize = 32;
@@ -59,10 +60,22 @@ pub enum Outcome {
     },
 }
 
+/// After how many names the listing of a directory of so many bytes is cheaper than further lookups.
+pub fn names_worth_a_listing(directory_bytes: u64) -> u64 {
+    (directory_bytes / BYTES_PER_NAME).clamp(2, NAMES_MAX)
+}
+
+/// The caller of a guess: any request with the credential of the reader.
+fn anybody(caller: &Caller) -> Caller {
+    Caller { holder: None, deadline: None, resent: false, ..caller.clone() }
+}
+
 /// All walks.
 #[derive(Debug, Default)]
 pub struct Walks {
     active: Vec<Walk>,
+    /// Readers of files that were opened together before.
+    expectations: VecDeque<Expectation>,
     firsts: VecDeque<First>,
     budget: Budget,
     /// The largest number of unused bytes.
@@ -83,6 +96,12 @@ impl Walks {
     /// A reader takes a step.
     pub fn step(&mut self, caller: &Caller, step: &Step, now: Instant) {
         self.active.retain(|walk| now.saturating_duration_since(walk.stepped) < IDLE_MAX);
+        if let Action::Opened(_, file) = &step.action {
+            self.expectations.retain(|expectation| !expectation.is_idle(now));
+            let mine = self.expectations.iter_mut().filter(|it| it.caller.principal == caller.principal);
+            let used: u64 = mine.filter_map(|expectation| expectation.used(file, now)).sum();
+            self.budget.spend(used);
+        }
         let mine = |walk: &&mut Walk| walk.caller.principal == caller.principal && walk.takes(step);
         if let Some(walk) = self.active.iter_mut().find(mine) {
             let used = walk.step(step, now);
@@ -98,7 +117,7 @@ impl Walks {
         let of = |first: &First, handle: &Handle| {
             first.principal == caller.principal && first.directory == *handle
         };
-        if step.action == Action::Listed
+        if step.action.lists()
             && let Some((parent, _)) = &step.at
             && self.firsts.iter().any(|first| of(first, parent) && first.listed)
         {
@@ -123,14 +142,14 @@ impl Walks {
         });
         let first = self.firsts.get_mut(at)?;
         first.at = now;
-        if step.action == Action::Listed {
+        if step.action.lists() {
             first.listed = true;
             return None;
         }
         if !first.names.contains(&step.action) {
             first.names.push(step.action.clone());
         }
-        let needed = (step.directory_bytes / BYTES_PER_NAME).clamp(2, NAMES_MAX);
+        let needed = names_worth_a_listing(step.directory_bytes);
         if (first.names.len() as u64) < needed && !(first.listed && first.names.len() >= 2) {
             return None;
         }
@@ -146,8 +165,7 @@ impl Walks {
             self.active.swap_remove(at);
         }
         self.last_id += 1;
-        let caller = Caller { holder: None, deadline: None, resent: false, ..caller.clone() };
-        let mut walk = Walk::new(self.last_id, caller, root, now);
+        let mut walk = Walk::new(self.last_id, anybody(caller), root, now);
         for step in steps {
             walk.step(step, now);
         }
@@ -164,9 +182,31 @@ impl Walks {
         self.active.iter_mut().for_each(|walk| walk.listed(directory, roster, now));
     }
 
+    /// The entries of a directory are remembered, and their attributes may be out of date.
+    pub fn remembered(&mut self, directory: &Handle, roster: &Arc<Roster>, now: Instant) {
+        self.active.iter_mut().for_each(|walk| walk.remembered(directory, roster, now));
+    }
+
+    /// Is this a directory of a walk, of which no entries are known?
+    pub fn lacks_roster(&self, directory: &Handle) -> bool {
+        self.active.iter().any(|walk| walk.lacks_roster(directory))
+    }
+
     /// A reader has listed a directory without attributes.
     pub fn want(&mut self, directory: &Handle) {
         self.active.iter_mut().for_each(|walk| walk.want(directory));
+    }
+
+    /// A reader will probably open these files, the first of them first.
+    pub fn expect(&mut self, caller: &Caller, files: Vec<Expected>, now: Instant) {
+        if files.is_empty() {
+            return;
+        }
+        if self.expectations.len() >= WALKS_MAX {
+            self.expectations.pop_front();
+        }
+        self.last_id += 1;
+        self.expectations.push_back(Expectation::new(self.last_id, anybody(caller), files, now));
     }
 
     /// The next guesses, at most `max`. Readers have asked for `demanded` bytes since the start.
@@ -176,6 +216,14 @@ impl Walks {
         let files = self.unleased_at.is_none_or(|at| now.saturating_duration_since(at) >= pause);
         self.active.sort_by_key(|walk| std::cmp::Reverse(walk.stepped));
         let mut guesses = Vec::new();
+        for expectation in self.expectations.iter_mut().rev().filter(|_| files) {
+            while guesses.len() < max
+                && let Some((guess, bytes)) = expectation.guess(self.budget.left(self.bytes_max), now)
+            {
+                self.budget.guess(bytes);
+                guesses.push(guess);
+            }
+        }
         for walk in &mut self.active {
             while guesses.len() < max
                 && let Some((guess, bytes)) = walk.guess(self.budget.left(self.bytes_max), now, files)
@@ -197,8 +245,20 @@ impl Walks {
                 self.unleased_at = Some(now);
             }
         }
-        let Some(walk) = self.active.iter_mut().find(|walk| walk.id == guess.walk) else { return };
-        let window = &mut walk.frontier_of(&guess.target).window;
+        let walk = self.active.iter_mut().find(|walk| walk.id == guess.walk);
+        let expectation = self.expectations.iter_mut().find(|expectation| expectation.id == guess.walk);
+        let window = match (walk, expectation) {
+            (Some(walk), _) => {
+                if outcome == Outcome::Nothing
+                    && let Target::Listing(directory) = &guess.target
+                {
+                    walk.was_no_venture(directory);
+                }
+                &mut walk.frontier_of(&guess.target).window
+            }
+            (None, Some(expectation)) => &mut expectation.window,
+            (None, None) => return,
+        };
         match outcome {
             Outcome::Nothing => {
                 if let Some(bytes) = window.withdraw(guess.target.handle()) {
@@ -217,6 +277,7 @@ impl Walks {
     /// Ends all walks.
     pub fn clear(&mut self) {
         self.active.clear();
+        self.expectations.clear();
         self.firsts.clear();
     }
 

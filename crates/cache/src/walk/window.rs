@@ -51,6 +51,12 @@ impl Window {
         self.unused.len() < self.size
     }
 
+    /// May a guess at this position be made? Guesses that lie further ahead leave some capacity to it.
+    pub fn is_open_at(&self, position: &Position) -> bool {
+        let before = || self.unused.values().filter(|guess| guess.position < *position).count();
+        self.unused.len() < 2 * self.size && before() < self.size / 2
+    }
+
     /// Several readers share the window from now on.
     pub fn widen(&mut self) {
         self.size = self.size.max(4 * SIZE_MIN);
@@ -169,5 +175,18 @@ mod tests {
         window.guess(handle(2), vec![1], 10, now);
         window.pass(&vec![1]);
         assert!(!window.has(&handle(1)) && window.has(&handle(2)));
+    }
+
+    #[test]
+    fn guesses_far_ahead_leave_capacity_to_nearer_ones() {
+        let now = Instant::now();
+        let mut window = Window::new(now);
+        (10..18).for_each(|n| window.guess(handle(n), vec![n], 10, now));
+        assert!(!window.is_open() && !window.is_open_at(&vec![20]));
+        for n in 0..4 {
+            assert!(window.is_open_at(&vec![n]));
+            window.guess(handle(n), vec![n], 10, now);
+        }
+        assert!(!window.is_open_at(&vec![5]), "half of them");
     }
 }

@@ -28,7 +28,10 @@ impl Cut {
         let core = core.share()?;
         core.with(object, |state| state.delayed.writes.as_ref().map(|_| ()))?;
         let turn = object.cutting.clone().lock_owned().await;
-        core.writes(object, |writes| writes.begin_cut(end))?;
+        core.writes(object, |writes| {
+            core.enter_cut(writes, end, None);
+            writes.begin_cut(end);
+        })?;
         let cut = Cut { core, object: object.clone(), end, _turn: turn };
         loop {
             let changed = object.written.notified();
@@ -56,7 +59,10 @@ impl Cut {
         if end == u64::MAX {
             return;
         }
-        self.core.writes(&self.object, |writes| writes.end_cut(end, done));
+        self.core.writes(&self.object, |writes| {
+            self.core.enter_cut(writes, end, Some(done));
+            writes.end_cut(end, done);
+        });
         self.core.go_on(&self.object);
     }
 }

@@ -20,6 +20,7 @@
 //! it with its neighbours: one WRITE instead of several. A gap that holds an entire block stays a hole.
 
 mod kept;
+mod remaining;
 mod stamping;
 
 use std::ops::Range;
@@ -31,7 +32,9 @@ use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 use self::kept::Kept;
 use super::flush::Level;
 use super::pending::Pending;
+use super::restoring::RestoredWrites;
 use super::runs::{Joins, Runs};
+use crate::journal::Journaled;
 use crate::ranges::overlap;
 
 /// Overhead of a run, in bytes. It counts against the limits.
@@ -166,6 +169,13 @@ pub struct Writes {
     pub queued: bool,
     /// A task is flushing the file because much of it is delayed.
     pub pressed: bool,
+    /// The file's place in the journal, if it has one.
+    pub journaled: Option<Journaled>,
+    /// The number of the last write that could not be entered there. Until it is durable at the origin, no
+    /// write may wait.
+    pub unentered: Option<u64>,
+    /// Writes of an earlier process, until they are durable at the origin or kept elsewhere.
+    pub restored: Option<Box<RestoredWrites>>,
 }
 
 impl Writes {
@@ -199,6 +209,9 @@ impl Writes {
             gone: false,
             queued: false,
             pressed: false,
+            journaled: None,
+            unentered: None,
+            restored: None,
         }
     }
 
@@ -415,6 +428,9 @@ impl Writes {
             return;
         }
         self.error.get_or_insert(status);
+        if let Some(restored) = &mut self.restored {
+            restored.refused.get_or_insert(status);
+        }
         self.lost |= self.kept.is_some();
         self.strict = true;
     }
@@ -562,6 +578,7 @@ impl Writes {
             || self.pressed
             || self.setting
             || self.holds > 0
+            || self.restored.is_some()
             || self.committing.is_some();
         self.is_clean() && !busy && self.error.is_none() && !self.strict
     }

@@ -22,7 +22,7 @@ use crate::table::Object;
 
 /// How long the task waits after a DELAY or GRACE, at first and at most. Each further wait is twice as
 /// long.
-const PATIENCE_MIN: Duration = Duration::from_millis(100);
+pub(super) const PATIENCE_MIN: Duration = Duration::from_millis(100);
 const PATIENCE_MAX: Duration = Duration::from_secs(5);
 
 /// The least that a COMMIT without a waiter makes durable. It makes the origin wait for its disk.
@@ -63,12 +63,17 @@ impl Core {
             let before = account(writes);
             let was_lost = writes.is_lost();
             let result = work(writes, seen);
-            delayed.account(before, account(writes));
+            let after = account(writes);
+            delayed.account(before, after);
             delayed.losses.count_untold(was_lost, writes.is_lost());
             if let Some((fsid, before, after)) = writes.settle_claim() {
                 delayed.spaces.adjust(fsid, before, after);
             }
             let cleaned = before.0 > 0 && writes.is_clean();
+            // A new write frees nothing, and a file may have many runs to look at.
+            if after.0 < before.0 || writes.is_clean() {
+                delayed.release_journaled(writes);
+            }
             let queue = if writes.queued { None } else { writes.oldest() };
             writes.queued |= queue.is_some();
             if writes.is_idle() {
@@ -81,6 +86,7 @@ impl Core {
         }
         if cleaned {
             self.settle_soon(object);
+            self.sync_journal_soon(delayed);
         }
         Some(result)
     }
@@ -172,9 +178,10 @@ impl Core {
         let caller = messenger(&write.mark.writer);
         let _sending = self.begin_sending(object, &caller, write.bytes.len() as u64, slot).await;
         let own = OwnWrite::begin(self, object, range)?;
+        self.sync_journal().await;
         let mut patience = PATIENCE_MIN;
         loop {
-            let change = Change::begin(self, object);
+            let change = Change::of_delayed(self, object);
             let (offset, bytes) = (write.offset, write.bytes.clone());
             let result = self.write_below(&caller, object, offset, bytes.clone(), write.stability).await;
             change.ended(result.as_ref().map(|written| &written.wcc));
@@ -285,7 +292,10 @@ impl Core {
             tracing::debug!("attributes of {}: {error}", object.handle);
         }
         let result = result.map(|_| ()).map_err(|error| error.status);
-        self.writes(object, |writes| writes.end_pending(pending, result));
+        self.writes(object, |writes| {
+            writes.end_pending(pending, result);
+            self.enter_attributes_end(writes);
+        });
         self.go_on(object);
     }
 
@@ -349,13 +359,14 @@ impl Core {
         loop {
             match tokio::time::timeout(patience, flushes.join_next()).await {
                 Ok(Some(_)) => {}
-                Ok(None) => return,
+                Ok(None) => return self.keep_all_refused(),
                 Err(_) if headway.is_made(delayed.bytes(), self.counters.flushed_bytes.get()) => {}
                 Err(_) => break,
             }
         }
         tracing::error!(
-            "{} took nothing for {patience:?}: {} bytes of delayed writes of {} files are lost",
+            "{} took nothing for {patience:?}: {} bytes of delayed writes of {} files are not sent; what of them is in \
+             the journal stays there",
             self.options.origin,
             delayed.bytes(),
             delayed.files()
@@ -394,11 +405,11 @@ pub fn messenger(writer: &Caller) -> Caller {
     Caller { deadline: None, resent: false, freshness: Freshness::Timeout, ..writer.clone() }
 }
 
-fn wants_patience(error: &Error) -> bool {
+pub(super) fn wants_patience(error: &Error) -> bool {
     matches!(error.status, Status::Delay | Status::Grace)
 }
 
-async fn wait(patience: &mut Duration) {
+pub(super) async fn wait(patience: &mut Duration) {
     tokio::time::sleep(*patience).await;
     *patience = (*patience * 2).min(PATIENCE_MAX);
 }

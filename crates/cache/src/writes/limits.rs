@@ -7,7 +7,7 @@
 //! as there is capacity again.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -19,7 +19,9 @@ use vfs::{Handle, Verifier};
 use super::cover::Spaces;
 use super::flush::Level;
 use super::losses::Losses;
+use super::restoring::Waiting;
 use crate::core::Core;
+use crate::journal::Journal;
 use crate::options::WriteBehind;
 use crate::table::Object;
 
@@ -45,6 +47,14 @@ pub struct Delayed {
     pub spaces: Spaces,
     /// Bytes that were lost after a close.
     pub losses: Losses,
+    /// Where delayed writes outlast the process.
+    pub journal: Arc<Journal>,
+    /// Files of the journal that the origin must be asked about.
+    pub waiting: Waiting,
+    /// Held during a sync of the journal.
+    pub syncing: tokio::sync::Mutex<()>,
+    /// A sync of the journal is about to begin.
+    sync_is_due: AtomicBool,
     /// Counts the records of delayed writes that were made.
     begun: AtomicU64,
     /// Bytes with the overhead of their runs, and reserved capacity.
@@ -65,7 +75,7 @@ type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
 
 impl Delayed {
     /// Nothing is delayed yet. `nonce` is new in every process.
-    pub fn new(options: WriteBehind, nonce: u64) -> Delayed {
+    pub fn new(options: WriteBehind, nonce: u64, journal: Journal) -> Delayed {
         let slots = options.in_flight_max.clamp(1, SLOTS_AT_FIRST);
         Delayed {
             slots: Arc::new(Semaphore::new(slots)),
@@ -73,6 +83,10 @@ impl Delayed {
             verifier: nonce.to_be_bytes(),
             spaces: Spaces::default(),
             losses: Losses::default(),
+            journal: Arc::new(journal),
+            waiting: Waiting::default(),
+            syncing: tokio::sync::Mutex::default(),
+            sync_is_due: AtomicBool::new(false),
             begun: AtomicU64::new(1),
             cost: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
@@ -88,6 +102,16 @@ impl Delayed {
     /// The first number for a new record of delayed writes: beyond those of all earlier records.
     pub fn first_number(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) << 32
+    }
+
+    /// Someone is about to sync the journal soon. Returns true if that was so already.
+    pub fn begin_sync_soon(&self) -> bool {
+        self.sync_is_due.swap(true, Ordering::Relaxed)
+    }
+
+    /// That sync begins.
+    pub fn end_sync_soon(&self) {
+        self.sync_is_due.store(false, Ordering::Relaxed);
     }
 
     /// Most WRITEs of one file in flight. It leaves slots to other files.
@@ -268,7 +292,7 @@ impl Core {
     }
 
     /// Starts a task that flushes a file, unless one is running.
-    fn press(&self, object: &Arc<Object>) {
+    pub fn press(&self, object: &Arc<Object>) {
         let begin = self.with(object, |state| {
             let writes = state.delayed.writes.as_mut()?;
             let begin = !writes.is_clean() && !std::mem::replace(&mut writes.pressed, true);
@@ -350,9 +374,13 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    fn with(options: WriteBehind) -> Delayed {
+        Delayed::new(options, 1, Journal::new("unused".into(), 1, 0, false, false))
+    }
+
     #[test]
     fn slots_follow_the_window_and_those_in_use_stay() {
-        let delayed = Delayed::new(WriteBehind::default(), 1);
+        let delayed = with(WriteBehind::default());
         assert_eq!(delayed.file_in_flight_max(), 12);
         delayed.resize(90 * MIB, MIB);
         assert_eq!((delayed.file_in_flight_max(), delayed.slots.available_permits()), (90, 120));
@@ -364,7 +392,7 @@ mod tests {
         assert_eq!((delayed.file_in_flight_max(), delayed.slots.available_permits()), (12, 16));
         delayed.resize(u64::MAX, MIB);
         assert_eq!(delayed.slots.available_permits(), 512);
-        let few = Delayed::new(WriteBehind { in_flight_max: 2, ..WriteBehind::default() }, 1);
+        let few = with(WriteBehind { in_flight_max: 2, ..WriteBehind::default() });
         few.resize(90 * MIB, MIB);
         assert_eq!(few.slots.available_permits(), 2);
     }

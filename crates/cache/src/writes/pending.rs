@@ -18,6 +18,29 @@
 use tokio::time::Instant;
 use vfs::{Attributes, Caller, SetAttributes, SetTime, Timestamp};
 
+use super::restoring::caller;
+use crate::journal::Set;
+
+impl From<&Pending> for Set {
+    fn from(pending: &Pending) -> Set {
+        Set {
+            writer: pending.caller.principal.clone(),
+            atime: pending.atime,
+            mtime: pending.mtime,
+            rights: [pending.mode, pending.uid, pending.gid],
+            asked: pending.asked,
+        }
+    }
+}
+
+impl From<&Set> for Pending {
+    fn from(set: &Set) -> Pending {
+        let [mode, uid, gid] = set.rights;
+        let (atime, mtime, asked) = (set.atime, set.mtime, set.asked);
+        Pending { atime, mtime, mode, uid, gid, asked, ..Pending::of(&caller(set.writer.clone())) }
+    }
+}
+
 /// The permission bits of a mode: all but set-user-ID, set-group-ID and sticky.
 const PERMISSIONS: u32 = 0o777;
 

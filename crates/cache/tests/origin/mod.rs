@@ -107,6 +107,8 @@ pub struct Origin {
     pub read_max: AtomicU64,
     /// The origin carries out a READ under an open or a lease for any caller.
     pub trusting: AtomicBool,
+    /// A READDIR tells names alone.
+    pub bare_listings: AtomicBool,
     /// A READ piggybacked on an OPEN fails.
     pub fails_piggybacked: AtomicBool,
     /// Bytes that piggybacked READs have returned.
@@ -146,6 +148,7 @@ impl Origin {
             change_info_alone: AtomicBool::new(false),
             read_max: AtomicU64::new(1 << 20),
             trusting: AtomicBool::new(false),
+            bare_listings: AtomicBool::new(false),
             fails_piggybacked: AtomicBool::new(false),
             piggyback_bytes: AtomicU64::new(0),
             delay: AtomicU64::new(0),
@@ -496,7 +499,11 @@ impl FileSystem for Origin {
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
         let work = |tree: &mut Tree| {
             let lease = if part.want_directory_lease { self.piggyback(tree, directory) } else { None };
-            Listing::attach(tree.readdir(&caller.principal, directory, part), lease)
+            let mut listing = tree.readdir(&caller.principal, directory, part)?;
+            if self.bare_listings.load(Ordering::Relaxed) {
+                listing.entries.iter_mut().for_each(|entry| entry.node = None);
+            }
+            Listing::attach(Ok(listing), lease)
         };
         self.call("READDIR", work).await
     }

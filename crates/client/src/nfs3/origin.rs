@@ -1,5 +1,5 @@
-//! What an origin of version 3 tells about its connection. The protocol keeps no state at the server: no
-//! opens, no leases, nothing to record or to give back.
+//! What an origin of version 3 tells about its connection. The only state at the server is that of its lock
+//! manager.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -30,7 +30,9 @@ impl Origin for Nfs3 {
     }
 
     fn calls(&self) -> Vec<(&'static str, ProcedureCounts)> {
-        self.counts().called().map(|(procedure, counts)| (procedure.name(), *counts)).collect()
+        let nfs = self.counts();
+        let of_nfs = nfs.called().map(|(procedure, counts)| (procedure.name(), *counts));
+        of_nfs.chain(self.locks.iter().flat_map(|locks| locks.calls())).collect()
     }
 
     fn nonsense_heard(&self) -> u64 {
@@ -38,18 +40,23 @@ impl Origin for Nfs3 {
     }
 
     fn held(&self) -> Holdings {
-        Holdings { calls_in_flight: self.transport.calls_in_flight(), ..Holdings::default() }
+        let opens = self.locks.as_ref().map_or(0, |locks| locks.files());
+        Holdings { opens, calls_in_flight: self.transport.calls_in_flight(), ..Holdings::default() }
     }
 
     fn has_opens(&self) -> bool {
         false
     }
 
-    fn keep_record(&self, _: &Path) -> std::io::Result<()> {
-        Ok(())
+    fn keep_record(&self, path: &Path) -> std::io::Result<()> {
+        self.locks.as_ref().map_or(Ok(()), |locks| locks.keep_record(path))
     }
 
-    fn leave_nothing(&self) {}
+    fn leave_nothing(&self) {
+        if let Some(locks) = &self.locks {
+            locks.leave_nothing();
+        }
+    }
 
     fn holds_for_others(&self) {}
 }

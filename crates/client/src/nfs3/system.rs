@@ -54,7 +54,7 @@ impl Nfs3 {
             chown_restricted: path.chown_restricted,
             case_insensitive: path.case_insensitive,
             case_preserving: path.case_preserving,
-            features: Features::empty(),
+            features: if self.locks.is_some() { Features::LOCKS_ALONE } else { Features::empty() },
             clone_block_bytes: None,
             available_bytes: None,
         })

@@ -12,7 +12,7 @@ use protocol::nfs4::{
     Status as Wire, call, op,
 };
 use rpc::message::Refusal;
-use rpc::{Link, ReplyCache};
+use rpc::{Link, LinkOptions, ReplyCache};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use vfs::{Handle, Principal};
@@ -24,11 +24,11 @@ use super::durable::{Incarnation, RecordedState};
 use super::establish::{Client, Identity, NotMade};
 use super::session::Session;
 use super::{Export, Idmap, Nfs4, Nfs4Client, Phase, convert, keeper, moved, system};
-use crate::connect::{ConnectError, link_options, source};
+use crate::connect::{ConnectError, link_options, way_to};
 use crate::links::Links;
 use crate::nonsense::{Fsids, Nonsense, Types};
-use crate::portmapper::{AskError, Way, ask};
-use crate::url::Url;
+use crate::portmapper::{AskError, ask};
+use crate::url::{Proto, Url};
 
 /// How long mounting may take once the server has answered at all. A server in its grace period grants no new
 /// opens, but it can be mounted.
@@ -58,12 +58,12 @@ pub(super) async fn connect(url: &Url, incarnation: Incarnation) -> Result<Nfs4,
 }
 
 async fn connect_to(url: &Url, server: SocketAddr, incarnation: &Incarnation) -> Result<Nfs4, ConnectError> {
-    let way = Way { server, transport: rpc::Transport::Tcp, source: source(&url.options) };
+    let way = way_to(url, server, Proto::Tcp)?;
     ask::<call::Null>(way, &(), PATIENCE).await.map_err(|source| match source {
         AskError::Refused(Refusal::ProgramMismatch { .. } | Refusal::ProgramUnavailable) => {
             ConnectError::Version { server, wanted: wanted(url) }
         }
-        source => ConnectError::Nfs4 { server, source },
+        source => ConnectError::unanswered(server, source, |source| ConnectError::Nfs4 { server, source }),
     })?;
     for &minor in url.options.vers.minors() {
         match Box::pin(mount(url, server, incarnation, minor)).await {
@@ -90,10 +90,12 @@ async fn mount(
 ) -> Result<Nfs4, ConnectError> {
     let silent = || ConnectError::Nfs4 { server, source: AskError::NoAnswer };
     let nowhere = Handle::new(&[]).ok_or_else(silent)?;
-    let inner = build(url, server, incarnation.identity.clone(), minor, nowhere);
+    let link = link_options(url, server, (protocol::nfs4::PROGRAM, protocol::nfs4::VERSION))?;
+    let inner = build(url, link, incarnation.identity.clone(), minor, nowhere);
     let refused = |error: NotMade| match error {
         NotMade::Status(Wire::MinorVersMismatch) => ConnectError::Version { server, wanted: wanted(url) },
         NotMade::Status(status) => ConnectError::Refused4 { server, export: url.export_text(), status },
+        NotMade::Denied => ConnectError::Refused4 { server, export: url.export_text(), status: Wire::Access },
         NotMade::NoAnswer => silent(),
     };
     let mounting = async {
@@ -122,11 +124,16 @@ async fn mount(
     Ok(Nfs4 { inner, tasks })
 }
 
-fn build(url: &Url, server: SocketAddr, identity: Identity, minor: u32, nowhere: Handle) -> Arc<Nfs4Client> {
-    let back = Back::new();
-    let mut options = link_options(&url.options, server);
+fn build(
+    url: &Url,
+    mut options: LinkOptions,
+    identity: Identity,
+    minor: u32,
+    nowhere: Handle,
+) -> Arc<Nfs4Client> {
+    let (back, server) = (Back::new(), options.server);
     options.transport = rpc::Transport::Tcp;
-    let link = || Link::with_service(options, back.clone(), ReplyCache::volatile());
+    let link = || Link::with_service(options.clone(), back.clone(), ReplyCache::volatile());
     let links = Links::new(&url.options, options.transport, link);
     let inner = Arc::new_cyclic(|weak| Nfs4Client {
         url: url.clone(),

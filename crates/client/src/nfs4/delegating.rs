@@ -79,6 +79,12 @@ impl DelegationBackoff {
         refusals.known != Some(false) && refusals.all.is_over(now) && !refused
     }
 
+    /// Does the server support the operation, and has it not refused too often lately?
+    pub(super) fn are_worth_asking(&self) -> bool {
+        let refusals = self.0.lock();
+        refusals.known == Some(true) && refusals.all.is_over(Instant::now())
+    }
+
     fn are_known(&self) -> bool {
         self.0.lock().known == Some(true)
     }
@@ -170,7 +176,7 @@ pub(super) struct Begun {
 }
 
 /// Asks for no notifications, so every change leads to a recall.
-fn get_dir_delegation() -> ArgOp {
+pub(super) fn get_dir_delegation() -> ArgOp {
     let never = Nfstime { seconds: 0, nseconds: 0 };
     op::GetDirDelegation::with(GetDirDelegationArgs {
         signal_deleg_avail: false,
@@ -389,7 +395,7 @@ impl Nfs4Client {
     }
 
     /// Updates the backoff with the server's answer.
-    fn if_worth_asking(
+    pub(super) fn if_worth_asking(
         &self,
         directory: &Handle,
         result: std::result::Result<GetDirDelegationOk, protocol::nfs4::CompoundError>,
@@ -410,7 +416,12 @@ impl Nfs4Client {
     }
 
     /// Enters a delegation. If no layer listens for its recall, it goes back.
-    fn hold_directory(&self, caller: &Caller, directory: &Handle, given: &DirDelegation) -> Option<LeaseId> {
+    pub(super) fn hold_directory(
+        &self,
+        caller: &Caller,
+        directory: &Handle,
+        given: &DirDelegation,
+    ) -> Option<LeaseId> {
         let delegation = Delegation {
             handle: *directory,
             kind: LeaseKind::Read,

@@ -13,7 +13,6 @@
 //! origin drops what the last one held (RFC 8881, section 2.4). If the record can no longer be written, it is
 //! removed.
 
-pub(crate) mod journal;
 pub(crate) mod record;
 
 use std::collections::BTreeMap;
@@ -28,9 +27,11 @@ use xdr::Opaque;
 
 use super::establish::{Client, Identity};
 use super::state::{Delegation, Open, State, Touched};
+use crate::journal::fields::TooLarge;
+use crate::journal::{self, Contents, Entries, Journal, boot};
+use crate::nlm;
 use crate::url::Url;
-use journal::{Contents, Entries, Journal};
-use record::{Entry, Going, Opening, TooLarge};
+use record::{Entry, Going, Opening};
 
 /// The recorded state of an earlier incarnation.
 #[derive(Clone, Debug)]
@@ -50,12 +51,14 @@ pub(crate) struct Past {
 pub struct Incarnation {
     pub(crate) identity: Identity,
     pub(crate) past: Option<Past>,
+    /// The locks that the last one held over version 3.
+    pub(crate) locks: nlm::Past,
 }
 
 impl Incarnation {
     /// A client that is unknown to every server and leaves no record.
     pub fn volatile(url: &Url) -> Incarnation {
-        Incarnation { identity: Identity::volatile(url), past: None }
+        Incarnation { identity: Identity::volatile(url), past: None, locks: nlm::Past::default() }
     }
 
     /// The client with this `co_ownerid`, at most 1,024 bytes. Its record, if any, is the file `path`. If the
@@ -63,6 +66,23 @@ impl Incarnation {
     /// drop what the last incarnation held. But if the record is of another URL, that state is left alone,
     /// and this is a client of its own.
     pub fn resume(url: &Url, owner: Bytes, path: &Path) -> (Incarnation, Option<String>) {
+        let (incarnation, told) = Incarnation::resume_state(url, owner, path);
+        let beside = nlm::beside(path);
+        let (locks, lost) = match nlm::Past::read(&beside, &url.to_string(), boot().as_deref()) {
+            Ok(locks) => (locks, None),
+            Err(reason) => (nlm::Past::default(), Some(reason)),
+        };
+        let lost = lost.map(|reason| {
+            format!(
+                "locks of an earlier process may stay at {url}: {}: {reason}; if a file stays locked, let \
+                 the server release the locks of this machine",
+                beside.display()
+            )
+        });
+        (Incarnation { locks, ..incarnation }, told.or(lost))
+    }
+
+    fn resume_state(url: &Url, owner: Bytes, path: &Path) -> (Incarnation, Option<String>) {
         let mut fresh = Identity { owner, ..Identity::volatile(url) };
         let reason =
             match journal::read(path).and_then(|contents| contents.as_ref().map(Past::parse).transpose()) {
@@ -74,7 +94,8 @@ impl Incarnation {
                 Ok(Some(past)) => match past.check(&fresh.owner, boot().as_deref()) {
                     Ok(()) => {
                         let identity = Identity { verifier: past.incarnation.verifier, ..fresh };
-                        return (Incarnation { identity, past: Some(past) }, None);
+                        let locks = nlm::Past::default();
+                        return (Incarnation { identity, past: Some(past), locks }, None);
                     }
                     Err(reason) => Some(reason),
                 },
@@ -86,7 +107,7 @@ impl Incarnation {
                 path.display()
             )
         });
-        (Incarnation { identity: fresh, past: None }, told)
+        (Incarnation { identity: fresh, past: None, locks: nlm::Past::default() }, told)
     }
 
     /// The `co_ownerid`.
@@ -150,13 +171,6 @@ impl Past {
         let passed = uptime().and_then(|now| now.checked_sub(self.renewed));
         passed.is_some_and(|passed| passed < lease)
     }
-}
-
-/// The id of this boot of the machine. It is unknown without /proc.
-fn boot() -> Option<Vec<u8>> {
-    let id = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
-    let id = id.trim_ascii().to_vec();
-    (!id.is_empty() && id.len() <= 64).then_some(id)
 }
 
 /// Time since the machine started, including time asleep.

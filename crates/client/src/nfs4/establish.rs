@@ -94,6 +94,8 @@ pub(crate) struct Client {
 pub(crate) enum NotMade {
     /// The server answered with this status.
     Status(Wire),
+    /// The server takes no calls of ours.
+    Denied,
     /// There was no answer, or it made no sense.
     NoAnswer,
 }
@@ -123,7 +125,10 @@ impl Nfs4Client {
         let args = CompoundArgs::new(self.minor, vec![operation]).ok_or(NotMade::NoAnswer)?;
         let principal = &Principal::Machine;
         let sending = Sending { principal, args: &args, main, link: Some(link), deadline };
-        let answer = self.channel.send(sending).await.map_err(|_| NotMade::NoAnswer)?;
+        let answer = self.channel.send(sending).await.map_err(|error| match error.status {
+            vfs::Status::Access => NotMade::Denied,
+            _ => NotMade::NoAnswer,
+        })?;
         Ok(answer.compound.into_results())
     }
 

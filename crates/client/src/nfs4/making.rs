@@ -8,8 +8,8 @@ use protocol::nfs4::{
 };
 use vfs::replay::{self, Made};
 use vfs::{
-    Caller, CreateHow, Created, Device, Error, FileType, Handle, Name, Node, Owner, Result, SetAttributes,
-    Share, Status, Wcc, WccAttributes,
+    Attributes, Caller, CreateHow, Created, Device, Error, FileType, Handle, Lease, Name, Node, Owner,
+    Result, SetAttributes, Share, Status, Wcc, WccAttributes,
 };
 
 use super::attributes::{Around, DIRECTORY, REGULAR, getattr, getattr_all, put};
@@ -17,6 +17,14 @@ use super::execute::Plan;
 use super::opens::{node, open_args};
 use super::state::{State, Used};
 use super::{Nfs4, Nfs4Client, convert};
+
+/// What a CREATE has made.
+pub(super) struct Fresh {
+    /// `None` if the compound did not return it.
+    node: Option<Node>,
+    directory: Wcc,
+    lease: Option<Lease>,
+}
 
 impl Nfs4 {
     pub(super) async fn make_file(
@@ -38,17 +46,6 @@ impl Nfs4 {
             }
             (result, _) => result,
         }
-    }
-
-    pub(super) async fn make_directory(
-        &self,
-        caller: &Caller,
-        directory: &Handle,
-        name: &Name,
-        set: &SetAttributes,
-    ) -> Result<Created> {
-        let made = Made::Node { file_type: FileType::Directory, set };
-        self.make(caller, (directory, name), Createtype::Dir, DIRECTORY, (set, made)).await
     }
 
     pub(super) async fn make_symlink(
@@ -84,7 +81,8 @@ impl Nfs4 {
         self.make(caller, (directory, name), what, Some(file_type), (set, made)).await
     }
 
-    async fn make(
+    /// Sends CREATE.
+    pub(super) async fn make(
         &self,
         caller: &Caller,
         (directory, name): (&Handle, &Name),
@@ -112,21 +110,14 @@ impl Nfs4 {
             Ok((operations, Used::Nothing))
         };
         let ran = self.inner.run(caller, Plan::changing(Operation::Create), build).await?;
-        let (node, directory_wcc) = match self.inner.created(ran.results, directory, wanted) {
-            Ok(created) => created,
+        let fresh = match self.inner.created(ran.results, directory, wanted, |_, _| None) {
+            Ok(fresh) => fresh,
             Err(failed) if ran.again => {
                 return replay::made(self, caller, directory, name, failed, made).await;
             }
             Err(failed) => return Err(failed),
         };
-        let mut node = match node {
-            Some(node) => node,
-            None => self.inner.look_up(caller, directory, Some(name)).await?.node,
-        };
-        if node.attributes.is_none() {
-            node.attributes = Some(self.inner.get_attributes(caller, &node.handle).await?);
-        }
-        Ok(Created { node, directory: directory_wcc, lease: None })
+        self.inner.fill_in(caller, (directory, name), fresh).await
     }
 
     pub(super) async fn make_link(
@@ -167,25 +158,54 @@ impl Nfs4Client {
         Ok(before)
     }
 
-    /// Takes the result of CREATE. The node is `None` if the compound did not return it.
-    fn created(
+    /// Takes the results of CREATE. `between` takes those of operations on the new object.
+    pub(super) fn created(
         &self,
         mut results: Results,
         directory: &Handle,
         wanted: Option<FileType>,
-    ) -> Result<(Option<Node>, Wcc)> {
+        between: impl FnOnce(&mut Results, &Handle) -> Option<(Lease, Attributes)>,
+    ) -> Result<Fresh> {
         let before = self.take_start(&mut results)?;
         let cinfo = self.take_in_directory::<op::Create>(&mut results)?.cinfo;
         if let Err(CompoundError::Failed { .. }) = results.clone().take::<op::Getfh>() {
-            return Ok((None, Wcc::default()));
+            return Ok(Fresh { node: None, directory: Wcc::default(), lease: None });
         }
         let handle = self.take_handle(&mut results)?;
-        let attributes = self.attributes_after(&mut results, &handle, wanted)?;
-        let mut after = None;
-        if attributes.is_some() && results.take::<op::Restorefh>().is_ok() {
-            after = self.attributes_after(&mut results, directory, DIRECTORY)?;
+        let mut attributes = self.attributes_after(&mut results, &handle, wanted)?;
+        let (mut after, mut lease) = (None, None);
+        if attributes.is_some() {
+            if let Some((given, under)) = between(&mut results, &handle) {
+                (lease, attributes) = (Some(given), Some(under));
+            }
+            if results.take::<op::Restorefh>().is_ok() {
+                let told = self.attributes_after(&mut results, directory, DIRECTORY);
+                after = told.inspect_err(|_| {
+                    if let Some(lease) = &lease {
+                        self.return_soon(lease.id);
+                    }
+                })?;
+            }
         }
-        Ok((Some(Node { handle, attributes }), Around { before, cinfo }.with(after)))
+        let node = Some(Node { handle, attributes });
+        Ok(Fresh { node, directory: Around { before, cinfo }.with(after), lease })
+    }
+
+    /// Asks for what the compound did not return.
+    pub(super) async fn fill_in(
+        &self,
+        caller: &Caller,
+        (directory, name): (&Handle, &Name),
+        fresh: Fresh,
+    ) -> Result<Created> {
+        let mut node = match fresh.node {
+            Some(node) => node,
+            None => self.look_up(caller, directory, Some(name)).await?.node,
+        };
+        if node.attributes.is_none() {
+            node.attributes = Some(self.get_attributes(caller, &node.handle).await?);
+        }
+        Ok(Created { node, directory: fresh.directory, lease: fresh.lease })
     }
 
     fn linked(&self, mut results: Results, file: &Handle, directory: &Handle) -> Result<Created> {

@@ -16,10 +16,10 @@ use xdr::Opaque;
 use super::calls::{Back, keep};
 use super::leases::{Leases, Margin};
 use super::{Nqnfs, NqnfsClient, plain};
-use crate::connect::{ConnectError, link_options, source};
+use crate::connect::{ConnectError, link_options, way_to};
 use crate::counts::Counting;
 use crate::nonsense::Nonsense;
-use crate::portmapper::{AskError, Way, ask};
+use crate::portmapper::{AskError, ask};
 use crate::pulse::Pulse;
 use crate::transport::machine_name;
 use crate::url::{Proto, Url};
@@ -43,9 +43,10 @@ pub(super) async fn connect(url: &Url) -> Result<Nqnfs, ConnectError> {
     let server = SocketAddr::new(address.ip(), url.options.port.or(url.port).unwrap_or(PORT));
     let root = mount_root(url, server).await?;
     let transfer_max = transfer_max(url, server, &root).await?;
+    let options = link_options(url, server, (nqnfs::PROGRAM, nqnfs::VERSION))?;
     let back = Arc::new(Back::default());
     let (up, callbacks) = mpsc::channel(UPWARD_MAX);
-    let link = Link::with_service(link_options(&url.options, server), back.clone(), ReplyCache::volatile());
+    let link = Link::with_service(options, back.clone(), ReplyCache::volatile());
     let inner = Arc::new(NqnfsClient {
         server,
         root: Handle::new(&root).unwrap_or_else(|| unreachable!("32 bytes are a handle")),
@@ -84,10 +85,12 @@ fn own_name() -> Opaque<255> {
 async fn mount_root(url: &Url, server: SocketAddr) -> Result<nqnfs::Handle, ConnectError> {
     let proto = url.options.mountproto.unwrap_or(url.options.proto);
     let at = SocketAddr::new(server.ip(), url.options.mountport.unwrap_or(server.port()));
-    let way = Way { server: at, transport: proto.into(), source: source(&url.options) };
+    let way = way_to(url, at, proto)?;
     let path = mount::Dirpath::new(url.export.clone()).unwrap_or_default();
     match ask::<mount::v1::call::Mnt>(way, &path, PATIENCE).await {
-        Err(source) => Err(ConnectError::Mount { server: at, source }),
+        Err(source) => {
+            Err(ConnectError::unanswered(at, source, |source| ConnectError::Mount { server: at, source }))
+        }
         Ok(Reply::Fail(status, ())) => {
             Err(ConnectError::Refused { server: at, export: url.export_text(), status })
         }
@@ -98,7 +101,7 @@ async fn mount_root(url: &Url, server: SocketAddr) -> Result<nqnfs::Handle, Conn
 /// The transfer size of STATFS, within the options and the limit of the transport.
 async fn transfer_max(url: &Url, server: SocketAddr, root: &nqnfs::Handle) -> Result<u32, ConnectError> {
     let options = &url.options;
-    let way = Way { server, transport: options.proto.into(), source: source(options) };
+    let way = way_to(url, server, options.proto)?;
     let most = TRANSFER_MAX[usize::from(options.proto == Proto::Udp)];
     let wanted = options.rsize.unwrap_or(most).min(options.wsize.unwrap_or(most)).min(most);
     match ask::<call::Statfs>(way, &plain(*root), PATIENCE).await {
@@ -106,6 +109,8 @@ async fn transfer_max(url: &Url, server: SocketAddr, root: &nqnfs::Handle) -> Re
         // The server is there but busy: use the size that every server supports.
         Ok(Reply::Fail(..)) => Ok(wanted.min(protocol::nfs2::DATA_MAX)),
         Err(AskError::Refused(_)) => Err(ConnectError::Version { server, wanted: "nqnfs" }),
-        Err(source) => Err(ConnectError::Nqnfs { server, source }),
+        Err(source) => {
+            Err(ConnectError::unanswered(server, source, |source| ConnectError::Nqnfs { server, source }))
+        }
     }
 }

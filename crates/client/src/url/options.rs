@@ -1,13 +1,17 @@
 //! The options of nfs(5) that have a meaning for this client.
 
+use std::path::PathBuf;
 use std::time::Duration;
+
+use rpc::TransportSecurity;
+use rpc::tls::{ClientFiles, Identity};
 
 use super::UrlError;
 
 /// The options that [`UrlError::UnknownOption`] lists.
 pub(super) const KNOWN: &str = "port, mountport, mountproto, mountvers, proto, tcp, udp, vers, nfsvers, nconnect, rsize, \
-     wsize, hard, soft, timeo, retrans, resvport, noresvport, sec, nolock, acregmin, acregmax, acdirmin, acdirmax, \
-     actimeo, ac, noac, cto, nocto, lookupcache";
+     wsize, hard, soft, timeo, retrans, resvport, noresvport, sec, lock, nolock, acregmin, acregmax, acdirmin, acdirmax, \
+     actimeo, ac, noac, cto, nocto, lookupcache, xprtsec, tlsca, tlscert, tlskey";
 
 /// TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,6 +86,16 @@ pub struct Options {
     pub retrans: Option<u32>,
     /// `resvport`: call from a port below 1024 if this process may.
     pub resvport: bool,
+    /// `xprtsec`: TLS on all connections to the server, and whether we prove with a certificate who we are.
+    pub xprtsec: TransportSecurity,
+    /// `tlsca`: the CAs of the server. Without it, those that this machine trusts.
+    pub tlsca: Option<PathBuf>,
+    /// `tlscert`: our certificate.
+    pub tlscert: Option<PathBuf>,
+    /// `tlskey`: its key. Without it, the key is in the same file.
+    pub tlskey: Option<PathBuf>,
+    /// `nolock`: over version 3, locks are not the server's.
+    pub nolock: bool,
     /// The options for a cache above this layer.
     pub cache: CacheOptions,
 }
@@ -145,6 +159,11 @@ impl Default for Options {
             timeo: None,
             retrans: None,
             resvport: true,
+            xprtsec: TransportSecurity::None,
+            tlsca: None,
+            tlscert: None,
+            tlskey: None,
+            nolock: false,
             cache: CacheOptions::default(),
         }
     }
@@ -169,6 +188,38 @@ impl Options {
         self.soft.then(|| self.timeo() * retrans.max(1))
     }
 
+    /// The files for TLS; `None` without TLS.
+    ///
+    /// # Errors
+    /// If options contradict each other. A single option cannot tell.
+    pub fn tls_files(&self) -> Result<Option<ClientFiles>, UrlError> {
+        let wrong = |word: String, wanted| Err(UrlError::OptionValue { word, wanted });
+        let xprtsec = format!("xprtsec={}", self.xprtsec.word());
+        let own = self.tlscert.as_ref().or(self.tlskey.as_ref());
+        let is_tcp = [Some(self.proto), self.mountproto].into_iter().flatten().all(|it| it == Proto::Tcp);
+        match (self.xprtsec, &self.tlscert) {
+            (TransportSecurity::None, _) if own.or(self.tlsca.as_ref()).is_some() => wrong(
+                xprtsec,
+                "uses no certificates: write xprtsec=tls or mtls, or leave out tlsca, tlscert and tlskey",
+            ),
+            (TransportSecurity::None, _) => Ok(None),
+            _ if !is_tcp => wrong(xprtsec, "TLS needs TCP: leave out udp"),
+            (TransportSecurity::Tls, _) if own.is_some() => wrong(
+                xprtsec,
+                "shows the server no certificate: write xprtsec=mtls, or leave out tlscert and tlskey",
+            ),
+            (TransportSecurity::Tls, _) => Ok(Some(ClientFiles { ca: self.tlsca.clone(), identity: None })),
+            (TransportSecurity::Mtls, None) => {
+                wrong(xprtsec, "needs our certificate and its key: tlscert=FILE, tlskey=FILE")
+            }
+            (TransportSecurity::Mtls, Some(certificate)) => {
+                let key = self.tlskey.as_ref().unwrap_or(certificate).clone();
+                let identity = Some(Identity { certificate: certificate.clone(), key });
+                Ok(Some(ClientFiles { ca: self.tlsca.clone(), identity }))
+            }
+        }
+    }
+
     /// Applies one option: a word of nfs(5), `name` or `name=value`.
     ///
     /// # Errors
@@ -189,7 +240,8 @@ impl Options {
             "vers" | "nfsvers" => self.vers = option.version()?,
             "mountvers" => option.one_of(&["3"], "only version 3 is spoken: write `3`")?,
             "sec" => option.one_of(&["sys"], "only `sys` is offered")?,
-            "nolock" => option.flag(())?,
+            "lock" => self.nolock = option.flag(false)?,
+            "nolock" => self.nolock = option.flag(true)?,
             "nconnect" => {
                 let number = option.number(1..=16, "a number of connections from 1 to 16")?;
                 self.nconnect = Some(number as u8);
@@ -205,6 +257,13 @@ impl Options {
             "retrans" => self.retrans = Some(option.number(0..=1000, "a number from 0 to 1000")? as u32),
             "resvport" => self.resvport = option.flag(true)?,
             "noresvport" => self.resvport = option.flag(false)?,
+            "xprtsec" => {
+                let known = TransportSecurity::ALL.into_iter().find(|known| value == Some(known.word()));
+                self.xprtsec = known.ok_or_else(|| option.wants("`none`, `tls` or `mtls`"))?;
+            }
+            "tlsca" => self.tlsca = Some(option.file()?),
+            "tlscert" => self.tlscert = Some(option.file()?),
+            "tlskey" => self.tlskey = Some(option.file()?),
             _ => return self.cache.apply(name, option),
         }
         Ok(())
@@ -255,6 +314,12 @@ impl Word<'_> {
     fn number(self, range: std::ops::RangeInclusive<u64>, wanted: &'static str) -> Result<u64, UrlError> {
         let number = self.value.and_then(|value| value.parse().ok());
         number.filter(|number| range.contains(number)).ok_or_else(|| self.wants(wanted))
+    }
+
+    /// A mount leaves the working directory later, so the path becomes absolute.
+    fn file(self) -> Result<PathBuf, UrlError> {
+        let named = self.value.filter(|value| !value.is_empty());
+        named.and_then(|value| std::path::absolute(value).ok()).ok_or_else(|| self.wants("name a PEM file"))
     }
 
     fn port(self) -> Result<u16, UrlError> {

@@ -10,6 +10,7 @@ mod everything;
 mod ganesha;
 mod ganesha4;
 mod hostile4;
+mod new_directory4;
 mod nonsense;
 mod operations;
 mod piggybacked_leases4;

@@ -90,6 +90,10 @@ impl Act<'_> {
         if !self.board.ledger().begin_writing(file, self.number) {
             return Ok(());
         }
+        // See the header of `coherence`.
+        while let Some(at) = self.player.open.iter().position(|kept| kept.file == file) {
+            self.close(at)?;
+        }
         match self.open_named(name, Mode::Write)? {
             Some(kept) if kept.file == file => self.player.open.push(Kept { writes: true, ..kept }),
             Some(kept) => return Err(format!("file {} opened for writing, and not {file}", kept.file)),

@@ -1,4 +1,5 @@
-//! nfs-ganesha on the host: an NFS server in user space that exports a directory of the host.
+//! nfs-ganesha on the host: an NFS server in user space. It exports a directory of the host, or is a proxy of
+//! another server.
 //!
 //! It caches attributes and names of its export, so change files only through the server. Its VFS back end
 //! grants no delegations.
@@ -34,6 +35,20 @@ impl Ganesha {
     /// Exports `directory`. Its file system must support file handles (ext4, xfs, btrfs). On tmpfs, once a
     /// name was removed from a directory, the server lists that directory endlessly.
     pub fn serve(lab: &Lab, directory: &Path) -> Ganesha {
+        Ganesha::export(lab, directory, &directory.to_string_lossy(), "Name = VFS;")
+    }
+
+    /// Exports what `from` exports over version 4. It calls from a port below 1024. Its address at `from` is
+    /// the address of `from` itself.
+    pub fn proxy(lab: &Lab, from: &Origin) -> Ganesha {
+        let back_end = format!(
+            "Name = PROXY_V4; Srv_Addr = {}; NFS_Port = {}; Use_Privileged_Client_Port = true;",
+            from.host, from.port
+        );
+        Ganesha::export(lab, &lab.subdirectory("ganesha-proxy"), &from.export, &back_end)
+    }
+
+    fn export(lab: &Lab, directory: &Path, path: &str, back_end: &str) -> Ganesha {
         let run = lab.ensure_rpcbind();
         let host = lab.address();
         let port = free_port(host);
@@ -47,7 +62,8 @@ impl Ganesha {
             .replace("@MOUNTPORT@", &origin.mountport.to_string())
             .replace("@RQUOTAPORT@", &free_port(host).to_string())
             .replace("@STATE@", &state.to_string_lossy())
-            .replace("@PATH@", &directory.to_string_lossy());
+            .replace("@FSAL@", back_end)
+            .replace("@PATH@", path);
         let file = state.join("ganesha.conf");
         fs::write(&file, configuration).unwrap_or_else(|error| panic!("lab: {}: {error}", file.display()));
         let program = Program::new("unshare")

@@ -31,7 +31,8 @@ is "$(ls)" "$(printf 'd2\nempty\nfull\nplain')"
 for i in $(seq 50); do
     echo "version $i" >doc.new
     mv doc.new doc
-    is "$(cat doc)" "version $i"
+    read -r version <doc
+    is "$version" "version $i"
 done
 forget
 is "$(cat doc) $(cat d2/moved/x)" "version 50 x"

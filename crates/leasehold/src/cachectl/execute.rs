@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use cache::{Cache, Completeness, FindError, Info, Keeper, Validity, Verified};
 use serde_json::{Value, json};
 use tokio::sync::mpsc;
-use vfs::{FileType, Handle, Name};
+use vfs::{Caller, FileType, Handle, Name};
 
-use super::{CacheRequest, Reply, path, warm};
+use super::{CacheRequest, Reply, path, record, replay, warm};
+use crate::admin::BeforeRecording;
 
 /// Names read from the index at a time.
 const PAGE: usize = 512;
@@ -49,10 +50,11 @@ impl Sink {
 }
 
 /// Carries out a request and sends its lines to `replies`. Returns the last line, or the error that takes
-/// its place.
+/// its place. `before` is work for the begin of a recording.
 pub async fn execute(
     cache: &Arc<Cache>,
     request: CacheRequest,
+    before: Option<BeforeRecording>,
     replies: mpsc::Sender<Reply>,
 ) -> Result<Value, Stop> {
     let mut sink = Sink { replies, told: Instant::now() };
@@ -67,12 +69,23 @@ pub async fn execute(
             Err(needs_origin("verify --origin"))
         }
         CacheRequest::Verify { paths, origin, keep } => verify(cache, &paths, origin, !keep, &mut sink).await,
-        CacheRequest::Warm { .. } if cache.is_offline() => Err(needs_origin("warm")),
-        CacheRequest::Warm { paths, newer, pin: keep, user } => {
+        CacheRequest::Warm { .. } | CacheRequest::Replay { .. } if cache.is_offline() => {
+            Err(needs_origin("warm"))
+        }
+        CacheRequest::Record | CacheRequest::Recorded { .. } if cache.is_offline() => {
+            Err(needs_origin("record"))
+        }
+        CacheRequest::Record => record::begin(cache, before, &sink).await,
+        CacheRequest::Recorded { id } => record::end(cache, id, &sink).await,
+        CacheRequest::Replay { lines, user, planned } => {
+            replay::run(cache, lines, planned, user.caller(), &mut sink).await
+        }
+        CacheRequest::Warm { paths, newer, pin: keep, user, groups } => {
             if keep {
                 pin(cache, &paths, &sink).await?;
             }
-            warm::run(cache, &paths, newer, user, &mut sink).await
+            let (uid, gid) = user.unwrap_or((0, 0));
+            warm::run(cache, &paths, newer, Caller::unix(uid, gid, &groups), &mut sink).await
         }
     }
 }

@@ -17,6 +17,7 @@ enum Kind {
     Pin,
     Unpin,
     Warm,
+    Replay,
     Drop,
     Verify,
 }
@@ -40,11 +41,14 @@ impl Show {
             CacheCommand::Du(_) => Kind::Du,
             CacheCommand::Pin(_) => Kind::Pin,
             CacheCommand::Unpin(_) => Kind::Unpin,
-            CacheCommand::Warm(_) => Kind::Warm,
+            CacheCommand::Warm(warm) if warm.profile.is_some() => Kind::Replay,
+            // `record` prints by itself.
+            CacheCommand::Warm(_) | CacheCommand::Record(_) => Kind::Warm,
             CacheCommand::Drop(_) => Kind::Drop,
             CacheCommand::Verify(_) => Kind::Verify,
         };
-        let bar = (progress && matches!(kind, Kind::Warm | Kind::Verify | Kind::Drop)).then(bar);
+        let bar =
+            (progress && matches!(kind, Kind::Warm | Kind::Replay | Kind::Verify | Kind::Drop)).then(bar);
         Show { json, kind, bar, failures: 0, sums: serde_json::Map::new() }
     }
 
@@ -80,6 +84,10 @@ impl Show {
                 human(bytes),
                 number("complete")
             ));
+        } else if self.kind == Kind::Replay {
+            bar.set_length(number("uses"));
+            bar.set_position(number("done"));
+            bar.set_message(format!("uses, {} fetched, {} gone", human(bytes), number("gone")));
         } else {
             bar.set_position(number("files"));
             bar.set_message(format!("files, {}", human(bytes)));
@@ -163,6 +171,25 @@ impl Show {
                 number("skipped"),
                 number("failed")
             )),
+            Kind::Replay => {
+                crate::output::line(format_args!(
+                    "{}: {} and {} fetched ({}), {} complete already; {} gone, {} denied, {} excluded by options, {} failed",
+                    counted(number("uses"), "use", "uses"),
+                    counted(number("listings"), "listing", "listings"),
+                    counted(number("fetched"), "file", "files"),
+                    human(number("bytes")),
+                    number("here"),
+                    number("gone"),
+                    number("denied"),
+                    number("skipped"),
+                    number("failed")
+                ));
+                if number("present") > 0 && number("gone") >= number("present") {
+                    crate::output::tell(format_args!(
+                        "no path of the profile exists: is it of another tree?"
+                    ));
+                }
+            }
             Kind::Drop => {
                 let files = counted(number("files"), "file", "files");
                 crate::output::line(format_args!("{files} dropped, {} freed", human(number("bytes"))));

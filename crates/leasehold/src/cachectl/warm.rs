@@ -69,11 +69,9 @@ pub async fn run(
     cache: &Arc<Cache>,
     paths: &[String],
     newer: Option<i64>,
-    user: Option<(u32, u32)>,
+    caller: Caller,
     sink: &mut Sink,
 ) -> Result<Value, Stop> {
-    let (uid, gid) = user.unwrap_or((0, 0));
-    let caller = Caller::unix(uid, gid, &[]);
     let starts = found(cache, paths, sink).await?;
     let capacity = cache.totals().await.soft_bytes;
     let tally = Tally { walking: true, ..Tally::default() };

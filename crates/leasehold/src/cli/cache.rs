@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 
 use super::parse_size;
 use crate::cachectl::time::Moment;
+use crate::cachectl::{GROUPS_MAX, User};
 
 /// What a cache keeps, and what it answers while the origin is away.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -130,16 +131,18 @@ pub struct CacheArguments {
 
 /// The text below `leasehold cache --help`.
 pub const CACHE_HELP: &str = "\
-CACHE-DIR is the --cache of a proxy, the `cache=` of a mount, or a mount point. If a proxy or mount runs on it, the command asks that process; otherwise it reads the cache itself. `warm` and `verify --origin` need the origin, and fail unless a proxy or mount runs.
+CACHE-DIR is the --cache of a proxy, the `cache=` of a mount, or a mount point. If a proxy or mount runs on it, the command asks that process; otherwise it reads the cache itself. `warm`, `record` and `verify --origin` fail unless a proxy or mount runs.
 PATH starts at the root of the export: /src/main.c. Bytes that are not UTF-8 are written \\xHH, and a backslash \\\\. Lines of --from are taken as they are.
 
 Examples:
   leasehold cache warm /var/cache/leasehold/filer /src /lib
   find /mnt -name '*.c' -printf '/%P\\n' | leasehold cache warm /var/cache/leasehold/filer --from -
+  leasehold cache record /mnt -o build.profile -- make -C /mnt/src
+  leasehold cache warm /mnt --profile build.profile
   leasehold cache pin /var/cache/leasehold/filer /toolchain
   leasehold cache verify /var/cache/leasehold/filer
 
-Exit codes: 0 success; 1 something failed, was not known or was damaged, with one line for each; 2 wrong command line.";
+Exit codes: 0 success; 1 something failed, was not known or was damaged, with one line for each; 2 wrong command line. `record` ends with the exit code of its command.";
 
 /// The commands.
 #[derive(Debug, Subcommand)]
@@ -156,6 +159,9 @@ pub enum CacheCommand {
     Unpin(Unpin),
     /// Fetch files, and everything below directories; complete files are skipped
     Warm(Warm),
+    /// Run a command, and record what it uses of the tree: `warm --profile` brings that before the next run
+    #[command(after_help = RECORD_HELP)]
+    Record(Record),
     /// Drop data from this disk, pinned or not; the origin does not change
     Drop(Dropping),
     /// Compare the data on this disk with its checksums, and drop what is damaged
@@ -241,8 +247,12 @@ pub struct Warm {
     #[command(flatten)]
     pub cache: Directory,
     /// Files, and directories with everything below them [default: / with --newer]
-    #[arg(value_name = "PATH", required_unless_present_any = ["from", "newer"])]
+    #[arg(value_name = "PATH", required_unless_present_any = ["from", "newer", "profile"])]
     pub paths: Vec<std::ffi::OsString>,
+    /// Bring what this profile names, in its order: listings and leases, and the bytes that were read. Paths
+    /// that are gone, and files that the user may not read, are counted
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["paths", "from", "newer", "pin"])]
+    pub profile: Option<PathBuf>,
     /// Read more paths from this file, one per line; `-` is standard input
     #[arg(long, value_name = "FILE")]
     pub from: Option<PathBuf>,
@@ -253,9 +263,33 @@ pub struct Warm {
     /// Pin the paths first, so that the cleaner keeps them
     #[arg(long)]
     pub pin: bool,
-    /// Read as this user and group of the origin [default: 0:0, which the origin may squash]
-    #[arg(long = "as", value_name = "UID:GID", value_parser = parse_user)]
-    pub user: Option<(u32, u32)>,
+    /// Read as this user of the origin, with these groups [default: 0:0, which the origin may squash; with
+    /// --profile the user of this command]
+    #[arg(long = "as", value_name = "UID:GID[,GID…]", value_parser = parse_user)]
+    pub user: Option<User>,
+}
+
+/// The text below `leasehold cache record --help`.
+const RECORD_HELP: &str = "\
+A profile is text: one line for each file and directory that was used, with the parts of files that were read. It may be edited and joined with others, and used with any cache of the same tree.
+The uses of all clients and programs in that time are recorded. A mount makes the kernel drop what it has first, so that the kernel asks for everything once more. The kernel of a client of a proxy goes on answering by itself: mount it anew before you record. A file that the kernel reads from the cache by itself counts as read completely.
+
+Examples:
+  leasehold cache record /mnt -o build.profile -- make -C /mnt/src
+  leasehold cache warm /mnt --profile build.profile";
+
+/// `leasehold cache record`
+#[derive(Debug, Args)]
+pub struct Record {
+    /// The cache.
+    #[command(flatten)]
+    pub cache: Directory,
+    /// Write the profile to this file
+    #[arg(short, long, value_name = "FILE", default_value = "leasehold.profile")]
+    pub output: PathBuf,
+    /// The command, with its arguments
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub command: Vec<std::ffi::OsString>,
 }
 
 /// `leasehold cache verify`
@@ -284,6 +318,7 @@ impl CacheCommand {
             CacheCommand::Du(paths) | CacheCommand::Pin(paths) => &paths.cache,
             CacheCommand::Unpin(unpin) => &unpin.cache,
             CacheCommand::Warm(warm) => &warm.cache,
+            CacheCommand::Record(record) => &record.cache,
             CacheCommand::Drop(some) => &some.cache,
             CacheCommand::Verify(verify) => &verify.cache,
         };
@@ -291,7 +326,14 @@ impl CacheCommand {
     }
 }
 
-fn parse_user(text: &str) -> Result<(u32, u32), String> {
-    let ids = text.split_once(':').and_then(|(uid, gid)| Some((uid.parse().ok()?, gid.parse().ok()?)));
-    ids.ok_or_else(|| format!("`{text}` is not a user and group: write two numbers, such as 1000:1000"))
+fn parse_user(text: &str) -> Result<User, String> {
+    let ids = || {
+        let (uid, groups) = text.split_once(':')?;
+        let mut groups = groups.split(',').map(str::parse);
+        let (uid, gid) = (uid.parse().ok()?, groups.next()?.ok()?);
+        Some(User { uid, gid, groups: groups.collect::<Result<_, _>>().ok()? })
+    };
+    ids().filter(|user| user.groups.len() <= GROUPS_MAX).ok_or_else(|| {
+        format!("`{text}` is not a user and group: write numbers, such as 1000:1000 or 1000:1000,27,100")
+    })
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use server::{ClientList, ExportOptions, Locations, Squash};
+use server::{ClientList, ExportOptions, Locations, Squash, XprtSec};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -12,7 +12,7 @@ use super::{Place, Setting};
 use crate::Failure;
 
 /// The keys of an export, with their defaults.
-pub const KEYS: [(&str, &str); 13] = [
+pub const KEYS: [(&str, &str); 14] = [
     ("directory", ""),
     ("path", ""),
     ("ro", "false"),
@@ -24,6 +24,7 @@ pub const KEYS: [(&str, &str); 13] = [
     ("sync", "true"),
     ("crossmnt", "true"),
     ("clients", "*"),
+    ("xprtsec", "none:tls:mtls"),
     ("refer", ""),
     ("replicas", ""),
 ];
@@ -67,9 +68,11 @@ pub struct ExportConfig {
     /// Serve file systems mounted below the directory.
     #[serde(default = "yes")]
     pub crossmnt: bool,
-    /// Client addresses and networks; all clients, if empty.
+    /// Addresses, networks, names of hosts and netgroups of clients; all clients, if empty.
     #[serde(default)]
     pub clients: Vec<String>,
+    /// The kinds of connections over which clients may use it, joined by colons.
+    pub xprtsec: Option<String>,
     /// The servers that have the export instead of this one.
     pub refer: Option<String>,
     /// Further servers that have the export.
@@ -176,6 +179,7 @@ impl ExportConfig {
             anongid: self.anongid,
             secure: self.secure,
             clients,
+            xprtsec: self.xprtsec.as_deref().map_or(Ok(XprtSec::default()), str::parse)?,
         })
     }
 }
@@ -233,6 +237,7 @@ mod tests {
         let all = KEYS.map(|(key, default)| match (key, default) {
             ("replicas", _) => String::new(),
             ("clients", _) => "clients = ['*']".to_owned(),
+            ("xprtsec", _) => format!("{key} = '{default}'"),
             (_, "") => format!("{key} = '/srv@host'"),
             _ => format!("{key} = {default}"),
         });
@@ -242,6 +247,7 @@ mod tests {
             (options.squash, options.anonuid, options.secure),
             (defaults.squash, defaults.anonuid, defaults.secure)
         );
+        assert_eq!(options.xprtsec, defaults.xprtsec);
         let unknown = read_one("[[export]]\nno = 1\n").unwrap_err();
         assert!(KEYS.iter().all(|(key, _)| unknown.contains(&format!("`{key}`"))), "{unknown}");
     }

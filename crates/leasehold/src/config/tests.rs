@@ -111,7 +111,7 @@ const WRONG: [(&str, &str, &str); 37] = [
     ("proxy", "metrics = 99999", "f:2:11: `metrics`: `99999` is not a port"),
     ("proxy", "clients = []", "f:2:11: `clients` is empty: leave it out, or name one"),
     ("proxy", "clients = [1]", "f:2:11: `clients` must be a list of strings, and this is an integer"),
-    ("proxy", "clients = ['filer']", "f:2:11: `clients`: `filer` is no client address"),
+    ("proxy", "clients = ['fil er']", "f:2:11: `clients`: `fil er` is no client address"),
     ("proxy", "log_level = ''", "f:2:13: `log_level`: `` is not a level"),
     ("proxy", "log_format = 'xml'", "f:2:14: `log_format` is one of text, json, and not `xml`"),
     ("proxy", "udp = true\nudp = false", "f:3:1: duplicate key"),

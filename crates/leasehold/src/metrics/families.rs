@@ -295,7 +295,10 @@ pub const FAMILIES: &[Family] = families! {
     Gauge "delayed" B, NONE, |of, take| cached(of, take, |it| it.dirty_bytes), "delayed writes that are not durable at the origin";
     Gauge "delayed_files" None, NONE, |of, take| cached(of, take, |it| it.dirty_files), "files with such writes or attributes";
     Gauge "delayed_age" S, NONE, |of, take| cached(of, take, |it| it.dirty_age.unwrap_or_default()), "how long the oldest of them has waited; 0 if there is none";
+    Gauge "journal" B, NONE, |of, take| cached(of, take, |it| it.journal_bytes), "size of the journal of delayed writes";
+    Gauge "conflicts" None, NONE, |of, take| cached(of, take, |it| it.conflicts), "files with delayed writes of an earlier mount that could not be sent";
     Counter "delayed_flushed" B, NONE, |of, take| cached(of, take, |it| it.flushed_bytes), "delayed writes that the origin has taken";
+    Counter "delayed_local_fsyncs" None, NONE, |of, take| cached(of, take, |it| it.local_fsyncs), "fsyncs that the journal of delayed writes answered";
     Counter "delayed_merged" None, NONE, |of, take| cached(of, take, |it| it.merged_writes), "writes that were merged with others that waited";
     Counter "delayed_held" None, NONE, |of, take| cached(of, take, |it| it.writers_held), "writes that had to wait because too much was delayed";
     Counter "lost_files" None, NONE, |of, take| linked(of, take, |it| it.lost), "files that lost data after a close had succeeded";

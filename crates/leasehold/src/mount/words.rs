@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cache::WriteBehind;
+use cache::{Fsync, WriteBehind};
 use client::{Url, UrlError};
 use mount::Target;
 
@@ -36,6 +36,10 @@ pub struct Words {
     pub local_locks: bool,
     /// `passthrough`
     pub passthrough: bool,
+    /// `journal`
+    pub journal: bool,
+    /// `fsync=journal`
+    pub fsync: Fsync,
     /// `cache=DIR`
     pub cache: Option<PathBuf>,
     /// `cachesize=SIZE`, `minfree=SIZE`, `offline=read`, `nofill`: how much the cache keeps, and whether it
@@ -53,7 +57,7 @@ pub struct Words {
 
 /// The options besides those of nfs(5).
 const OURS: &str = "ro, rw, remount, suid, nosuid, dev, nodev, exec, noexec, atime, noatime, sync, async, allow_other, \
-     noallow_other, lock, local_lock, passthrough, nopassthrough, fill, nofill, offline, cache, cachesize, minfree, prefetch, metrics, log, retry, and those that \
+     noallow_other, lock, local_lock, passthrough, nopassthrough, journal, nojournal, fsync, fill, nofill, offline, cache, cachesize, minfree, prefetch, metrics, log, retry, and those that \
      only fstab uses";
 
 impl Words {
@@ -69,6 +73,8 @@ impl Words {
             allow_other: rustix::process::geteuid().is_root(),
             local_locks: false,
             passthrough: true,
+            journal: true,
+            fsync: Fsync::Origin,
             cache: None,
             keeping: Keeping::default(),
             log: None,
@@ -97,6 +103,12 @@ impl Words {
                 Err(wrong) => return Err(Failure(wrong.to_string())),
             }
         }
+        url.options.nolock = self.local_locks;
+        if self.fsync == Fsync::Journal && (!self.journal || self.sync || !url.options.cache.ac) {
+            return Err(Failure(
+                "option `fsync=journal`: there is no journal with `nojournal`, `sync` or `noac`; leave one out".to_owned(),
+            ));
+        }
         Ok(())
     }
 
@@ -124,6 +136,13 @@ impl Words {
                     Some("wait") => OfflineAnswer::Wait,
                     Some("read") => OfflineAnswer::Read,
                     _ => return Err(wants("write `wait`, or `read` to read complete files as last known")),
+                }
+            }
+            "fsync" => {
+                self.fsync = match value {
+                    Some("origin") => Fsync::Origin,
+                    Some("journal") => Fsync::Journal,
+                    _ => return Err(wants("write `origin`, or `journal` to answer fsync from this disk")),
                 }
             }
             "log" => self.log = Some(text("name a file, such as log=/var/log/x")?.into()),
@@ -175,6 +194,8 @@ impl Words {
             "nofill" => self.keeping.no_fill = true,
             "passthrough" => self.passthrough = true,
             "nopassthrough" => self.passthrough = false,
+            "journal" => self.journal = true,
+            "nojournal" => self.journal = false,
             // mount(8) implies these flags for mounts by users.
             "user" | "users" | "owner" | "group" => {
                 (self.nosuid, self.nodev, self.noexec) = (true, true, name != "owner" && name != "group");
@@ -199,6 +220,8 @@ impl Words {
             wsize: url.options.wsize.unwrap_or(usual.wsize),
             file_max_bytes,
             dirty_max_bytes: 2 * file_max_bytes,
+            journal: self.journal,
+            fsync: self.fsync,
             ..usual
         })
     }

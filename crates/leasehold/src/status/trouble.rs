@@ -67,6 +67,13 @@ fn disk(status: &Value) -> Vec<String> {
                 .to_owned(),
         );
     }
+    let conflicts = number(status, "/cache/conflicts");
+    if conflicts > 0 {
+        let files = counted(conflicts, "file", "files");
+        troubles.push(format!(
+            "delayed writes of {files} could not be sent after a kill; they are kept: see leasehold writeback ls"
+        ));
+    }
     let damaged = number(status, "/cache/damaged");
     if damaged > 0 {
         let files = counted(damaged, "file was", "files were");
@@ -131,6 +138,7 @@ mod tests {
             (json!({ "cache": { "index_broken": true } }), Some("nothing is cached")),
             (json!({ "cache": { "paused": true, "cleaning": true } }), None),
             (json!({ "cache": { "paused": true, "cleaning": false } }), Some("nothing to evict")),
+            (json!({ "cache": { "conflicts": 2 } }), Some("delayed writes of 2 files could not be sent")),
             (json!({ "cache": { "damaged": 2 } }), Some("2 files were found damaged")),
             (json!({ "cache": { "revoked": 1 } }), Some("the origin revoked 1 lease of ours")),
             (json!({ "held": { "revoked": 1 } }), Some("1 lease was revoked")),

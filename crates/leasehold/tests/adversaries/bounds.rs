@@ -300,7 +300,7 @@ async fn writes_that_wait_for_the_origin_take_no_more_than_the_limit_and_all_are
     let alone = Watch::start(&proxy, What::Null).steady();
     let idle = rss(&proxy);
     let pid = Pid::from_child(&origin.child);
-    kill_process(pid, Signal::STOP).unwrap();
+    lab::freeze(pid);
     let mut held = Vec::new();
     for _ in 0..writers {
         let wire = Wire::connect(GREEDY, &proxy.address).await;

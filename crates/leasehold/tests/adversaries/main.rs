@@ -5,6 +5,7 @@
 mod bounds;
 mod damage;
 mod disk;
+mod groups;
 mod hostile;
 mod liar;
 #[path = "../program/mod.rs"]

@@ -37,7 +37,7 @@ pub fn is_contention(said: &str) -> bool {
 
 /// The collections of garbage. git removes the empty directories of `objects`, and so pulls away the
 /// directory that another git has just made for an object. It does so on a local disk too, if a collection
-/// runs between the `mkdir` and the `link` of a push.
+/// runs between the `mkdir` of a push and its temporary file, or its `link`.
 #[derive(Default)]
 struct Collections {
     /// Odd while one runs.
@@ -60,11 +60,18 @@ impl Collections {
     }
 }
 
-/// Does the message mean that a directory of objects was removed before the object was in it?
+/// Does the message mean that a directory of objects was removed before the object was in it? git makes a
+/// temporary file there, and then renames or links it.
 fn is_pulled_away(said: &str) -> bool {
-    said.contains("unable to write file ")
-        && said.contains("/objects/")
+    let of_object = said.contains("unable to write file ") && said.contains("/objects/");
+    (of_object || said.contains("unable to create temporary file"))
         && said.contains("No such file or directory")
+}
+
+/// Was a mapped file removed over version 3? `git gc` maps the indexes of all worktrees, and the other client
+/// replaces its own. Version 3 has no opens, so the pages of the old file cannot be read any more (SIGBUS).
+fn is_unmapped(what: &str, said: &str) -> bool {
+    what.contains("version 3") && said.contains("died of signal 7")
 }
 
 /// Retries until the other client is not faster, and collects no garbage meanwhile.
@@ -74,6 +81,7 @@ fn until_done<T>(what: &str, collections: &Collections, mut attempt: impl FnMut(
         let said = match collections.beside(&mut attempt) {
             (Ok(done), _) => return done,
             (Err(said), collected) if collected && is_pulled_away(&said) => continue,
+            (Err(said), _) if is_unmapped(what, &said) && began.elapsed() < PATIENCE => continue,
             (Err(said), _) => said,
         };
         assert!(is_contention(&said), "{what}: {said}");

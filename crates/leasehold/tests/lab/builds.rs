@@ -43,7 +43,7 @@ fn build(proxy: &Leasehold, guests: &[&Guest]) -> (u64, u64) {
 fn further_clients_build_at_no_cost_to_the_origin() {
     let Some(lab) = Lab::enter("builds") else { return };
     let served = lab.subdirectory("served");
-    suite::tree::generate(&served.join("tree")).unwrap();
+    suite::tree::generate(&served.join("tree"), suite::tree::Size::Large).unwrap();
     let serve = stack::serve(&lab, &served);
     let proxy = stack::patient_proxy(&lab, &serve.origin(), "4.2", "cache");
     let guests = ["one", "two", "three", "four"].map(|name| lab.guest(name));

@@ -27,7 +27,7 @@ fn copying(lab: &Lab, origin: &Origin) -> (Leasehold, Guest, Task) {
 fn copy(lab: &Lab, origin: &Origin, script: &str) -> (Leasehold, Guest, Task) {
     let proxy = stack::proxy(lab, origin, "cache", &[]);
     let guest = lab.guest("client");
-    suite::tree::provide(lab);
+    suite::tree::provide(lab, suite::tree::Size::Large);
     guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
     guest.sh("head -c 60000000 /dev/urandom >/tmp/big");
     let copy = guest.spawn(script);

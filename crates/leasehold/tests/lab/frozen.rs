@@ -25,7 +25,7 @@ struct Frozen(Pid);
 impl Frozen {
     fn new(guest: &Guest) -> Frozen {
         let kernel = kernel_of(guest);
-        rustix::process::kill_process(kernel, Signal::STOP).unwrap();
+        lab::freeze(kernel);
         Frozen(kernel)
     }
 }

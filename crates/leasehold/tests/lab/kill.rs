@@ -42,7 +42,7 @@ fn a_client_survives_kills_of_the_proxy() {
     let serve = stack::serve(&lab, &lab.subdirectory("served"));
     let mut proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
     let guest = lab.guest("client");
-    suite::tree::provide(&lab);
+    suite::tree::provide(&lab, suite::tree::Size::Large);
     guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
     guest.sh("cd /mnt/nfs; cp -r /mnt/lab/tree . ; tar cf tree.tar tree; head -c 20000000 /dev/urandom >warm; sync");
     guest.sh("while [ $(($(date +%s) - $(stat -c %Z /mnt/nfs/warm))) -lt 5 ]; do sleep 0.2; done");

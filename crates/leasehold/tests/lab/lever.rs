@@ -39,7 +39,7 @@ fn row(calls: &CallCounts, procedures: &[&str]) -> u64 {
 
 /// Makes a tree at the origin for one client.
 fn provide(served: &Path, name: &str) {
-    suite::tree::generate(&served.join(name)).unwrap();
+    suite::tree::generate(&served.join(name), suite::tree::Size::Large).unwrap();
 }
 
 #[test]

@@ -23,32 +23,32 @@ while (defined $release && !-e $release) { select(undef, undef, undef, 0.02) }
 PERL
 "#;
 
-fn seat(guest: &Guest, origin: &Origin, options: &str) {
+pub(crate) fn seat(guest: &Guest, origin: &Origin, options: &str) {
     guest.sh(LOCK_PL);
     guest.mount_nfs(origin, "/mnt/nfs", options);
 }
 
 /// Takes a lock and keeps it until [`release`].
-fn hold(guest: &Guest, arguments: &str) -> Task {
+pub(crate) fn hold(guest: &Guest, arguments: &str) -> Task {
     guest.sh("rm -f /tmp/release");
     let task = guest.spawn(&format!("perl /tmp/lock.pl /mnt/nfs/file {arguments} /tmp/release"));
     wait_for("a lock", PATIENCE, || task.output().contains("held").then_some(()));
     task
 }
 
-fn release(guest: &Guest, task: Task) {
+pub(crate) fn release(guest: &Guest, task: Task) {
     guest.sh("touch /tmp/release");
     assert!(task.wait(PATIENCE).ok());
 }
 
-fn may(guest: &Guest, arguments: &str) -> bool {
+pub(crate) fn may(guest: &Guest, arguments: &str) -> bool {
     let output = guest.run(&format!("perl /tmp/lock.pl /mnt/nfs/file {arguments} try"));
     assert!(output.ok() || output.code == 3, "{}", output.text);
     output.ok()
 }
 
 /// In every pair, each client sees the other's locks.
-fn each_sees_the_others(guests: &[&Guest]) {
+pub(crate) fn each_sees_the_others(guests: &[&Guest]) {
     for holder in guests {
         let held = hold(holder, "w 100 50 try");
         for other in guests {
@@ -63,15 +63,16 @@ fn each_sees_the_others(guests: &[&Guest]) {
         release(holder, held);
         let shared = hold(holder, "r 0 10 try");
         for other in guests {
-            assert!(may(other, "r 5 10"));
-            assert!(other.name() == holder.name() || !may(other, "w 5 10"));
+            let pair = format!("{} shares, {} tries", holder.name(), other.name());
+            assert!(may(other, "r 5 10"), "{pair}");
+            assert!(other.name() == holder.name() || !may(other, "w 5 10"), "{pair}");
         }
         release(holder, shared);
     }
 }
 
 /// A waiter gets the lock when it is released.
-fn a_waiter_gets_its_turn(holder: &Guest, waiter: &Guest) {
+pub(crate) fn a_waiter_gets_its_turn(holder: &Guest, waiter: &Guest) {
     let held = hold(holder, "w 0 0 try");
     waiter.sh("rm -f /tmp/release; touch /tmp/release");
     let waiting = waiter.spawn("perl /tmp/lock.pl /mnt/nfs/file w 0 0 wait /tmp/release");

@@ -149,7 +149,7 @@ fn a_lock_that_cannot_be_proven_is_lost_and_not_given_twice() {
 
 /// `count.pl FILE`: under a lock, adds one to the number in the file, until /tmp/release exists. Prints how
 /// often.
-const COUNT_PL: &str = r#"cat >/tmp/count.pl <<'PERL'
+pub(crate) const COUNT_PL: &str = r#"cat >/tmp/count.pl <<'PERL'
 use Fcntl; use IO::Handle;
 my $added = 0;
 while (!-e "/tmp/release") {

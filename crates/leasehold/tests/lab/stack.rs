@@ -35,7 +35,48 @@ pub fn serve_with(lab: &Lab, directory: &Path, more: &[&str]) -> Leasehold {
     serve_at(lab, lab.free_address(), directory, "serve-state", more)
 }
 
-/// The same at an address, with its state in a directory of the lab.
+/// Serves a directory to the clients of the list alone, which must call from ports below 1024.
+pub fn serve_listed(lab: &Lab, directory: &Path, clients: &str) -> Leasehold {
+    let (address, state) = (lab.free_address(), lab.subdirectory("serve-state"));
+    let program = program()
+        .args(["serve", "--no-root-squash", "--no-rpcbind", "--export", "/export", "--lease-time", "10"])
+        .args(["--clients", clients, "--listen"])
+        .arg(address.to_string())
+        .arg("--state")
+        .arg(&state)
+        .arg(directory);
+    start(lab, program, address, "/export", state)
+}
+
+/// Serves a directory at the lab's address, with a port mapper that the kernel's lock manager asks.
+pub fn serve_mapped(lab: &Lab, directory: &Path, more: &[&str]) -> Leasehold {
+    let (address, state) = (lab.free_address(), lab.subdirectory("serve-state"));
+    let program = program()
+        .args(["serve", "--no-root-squash", "--export", "/export"])
+        .arg("--listen")
+        .arg(address.to_string())
+        .arg("--state")
+        .arg(&state)
+        .args(more)
+        .arg(directory);
+    start(lab, program, address, "/export", state)
+}
+
+/// A proxy of an origin, likewise.
+pub fn proxy_mapped(lab: &Lab, origin: &Origin, vers: &str, cache: &str, more: &[&str]) -> Leasehold {
+    let (address, state) = (lab.free_address(), lab.subdirectory(cache));
+    let program = program()
+        .args(["proxy", "--no-root-squash", "--min-free", "0"])
+        .arg("--listen")
+        .arg(address.to_string())
+        .arg("--cache")
+        .arg(&state)
+        .args(more)
+        .arg(format!("{}&vers={vers}&nconnect=2&timeo=50", origin.url()));
+    start(lab, program, address, &origin.export, state)
+}
+
+/// As [`serve_with`] at an address, with its state in a directory of the lab.
 pub fn serve_at(lab: &Lab, address: SocketAddr, directory: &Path, state: &str, more: &[&str]) -> Leasehold {
     let state = lab.subdirectory(state);
     let program = program()
@@ -118,6 +159,19 @@ impl Leasehold {
         // `serve` has such counts for each export.
         let of_it = held.get(&self.export).unwrap_or(held);
         of_it[what].as_u64().unwrap()
+    }
+
+    /// Delegations that were revoked and that clients have not freed.
+    pub fn revoked(&self) -> u64 {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_leasehold"))
+            .args(["clients", "--json"])
+            .arg(&self.state)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let lines = String::from_utf8(output.stdout).unwrap();
+        let entries = lines.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        entries.filter_map(|line| line["entry"]["revoked"].as_u64()).sum()
     }
 
     /// Calls of one procedure to the origin so far.

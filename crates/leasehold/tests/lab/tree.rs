@@ -18,7 +18,7 @@ fn copy(guest: &Guest, origin: &Origin, to: &str) -> f64 {
 #[test]
 fn a_tree_is_copied_with_no_more_calls_than_the_client_makes() {
     let Some(lab) = Lab::enter("tree") else { return };
-    suite::tree::provide(&lab);
+    suite::tree::provide(&lab, suite::tree::Size::Large);
     let serve = stack::serve(&lab, &lab.subdirectory("served"));
     let guest = lab.guest("client");
     let direct = copy(&guest, &serve.origin(), "direct");

@@ -108,7 +108,7 @@ fn umount_returns_while_the_server_is_frozen_and_what_was_written_gets_there() {
         let mut setting = Setting::new();
         setting.mount("a", &format!("vers={version},hard,noac"));
         fs::write(setting.at("a", "file"), b"content").unwrap();
-        kill_process(setting.server().pid(), Signal::STOP).unwrap();
+        lab::freeze(setting.server().pid());
         let mut killed = Command::new("ls").arg(setting.at("a", "")).stdout(Stdio::null()).spawn().unwrap();
         killed.kill().unwrap();
         killed.wait().unwrap();
@@ -226,7 +226,7 @@ fn umount_tells_what_is_left_while_it_waits_and_lazily_does_not_wait() {
         setting.mount("a", "vers=4.2");
         let at = setting.at("a", "");
         write_files(&at, 10);
-        kill_process(setting.server().pid(), Signal::STOP).unwrap();
+        lab::freeze(setting.server().pid());
         let mut umount = Command::new(PROGRAM);
         let (mut child, mut words) = start(umount.arg("umount").arg(&at).args(lazy.then_some("--lazy")));
         let said = line(&mut words);
@@ -278,7 +278,7 @@ fn the_next_mount_waits_for_the_one_before_and_can_be_interrupted() {
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(1) && said.contains("is in use by another leasehold"), "{said}");
     write_files(&at, 10);
-    kill_process(setting.server().pid(), Signal::STOP).unwrap();
+    lab::freeze(setting.server().pid());
     // umount(8) without the helper does not wait.
     assert!(Command::new("umount").arg("-i").arg(&at).status().unwrap().success());
     let mut first = setting.leave("a");

@@ -5,6 +5,7 @@
 //! afterwards. The test kills the mount, mounts again, and checks:
 //!
 //! - Synced data is neither missing nor wrong, and unsynced data is at most what a worker wrote.
+//! - Over version 4.2 every file is under a write lease: nothing that was answered is missing.
 //! - Renamed files are complete.
 //! - Files that were warm are still warm, and the cache holds the data that was stored in it.
 //!
@@ -39,6 +40,8 @@ struct Work<'a> {
     ended: &'a AtomicBool,
     /// Every error fails the test, even after the end.
     strict: bool,
+    /// Writes last once they are answered, because they are under a lease.
+    lasting: bool,
 }
 
 /// The content of the files when the work began. It comes from the round before, and is durable where the
@@ -95,6 +98,7 @@ impl Work<'_> {
 
     /// Writes chunks one after the other with occasional syncs; at 1 MiB starts again.
     fn in_order(mut self) -> Vec<Left> {
+        let lasting = self.lasting;
         let path = self.directory.join("in-order");
         let file = open(&path);
         let mut model = self.before.cut("in-order", &file);
@@ -105,13 +109,14 @@ impl Work<'_> {
             }
             let data = bytes(rng, 20_000);
             write(file.as_ref(), &mut model, model_end, &data)?;
-            sync_now_and_then(rng, 10, file.as_ref(), &mut model)
+            sync_now_and_then(rng, (10, lasting), file.as_ref(), &mut model)
         });
         vec![Left::File(path, vec![model])]
     }
 
     /// Appends small pieces.
     fn appends(mut self) -> Vec<Left> {
+        let lasting = self.lasting;
         let path = self.directory.join("appends");
         let emptied = File::create(&path);
         let mut model = self.before.cut("appends", &emptied);
@@ -120,13 +125,14 @@ impl Work<'_> {
             let data = bytes(rng, 150);
             model.write(model.now().len(), &data);
             file.as_ref().map_err(again)?.write_all(&data)?;
-            sync_now_and_then(rng, 100, file.as_ref(), &mut model)
+            sync_now_and_then(rng, (100, lasting), file.as_ref(), &mut model)
         });
         vec![Left::File(path, vec![model])]
     }
 
     /// Reads, writes, truncates and syncs at random, and checks every read.
     fn at_random(mut self) -> Vec<Left> {
+        let lasting = self.lasting;
         let path = self.directory.join("at-random");
         let file = open(&path);
         let mut model = self.before.cut("at-random", &file);
@@ -149,7 +155,7 @@ impl Work<'_> {
                     assert!(found == wanted, "a read of what is there: {}", difference(&found, wanted));
                 }
             }
-            sync_now_and_then(rng, 20, Ok(opened), &mut model)
+            sync_now_and_then(rng, (20, lasting), Ok(opened), &mut model)
         });
         vec![Left::File(path, vec![model])]
     }
@@ -305,14 +311,18 @@ fn difference(found: &[u8], wanted: &[u8]) -> String {
     format!("{} bytes and not {}, the first other one: {first:?}", found.len(), wanted.len())
 }
 
+/// Syncs once in so many times. An answered write under a lease lasts without it.
 fn sync_now_and_then(
     rng: &mut Rng,
-    once_in: usize,
+    (once_in, lasting): (usize, bool),
     file: Result<&File, &io::Error>,
     model: &mut Model,
 ) -> io::Result<()> {
-    if rng.below(once_in) == 0 {
+    let syncs = rng.below(once_in) == 0;
+    if syncs {
         file.map_err(again)?.sync_all()?;
+    }
+    if syncs || lasting {
         model.synced();
     }
     Ok(())
@@ -346,7 +356,7 @@ fn work(
     setting: &mut Setting,
     rng: &mut Rng,
     (original, archive): (&Path, &Path),
-    strict: bool,
+    (strict, lasting): (bool, bool),
     blow: impl FnOnce(&mut Setting),
 ) -> Vec<Left> {
     let ended = AtomicBool::new(false);
@@ -354,7 +364,7 @@ fn work(
     let before = Before::read(&directory);
     let mut with = || {
         let rng = Rng::new(rng.next_u64());
-        Work { directory: directory.clone(), before: &before, rng, ended: &ended, strict }
+        Work { directory: directory.clone(), before: &before, rng, ended: &ended, strict, lasting }
     };
     let works: [_; 7] = std::array::from_fn(|_| with());
     let [in_order, appends, at_random, replaces, unpacks, reads, removes] = works;
@@ -448,7 +458,7 @@ fn a_mount_that_is_killed_loses_nothing_that_was_synced_and_stays_warm() {
         for round in 0..rounds() {
             eprintln!("version {version}, round {round}");
             let kill = |setting: &mut Setting| setting.kill("a");
-            let left = work(&mut setting, &mut rng, (&original, &archive), false, kill);
+            let left = work(&mut setting, &mut rng, (&original, &archive), (false, version != "3"), kill);
             setting.mount("a", &options);
             assert_eq!(read_warm(&setting), 0, "READs for what was warm");
             let mnt = setting.at("a", "");
@@ -485,7 +495,7 @@ fn a_mount_goes_on_through_kills_of_the_proxy_before_it_and_loses_nothing() {
         for round in 0..rounds() {
             eprintln!("version {version}, round {round}");
             let next = setting.proxy(&address);
-            let left = work(&mut setting, &mut rng, (&original, &archive), true, |_| {
+            let left = work(&mut setting, &mut rng, (&original, &archive), (true, false), |_| {
                 proxy.kill();
                 proxy = next.start();
             });

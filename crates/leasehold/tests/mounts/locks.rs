@@ -103,11 +103,7 @@ fn processes_of_one_mount_exclude_each_other_and_who_is_killed_gives_up() {
         one.child.kill().unwrap();
         assert_eq!(two.hear(), "done");
         let mut three = Holder::new(&path);
-        assert_eq!(
-            three.ask("flock sh"),
-            if version == "3" { "done" } else { BUSY },
-            "one kind with the server's"
-        );
+        assert_eq!(three.ask("flock sh"), BUSY, "both kinds are byte ranges at the server");
         assert_eq!(three.ask("flock un"), "done");
         two.child.kill().unwrap();
         two.child.wait().unwrap();
@@ -180,40 +176,75 @@ fn try_flock(path: &Path) -> bool {
 
 // Promise: lock-exclusion
 // Promise: locks-as-points-of-coherence
+// Promise: locks-at-a-version-3-origin
 #[test]
 fn two_mounts_exclude_each_other_and_see_what_was_written_under_the_lock() {
     if !may_hold() {
         return;
     }
-    let mut setting = Setting::new();
-    setting.mount("a", "vers=4.2");
-    setting.mount("b", "vers=4.2");
-    let (mut one, mut two) = (Holder::new(&setting.at("a", "file")), Holder::new(&setting.at("b", "file")));
-    assert_eq!(one.ask("fcntl ex 0 100"), "done");
-    assert_eq!(two.ask("fcntl sh 50 1"), BUSY);
-    assert_eq!(two.ask("fcntl ex 100 1"), "done");
-    assert!(two.ask("who").starts_with("0+100 by "));
-    for round in 0..20 {
-        // Both keep the file open, so only the lock tells them when to read again.
-        assert_eq!(one.ask(&format!("write round-{round}")), "done");
+    for version in VERSIONS {
+        let mut setting = Setting::new();
+        setting.mount("a", &format!("vers={version}"));
+        setting.mount("b", &format!("vers={version}"));
+        let (mut one, mut two) =
+            (Holder::new(&setting.at("a", "file")), Holder::new(&setting.at("b", "file")));
+        assert_eq!(one.ask("fcntl ex 0 100"), "done");
+        assert_eq!(two.ask("fcntl sh 50 1"), BUSY);
+        assert_eq!(two.ask("fcntl ex 100 1"), "done");
+        assert!(two.ask("who").starts_with("0+100 by "));
+        for round in 0..20 {
+            // Both keep the file open, so only the lock tells them when to read again.
+            assert_eq!(one.ask(&format!("write round-{round}")), "done");
+            two.tell("fcntl ex 0 100 wait");
+            assert_eq!(one.ask("fcntl un 0 100"), "done");
+            assert_eq!(two.hear(), "done");
+            assert_eq!(two.ask("read"), format!("round-{round}"), "version {version}");
+            std::mem::swap(&mut one, &mut two);
+        }
+        // A holder is killed, then a whole mount. The server releases the lock when the lease expires, or at
+        // the next mount. Over version 3 it is the next mount that gives it up.
         two.tell("fcntl ex 0 100 wait");
-        assert_eq!(one.ask("fcntl un 0 100"), "done");
+        one.child.kill().unwrap();
         assert_eq!(two.hear(), "done");
-        assert_eq!(two.ask("read"), format!("round-{round}"));
-        std::mem::swap(&mut one, &mut two);
+        let lock_of_killed = setting.at("b", "other");
+        fs::write(&lock_of_killed, b"x").unwrap();
+        let mut three = Holder::new(&lock_of_killed);
+        assert_eq!(three.ask("flock ex"), "done");
+        setting.kill("b");
+        if version == "3" {
+            assert!(!try_flock(&setting.at("a", "other")));
+        }
+        setting.mount("b", &format!("vers={version}"));
+        wait_until(|| try_flock(&setting.at("a", "other")));
     }
-    // A holder is killed, then a whole mount. The server releases the lock when the lease expires, or at the
-    // next mount.
-    two.tell("fcntl ex 0 100 wait");
-    one.child.kill().unwrap();
-    assert_eq!(two.hear(), "done");
-    let lock_of_killed = setting.at("b", "other");
-    fs::write(&lock_of_killed, b"x").unwrap();
-    let mut three = Holder::new(&lock_of_killed);
-    assert_eq!(three.ask("flock ex"), "done");
-    setting.kill("b");
-    setting.mount("b", "vers=4.2");
-    wait_until(|| try_flock(&setting.at("a", "other")));
+}
+
+/// The server loses the locks of version 3 clients, which reclaim them in its grace period. Each lock is
+/// tried meanwhile by another mount.
+// Promise: locks-at-a-version-3-origin
+#[test]
+fn locks_of_version_3_are_reclaimed_after_a_kill_of_the_server() {
+    if !may_hold() {
+        return;
+    }
+    let mut setting = Setting::with_brief_grace();
+    setting.mount("a", "vers=3");
+    setting.mount("b", "vers=3");
+    let mut holders: Vec<_> = (0..5).map(|n| Holder::new(&setting.at("a", format!("file{n}")))).collect();
+    for (n, holder) in holders.iter_mut().enumerate() {
+        assert_eq!(holder.ask(&format!("fcntl ex {n}0 10")), "done");
+        assert_eq!(holder.ask(&format!("fcntl sh {n}4 2")), "done");
+    }
+    setting.restart_server();
+    for (n, holder) in holders.iter_mut().enumerate() {
+        let mut other = Holder::new(&setting.at("b", format!("file{n}")));
+        // The first answer comes after the grace period.
+        assert_eq!(other.ask(&format!("fcntl ex {n}0 1")), BUSY);
+        assert_eq!(other.ask(&format!("fcntl sh {n}4 2")), "done");
+        assert_eq!(other.ask("fcntl un 0 0"), "done");
+        assert_eq!(holder.ask("fcntl un 0 0"), "done");
+        assert_eq!(other.ask("fcntl ex 0 0"), "done");
+    }
 }
 
 // Promise: locks-as-points-of-coherence
@@ -222,18 +253,20 @@ fn a_counter_under_a_lock_counts_each_time() {
     if !may_hold() {
         return;
     }
-    let mut setting = Setting::new();
-    setting.mount("a", "vers=4.2");
-    setting.mount("b", "vers=4.2");
-    fs::write(setting.at("a", "counter"), b"0").unwrap();
-    let script = "for n in $(seq 20); do flock $0 sh -c 'echo $(($(cat '$0') + 1)) >'$0; done";
-    let count =
-        |name| Command::new("sh").arg("-c").arg(script).arg(setting.at(name, "counter")).spawn().unwrap();
-    for mut child in ["a", "b", "a", "b"].map(count) {
-        assert!(child.wait().unwrap().success());
+    for version in VERSIONS {
+        let mut setting = Setting::new();
+        setting.mount("a", &format!("vers={version}"));
+        setting.mount("b", &format!("vers={version}"));
+        fs::write(setting.at("a", "counter"), b"0").unwrap();
+        let script = "for n in $(seq 20); do flock $0 sh -c 'echo $(($(cat '$0') + 1)) >'$0; done";
+        let count =
+            |name| Command::new("sh").arg("-c").arg(script).arg(setting.at(name, "counter")).spawn().unwrap();
+        for mut child in ["a", "b", "a", "b"].map(count) {
+            assert!(child.wait().unwrap().success());
+        }
+        assert_eq!(output(Command::new("cat").arg(setting.at("b", "counter"))).trim(), "80");
+        drop(File::open(setting.at("a", "counter")).unwrap());
     }
-    assert_eq!(output(Command::new("cat").arg(setting.at("b", "counter"))).trim(), "80");
-    drop(File::open(setting.at("a", "counter")).unwrap());
 }
 
 /// All keep the file open and do not ask for its size, so only the lock tells them where the file ends.
@@ -243,30 +276,32 @@ fn what_two_mounts_append_under_a_lock_is_there_in_order() {
     if !may_hold() {
         return;
     }
-    let mut setting = Setting::new();
-    setting.mount("a", "vers=4.2,actimeo=3600");
-    setting.mount("b", "vers=4.2,actimeo=3600");
-    let path = |name| setting.at(name, "log");
-    let mut holders = [Holder::new(&path("a")), Holder::new(&path("b"))];
-    let mut wanted = String::new();
-    for round in 0..20 {
-        let holder = &mut holders[round % 2];
-        assert_eq!(holder.ask("fcntl ex 0 0 wait"), "done");
-        for part in 0..=round % 3 {
-            let text = format!("{round}.{part};").repeat(round * 70 + 1);
-            assert_eq!(holder.ask(&format!("append {text}")), "done");
-            wanted += &text;
+    for version in VERSIONS {
+        let mut setting = Setting::new();
+        setting.mount("a", &format!("vers={version},actimeo=3600"));
+        setting.mount("b", &format!("vers={version},actimeo=3600"));
+        let path = |name| setting.at(name, "log");
+        let mut holders = [Holder::new(&path("a")), Holder::new(&path("b"))];
+        let mut wanted = String::new();
+        for round in 0..20 {
+            let holder = &mut holders[round % 2];
+            assert_eq!(holder.ask("fcntl ex 0 0 wait"), "done");
+            for part in 0..=round % 3 {
+                let text = format!("{round}.{part};").repeat(round * 70 + 1);
+                assert_eq!(holder.ask(&format!("append {text}")), "done");
+                wanted += &text;
+            }
+            if round % 5 == 4 {
+                assert_eq!(holder.ask("read"), wanted[..99]);
+            }
+            assert_eq!(holder.ask("fcntl un 0 0"), "done");
         }
-        if round % 5 == 4 {
-            assert_eq!(holder.ask("read"), wanted[..99]);
+        for name in ["a", "b"] {
+            assert_eq!(fs::metadata(path(name)).unwrap().len(), wanted.len() as u64, "{name}");
+            assert!(fs::read_to_string(path(name)).unwrap() == wanted, "{name}");
         }
-        assert_eq!(holder.ask("fcntl un 0 0"), "done");
+        assert!(fs::read_to_string(setting.there("log")).unwrap() == wanted);
     }
-    for name in ["a", "b"] {
-        assert_eq!(fs::metadata(path(name)).unwrap().len(), wanted.len() as u64, "{name}");
-        assert!(fs::read_to_string(path(name)).unwrap() == wanted, "{name}");
-    }
-    assert!(fs::read_to_string(setting.there("log")).unwrap() == wanted);
 }
 
 /// A reader keeps a file open that the kernel reads by itself (passthrough), and locks it before each read,

@@ -16,6 +16,8 @@ use serde_json::Value;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_leasehold");
 /// How long the process of a mount may take to exit after it was stopped.
 const END_PATIENCE: Duration = Duration::from_secs(120);
+/// The shortest lease time, which is also that of the grace period.
+const BRIEF: [&str; 2] = ["--lease-time", "5"];
 /// The NFS versions to test.
 pub const VERSIONS: [&str; 2] = ["3", "4.2"];
 
@@ -94,20 +96,26 @@ impl Setting {
 
     /// Serves an empty directory, by a process with this limit of descriptors.
     pub fn limited(descriptors: &str) -> Setting {
-        Setting::start(|_| (), Some(descriptors))
+        Setting::start(|_| (), Some(descriptors), &[])
+    }
+
+    /// Serves an empty directory with the shortest grace period.
+    pub fn with_brief_grace() -> Setting {
+        Setting::start(|_| (), None, &BRIEF)
     }
 
     fn with(prepare: impl FnOnce(&Path)) -> Setting {
-        Setting::start(prepare, None)
+        Setting::start(prepare, None, &[])
     }
 
-    fn start(prepare: impl FnOnce(&Path), descriptors: Option<&str>) -> Setting {
+    fn start(prepare: impl FnOnce(&Path), descriptors: Option<&str>, options: &[&str]) -> Setting {
         // A test that has failed is over, too.
         let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
         let directory = tempfile::tempdir().unwrap();
         fs::create_dir(directory.path().join("served")).unwrap();
         prepare(&directory.path().join("served"));
-        let server = serve(directory.path(), descriptors);
+        let mut command = serve(directory.path(), descriptors);
+        let server = Running::start(command.args(["--listen", "127.0.0.1:0"]).args(options));
         Setting { directory, server, mounts: Vec::new(), _alone: alone }
     }
 
@@ -179,6 +187,14 @@ impl Setting {
     /// The address of the server.
     pub fn address(&self) -> String {
         self.server.address.clone()
+    }
+
+    /// Kills the server, and starts it again on the same port. See [`Setting::with_brief_grace`].
+    pub fn restart_server(&mut self) {
+        self.server.kill();
+        let mut command = serve(self.directory.path(), None);
+        command.args(["--listen", &self.server.address]).args(BRIEF);
+        self.server = Running::start(&mut command);
     }
 
     /// The server.
@@ -337,15 +353,16 @@ fn limited(descriptors: &str) -> Command {
     command
 }
 
-fn serve(directory: &Path, descriptors: Option<&str>) -> Running {
+fn serve(directory: &Path, descriptors: Option<&str>) -> Command {
     let mut command = descriptors.map_or_else(|| Command::new("env"), limited);
     command.arg(PROGRAM).arg("serve").arg(directory.join("served")).args([
         "--export",
         "/export",
         "--insecure",
     ]);
-    command.args(["--no-root-squash", "--no-rpcbind", "--async", "--listen", "127.0.0.1:0", "--state"]);
-    Running::start(command.arg(directory.join("state")))
+    command.args(["--no-root-squash", "--no-rpcbind", "--async", "--state"]);
+    command.arg(directory.join("state"));
+    command
 }
 
 /// Waits for a condition; the test fails after twenty seconds.

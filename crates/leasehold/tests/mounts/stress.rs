@@ -19,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use bench::relay::{Cut, Options, Relay};
 use lab::Rng;
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Signal, kill_process};
 
 use crate::setting::{Setting, VERSIONS, may_mount, wait_until};
@@ -66,12 +67,21 @@ enum Blow {
 
 const BLOWS: [Blow; 6] = [Blow::Freeze, Blow::Reset, Blow::BlackHole, Blow::Kill, Blow::Stop, Blow::Forget];
 
-/// Makes the kernel drop dentries and inodes. Another process writes the command, so that the test does not
-/// wait. Without the permission for it, the names that come and go must be enough.
-fn forget() {
+/// Makes the kernel drop dentries and inodes of the whole machine. False while another program's test counts
+/// calls (`Setting::counting` of the `mounted` tests). Another process writes the command, so that the test
+/// does not wait. Without the permission for it, the names that come and go must be enough.
+fn forget() -> bool {
+    let lock = fs::File::create(std::env::temp_dir().join("leasehold-kernel-caches.lock")).unwrap();
+    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+        return false;
+    }
     let forget =
         Command::new("sh").args(["-c", "echo 2 > /proc/sys/vm/drop_caches"]).stderr(Stdio::null()).spawn();
-    std::thread::spawn(move || forget.and_then(|mut forget| forget.wait()));
+    std::thread::spawn(move || {
+        let _ = forget.and_then(|mut forget| forget.wait());
+        drop(lock);
+    });
+    true
 }
 
 struct Run {
@@ -173,8 +183,7 @@ impl Run {
                 self.players[at].signal(Signal::CONT);
             }
             Blow::Forget if self.forgets < FORGETS_MAX => {
-                self.forgets += 1;
-                forget();
+                self.forgets += usize::from(forget());
             }
             Blow::Forget => {}
         }
@@ -182,7 +191,7 @@ impl Run {
 
     fn freeze(&mut self) {
         self.answers = None;
-        kill_process(self.setting.server().pid(), Signal::STOP).unwrap();
+        lab::freeze(self.setting.server().pid());
     }
 
     fn thaw(&mut self) {

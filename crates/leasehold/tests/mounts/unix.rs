@@ -91,6 +91,66 @@ fn who_made_or_opened_a_file_may_write_it_whatever_its_mode_becomes() {
     });
 }
 
+/// AUTH_SYS takes sixteen groups to the server.
+// Promise: more-than-sixteen-groups
+#[test]
+fn a_user_with_forty_groups_has_the_rights_of_all_of_them() {
+    each(|setting, version| {
+        let groups: Vec<u32> = (5001..=5040).collect();
+        let list = groups.iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+        fs::set_permissions(setting.there(""), fs::Permissions::from_mode(0o755)).unwrap();
+        fs::set_permissions(setting.place(""), fs::Permissions::from_mode(0o755)).unwrap();
+        let own = |name: &str, group: u32, mode: u32| {
+            std::os::unix::fs::chown(setting.there(name), Some(0), Some(group)).unwrap();
+            fs::set_permissions(setting.there(name), fs::Permissions::from_mode(mode)).unwrap();
+        };
+        let put = |name: &str, group: u32, mode: u32| {
+            fs::write(setting.there(name), name).unwrap();
+            own(name, group, mode);
+        };
+        let shell = |script: &str| {
+            let mut shell = Command::new("setpriv");
+            shell.args(["--reuid", "4343", "--regid", "4343", "--groups", &list, "sh", "-ec", script]);
+            let output = shell.arg(setting.at("a", "")).output().unwrap();
+            let error = String::from_utf8_lossy(&output.stderr).into_owned();
+            if output.status.success() { Ok(output.stdout) } else { Err(error) }
+        };
+        fs::create_dir(setting.there("dir")).unwrap();
+        own("dir", 5039, 0o2770);
+        for (name, group) in [("first", 5001), ("last", 5040), ("other", 5041)] {
+            put(name, group, 0o640);
+        }
+        // A user may link a file of another only with the right to write it (fs.protected_hardlinks).
+        put("dir/last", 5040, 0o660);
+        // The group has fewer rights than others have.
+        put("not-for-the-group", 5040, 0o604);
+        for _ in 0..2 {
+            for name in ["first", "last", "dir/last"] {
+                assert_eq!(shell(&format!("cat $0/{name}")), Ok(name.into()), "version {version}");
+            }
+            for name in ["other", "not-for-the-group"] {
+                let refused = shell(&format!("cat $0/{name}")).unwrap_err();
+                assert!(refused.contains("Permission denied"), "version {version}: {refused}");
+            }
+        }
+        let made =
+            "cd $0/dir; echo new >new; mkdir sub; mv last moved; ln moved linked; rm moved; chgrp 5038 new";
+        assert_eq!(shell(made), Ok(vec![]), "version {version}");
+        let group = |name: &str| setting.there(name).metadata().unwrap().gid();
+        assert_eq!((group("dir/new"), group("dir/sub")), (5038, 5039), "version {version}");
+        // Root gives files to another group, of which the calls of the user have not heard.
+        let give = |name: &str, group: u32| {
+            std::os::unix::fs::chown(setting.at("a", name), None, Some(group)).unwrap();
+            fs::set_permissions(setting.at("a", name), fs::Permissions::from_mode(0o660)).unwrap();
+        };
+        give("other", 5035);
+        assert_eq!(shell("cat $0/other; echo more >>$0/other"), Ok("other".into()), "version {version}");
+        assert_eq!(fs::read(setting.there("other")).unwrap(), b"othermore\n", "version {version}");
+        give("last", 5041);
+        assert!(shell("cat $0/last").is_err(), "version {version}");
+    });
+}
+
 // Promise: set-id-bits
 #[test]
 fn who_writes_to_or_cuts_a_set_id_file_of_another_takes_the_bits_away() {

@@ -452,6 +452,7 @@ impl Service for Forgetful {
                 connection: call.connection.clone(),
                 datagrams: call.datagrams.clone(),
                 resent: false,
+                groups: None,
             };
             self.front.clone().call(vacated).await;
             let mut reply = call.reply();

@@ -49,6 +49,16 @@ impl Running {
         Running::of(command, "127.0.0.1:0")
     }
 
+    /// The same, in a mount namespace where these files are those of /etc. Only root can do this.
+    pub fn start_bound(files: &[(&str, &Path)], arguments: &[&str]) -> Running {
+        let binds = files.iter().map(|(name, file)| format!("mount --bind {} /etc/{name}", path(file)));
+        let script = binds.chain(["exec \"$@\"".to_owned()]).collect::<Vec<_>>().join(" && ");
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "sh", "-c", &script, "sh", env!("CARGO_BIN_EXE_leasehold")]);
+        command.args(arguments).stdin(Stdio::null());
+        Running::of(command, "127.0.0.1:0")
+    }
+
     fn of(mut command: Command, address: &str) -> Running {
         // A configuration file has keys for the options of exports.
         let is_configured = command.get_args().any(|argument| argument == "--config");

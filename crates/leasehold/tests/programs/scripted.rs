@@ -1,10 +1,12 @@
 //! Programs that once found a bug, call for call.
 
 use std::fs::{self, File, OpenOptions};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+
+use rustix::fs::AtFlags;
 
 use crate::program::{Access, CELLS, Dir, How, Op, Place, Step};
 use crate::random::{READ, Table, mount};
@@ -129,6 +131,64 @@ fn a_file_that_is_replaced_elsewhere_is_opened() {
     each(&program);
 }
 
+/// Linux moves its old name of a directory to the new one, and fails if the old parent is locked.
+// Promise: opens-beside-renames
+#[test]
+fn a_directory_that_is_moved_elsewhere_is_found_by_calls_that_make_names() {
+    let mut program = Vec::new();
+    for round in 0..12 {
+        let (from, to) = (Place::new(Dir::Top(0), 'e', round), Place::new(Dir::Top(1), 'e', round));
+        program.push(alone(B, Op::Mkdir(from)));
+        program.push(alone(A, Op::List(Dir::Top(0))));
+        program.push(alone(A, Op::Look(from)));
+        program.push(alone(B, Op::Rename(from, to)));
+        // rename(2) locks both directories before it finds the moved one.
+        let other = Place::new(Dir::Top(0), 'e', 100 + round);
+        program.push(alone(A, if round % 2 == 0 { Op::Mkdir(to) } else { Op::Mkdir(other) }));
+        program.push(alone(A, if round % 2 == 0 { Op::Look(to) } else { Op::Rename(other, to) }));
+    }
+    each(&program);
+}
+
+/// Each file has a second name in a directory that another client removes. The first open tells the thread
+/// that it met a stale name, so the mount takes the next open for the second walk of a path.
+// Promise: removed-open-files
+#[test]
+fn a_file_is_opened_by_the_name_that_it_keeps() {
+    if !may_mount() {
+        return;
+    }
+    for version in VERSIONS {
+        let mut setting = Setting::new();
+        for name in ["a", "b"] {
+            setting.mount(name, &format!("vers={version},actimeo=60"));
+        }
+        let files = ["one", "other"].map(|name| (setting.at("a", name), format!("{name}-gone")));
+        let mut held = Vec::new();
+        for (file, directory) in &files {
+            let (directory, elsewhere) = (setting.at("a", directory), setting.at("b", directory));
+            fs::create_dir(&directory).unwrap();
+            fs::write(file, b"x").unwrap();
+            fs::hard_link(file, directory.join("f")).unwrap();
+            assert!(fs::metadata(directory.join("f")).is_ok_and(|known| known.nlink() == 2));
+            // The kernel knows the directory as long as it is open.
+            let open = File::open(&directory).unwrap();
+            fs::remove_dir_all(elsewhere).unwrap();
+            let end = Instant::now() + PATIENCE;
+            while open.metadata().unwrap().nlink() > 0 {
+                assert!(Instant::now() < end, "version {version}: the directory is not removed");
+                assert!(rustix::fs::statat(&open, "never", AtFlags::empty()).is_err());
+            }
+            held.push(open);
+        }
+        // After a second, no call can be on its way through the removed directories.
+        std::thread::sleep(Duration::from_millis(1100));
+        for (file, _) in &files {
+            assert_eq!(fs::read(file).unwrap(), b"x", "version {version}");
+        }
+    }
+}
+
 /// The new content has the same size, and the clock of the server has not ticked. After a write through a
 /// map under a lease, the proxy must still return the new content.
 // Promise: chained-proxies
@@ -161,6 +221,9 @@ fn what_is_written_beside_a_proxy_is_read_through_it() {
         panic!("{}", table.stage.tell(&failure));
     }
 }
+
+/// How long a mount may take to find out that a directory was removed.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The size of a file that the kernel may read by itself.
 const BIG: usize = 640 << 10;

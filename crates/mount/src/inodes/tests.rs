@@ -29,6 +29,22 @@ fn names_that_are_believed_are_doubted_once() {
 }
 
 #[test]
+fn a_directory_that_was_moved_to_another_one_has_a_name_to_leave() {
+    let inodes = Inodes::new(handle(0));
+    let (to, moved) = (inodes.remember(&handle(1)), inodes.remember(&handle(2)));
+    let at = |parent, text: &str| (parent, Name::new(text.as_bytes()).unwrap());
+    let leaves = || moved.state.lock().moved_from.take();
+    inodes.name(&moved, at(ROOT, "a"), true, soon());
+    inodes.name(&moved, at(ROOT, "b"), true, soon());
+    assert_eq!(leaves(), None, "it stayed in its directory");
+    inodes.name(&moved, at(to.number, "b"), true, soon());
+    inodes.name(&moved, at(to.number, "b"), true, soon());
+    assert_eq!(leaves(), Some(at(ROOT, "b")));
+    inodes.name(&moved, at(to.number, "b"), true, soon());
+    assert_eq!(leaves(), None);
+}
+
+#[test]
 fn the_root_is_never_forgotten() {
     let inodes = Inodes::new(handle(0));
     assert!(inodes.forget(ROOT, 1000).is_none() && inodes.get(ROOT).is_some());

@@ -1,7 +1,11 @@
 //! GETATTR, SETATTR, ACCESS, STATFS.
 
+use std::time::Duration;
+
 use rustix::io::Errno;
-use vfs::{AccessMask, Attributes, Caller, FsStat, Principal, SetAttributes, SetTime, Timestamp, Wcc};
+use vfs::{
+    AccessMask, Attributes, Caller, FsStat, Principal, SetAttributes, SetTime, Status, Timestamp, Wcc,
+};
 
 use crate::credentials::{caller, machine};
 use crate::errno;
@@ -22,7 +26,14 @@ impl Front {
     pub async fn getattr(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
         self.settle_names(header, &inode).await;
-        let attributes = self.fs.getattr(&caller(header), &inode.handle).await.map_err(errno::of)?;
+        let attributes = match self.fs.getattr(&caller(header), &inode.handle).await {
+            Ok(attributes) => attributes,
+            Err(error) => {
+                let gone = matches!(error.status, Status::Stale | Status::BadHandle);
+                let opened = if gone { self.retries.attributes(header) } else { None };
+                return opened.map(|attr| Answer::Attr(Duration::ZERO, attr)).ok_or(errno::of(error));
+            }
+        };
         self.wait_for_refill(&inode, &attributes).await;
         Ok(Answer::Attr(self.valid(&inode), self.attr(&inode, &attributes)))
     }

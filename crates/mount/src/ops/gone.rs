@@ -228,6 +228,10 @@ impl Front {
                 _ => Some(Err(Errno::STALE)),
             };
         }
+        // The kernel may have come by another name of the file, in a directory that exists.
+        if matches!(call.kind, Kind::Open) && gone.len() < call.directories().len() {
+            return Some(Err(Errno::STALE));
+        }
         let looks_up = matches!(call.kind, Kind::Lookup);
         if looks_up && let Some((directory, name)) = call.places.first() {
             call.revalidates = self.forget_name(*directory, name);

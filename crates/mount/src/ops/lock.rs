@@ -128,6 +128,8 @@ impl Front {
                     }
                 }
                 Err(error) if wait.is_some() && matches!(error.status, Status::Delay | Status::Grace) => {}
+                // The lock table is full, or the server's lock manager fails: fcntl(2).
+                Err(error) if error.status == Status::Resource => return Err(Errno::NOLCK),
                 Err(error) => return Err(errno::of(error)),
             }
             let Some(interrupt) = wait else { return Err(Errno::AGAIN) };

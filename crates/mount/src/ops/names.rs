@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
-use vfs::{Attributes, Caller, CreateHow, Created, Handle, Name, SetAttributes, Status};
+use vfs::{Attributes, Caller, CreateHow, Created, Freshness, Handle, Name, SetAttributes, Status};
 
 use crate::credentials::caller;
 use crate::errno;
@@ -27,20 +27,32 @@ impl Front {
         if matches!(text, b"." | b"..") {
             return self.by_file_handle(header, text == b"..").await;
         }
+        self.await_old_name(header).await;
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
         let doubted = self.doubted(&directory);
         // MKDIR and similar calls ask whether the name is free: this needs the present state of the origin.
-        let caller = if self.inodes.is_believed_directory(directory.number, &name) {
+        // An OPEN checks its name again, so any other LOOKUP is a `stat`.
+        let caller = if self.inodes.is_believed(directory.number, &name) {
             opening(&caller)
         } else {
-            caller
+            caller.with_freshness(Freshness::Recent)
         };
         let found = match self.look_up_again(header, &caller, &directory, &name).await {
             Some(found) => found,
             None => self.look_up_and_name(&caller, &directory, name).await,
         };
+        let waited = match &found {
+            Ok(entry) => self.leave_old_name(header, entry.node).await,
+            Err(_) => false,
+        };
         match found {
+            // Another client may have changed it during the wait.
+            Ok(entry) if waited => Ok(Answer::Entry(EntryOut {
+                entry_valid: Duration::ZERO,
+                attr_valid: Duration::ZERO,
+                ..entry
+            })),
             // Another client has changed the directory meanwhile, so this reply may be outdated.
             Ok(entry) if self.doubted(&directory) != doubted => {
                 Ok(Answer::Entry(EntryOut { entry_valid: Duration::ZERO, ..entry }))

@@ -425,6 +425,11 @@ impl Front {
     /// RELEASE: the last descriptor of an open is closed.
     pub async fn release(&self, fh: u64, flock_owner: Option<u64>) -> Outcome {
         let Some(file) = self.files.remove(fh) else { return Err(Errno::BADF) };
+        let silly = file.inode.opens.end();
+        if let Some(silly) = &silly {
+            // From now on RMDIR waits for the name, also while the unlock is on its way.
+            self.silly.leave(&silly.directory);
+        }
         if let Some(owner) = flock_owner.filter(|_| self.locks) {
             self.unlock_all(&file, &lock_owner(owner, true)).await;
         }
@@ -434,7 +439,6 @@ impl Front {
             state.closed(file.access, file.passed);
             if state.opens == state.ordinary { state.backing.take() } else { None }
         };
-        let silly = file.inode.opens.end();
         if unused.is_some() {
             self.passed.leave(&file.inode);
         }
@@ -442,7 +446,7 @@ impl Front {
         // The kernel may write mapped pages after the last FLUSH. No caller waits for an error of these, so
         // log it. A removed file loses its silly name instead.
         if let Some(silly) = silly {
-            self.remove_silly(&silly).await;
+            self.remove_leaving(&silly).await;
         } else if file.dirty.load(Ordering::Acquire)
             && let Err(errno) = self.send(&file).await
         {

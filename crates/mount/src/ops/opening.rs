@@ -226,6 +226,22 @@ impl Front {
     /// A node is about to be opened. From now on it counts as open for a removal. Waits for removals of its
     /// names in flight.
     pub async fn begin_open(&self, inode: &Arc<Inode>) -> Opening {
+        self.begin_open_at(inode, None).await
+    }
+
+    /// The same for a node that a LOOKUP has found. Also waits for removals of that name that have taken it
+    /// from the node already; then the LOOKUP is outdated.
+    pub async fn begin_open_found(&self, inode: &Arc<Inode>, looking: &Looking<'_>) -> Opening {
+        self.begin_open_at(inode, Some(&looking.at)).await
+    }
+
+    /// The same without a wait, for an origin that keeps a removed file for its opens.
+    pub fn count_open(&self, inode: &Arc<Inode>) -> Opening {
+        inode.opens.begin();
+        Opening { front: self.this.clone(), inode: inode.clone() }
+    }
+
+    async fn begin_open_at(&self, inode: &Arc<Inode>, at: Option<&(u64, Name)>) -> Opening {
         loop {
             let ended = self.removals.ended.notified();
             tokio::pin!(ended);
@@ -234,9 +250,8 @@ impl Front {
                 let names = self.removals.names.lock();
                 let state = inode.state.lock();
                 let removing = &names.removing;
-                if removing.is_empty() || !state.names.iter().any(|at| removing.contains_key(at)) {
-                    inode.opens.begin();
-                    return Opening { front: self.this.clone(), inode: inode.clone() };
+                if removing.is_empty() || !state.names.iter().chain(at).any(|at| removing.contains_key(at)) {
+                    return self.count_open(inode);
                 }
             }
             ended.await;

@@ -41,9 +41,10 @@ impl Front {
         let name = name(text)?;
         let _removal = self.begin_removal((directory.number, name.clone()), None);
         let removed = self.inodes.named(directory.number, &name);
+        // It may only have names of files that are closed. They may also go while this request is on its way.
+        let silly = removed.as_ref().filter(|removed| self.silly.has(&removed.handle));
         let mut outcome = self.fs.rmdir(&caller(header), &directory.handle, &name).await;
-        // It may only have names of files that are closed.
-        if let Some(removed) = &removed
+        if let Some(removed) = silly
             && outcome.as_ref().is_err_and(|error| error.status == Status::NotEmpty)
             && self.silly.cleared(&removed.handle).await
         {
@@ -196,6 +197,11 @@ impl Front {
     /// Removes the silly name of a file after the last close.
     pub async fn remove_silly(&self, silly: &Silly) {
         self.silly.leave(&silly.directory);
+        self.remove_leaving(silly).await;
+    }
+
+    /// The same, for a name that is recorded as leaving.
+    pub async fn remove_leaving(&self, silly: &Silly) {
         let removed = self.fs.remove(&silly.caller, &silly.directory, &silly.name).await;
         let failed = removed.as_ref().err().filter(|error| !is_gone(error));
         if let Some(error) = failed {

@@ -7,8 +7,10 @@
 //!
 //! So the second attempt is one step. The front remembers the thread that got ESTALE (`Retries`). The
 //! thread's LOOKUP of the same name **opens the file at once**, by name, for the OPEN that follows; that
-//! OPEN uses this open. Meanwhile the node cannot enter passthrough, since it has an ordinary open. If no
-//! OPEN follows (the kernel refused the caller, or the thread ended), the file is closed after `KEPT_MAX`.
+//! OPEN uses this open. Meanwhile the node cannot enter passthrough, since it has an ordinary open. If the
+//! kernel asks for attributes in between, to check the rights, a file that is gone by then still has those
+//! of its open. If no OPEN follows (the kernel refused the caller, or the thread ended), the file is closed
+//! after `KEPT_MAX`.
 //!
 //! A thread that comes back to the same node without a LOOKUP has not come by a name
 //! (`open_by_handle_at(2)`, `/proc`). Then the file is opened by its handle. `gone` is about calls other
@@ -29,7 +31,7 @@ use super::walks::{Thread, thread_of};
 use crate::errno;
 use crate::front::{Front, opening};
 use crate::inodes::{Inode, OrdinaryInode};
-use crate::wire::reply::{EntryOut, OpenOut};
+use crate::wire::reply::{Attr, EntryOut, OpenOut};
 use crate::wire::request::Header;
 
 /// How long the second attempt may take to arrive.
@@ -72,6 +74,8 @@ struct Opened {
     at: (u64, Name),
     caller: Caller,
     entry: EntryOut,
+    /// Its attributes, until the kernel has asked for them.
+    attr: Option<Attr>,
     open: OpenOut,
     /// Number of later LOOKUPs that were answered with it.
     repeats: u32,
@@ -119,6 +123,18 @@ impl Retries {
         let Some(opened) = opened else { return Some((flags, None)) };
         opened.repeats += 1;
         (opened.repeats <= REPEATS_MAX).then_some((flags, Some(opened.entry)))
+    }
+
+    /// The attributes of a file that was opened for this thread, at that open. Once for each open: the
+    /// kernel asks for them once before its OPEN.
+    pub fn attributes(&self, header: &Header) -> Option<Attr> {
+        // Threads outside our name space have no number of their own.
+        if header.pid == 0 {
+            return None;
+        }
+        let mut table = self.table.lock();
+        let opened = table.get_mut(&thread_of(header))?.opened.as_mut()?;
+        if opened.entry.node == header.node { opened.attr.take() } else { None }
     }
 
     fn has_looked(&self, header: &Header) {
@@ -200,13 +216,15 @@ impl Front {
             }
         };
         self.inodes.tell_again(entry.node);
-        let opened = Opened { at, caller: caller.clone(), entry, open, repeats: 0 };
+        let opened = Opened { at, caller: caller.clone(), entry, attr: Some(entry.attr), open, repeats: 0 };
         if let Some(other) = self.retries.keep(header, opened) {
             self.give_up(other).await;
         }
         Some(Ok(entry))
     }
 
+    /// An origin without opens does not keep a removed file for this one. So if this mount has removed the
+    /// name meanwhile, the name is opened again: the removal may have missed this open (`opening`).
     async fn open_by_name(
         &self,
         caller: &Caller,
@@ -215,28 +233,47 @@ impl Front {
         flags: u32,
     ) -> Result<(EntryOut, OpenOut), Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
-        let grant = self.begin_grant();
+        let at = (directory.number, name.clone());
         let asked = request(fh, access, directory.handle, Some(name.clone()));
-        let below = match self.fs.open(&opening(caller), &asked).await {
-            Ok(opened) => Below::of(&opened),
-            Err(error) => {
-                drop(grant);
-                let may_execute = error.status == Status::Access && flags & EXECUTION != 0;
-                let asked = match error.status {
-                    Status::NotSupp => needed(access),
-                    Status::Stale if !self.has(Features::STATE) => needed(access),
-                    _ if may_execute => AccessMask::EXECUTE,
-                    _ => return Err(errno::of(error)),
-                };
-                return self.find_and_open(caller, (fh, access, asked), directory, name).await;
+        let mut looking = self.begin_look(at.clone());
+        for _ in 0..FINDS_MAX {
+            looking.restart();
+            let grant = self.begin_grant();
+            let below = match self.fs.open(&opening(caller), &asked).await {
+                Ok(opened) => Below::of(&opened),
+                Err(error) => {
+                    drop((grant, looking));
+                    let may_execute = error.status == Status::Access && flags & EXECUTION != 0;
+                    let asked = match error.status {
+                        Status::NotSupp => needed(access),
+                        Status::Stale if !self.has(Features::STATE) => needed(access),
+                        _ if may_execute => AccessMask::EXECUTE,
+                        _ => return Err(errno::of(error)),
+                    };
+                    return self.find_and_open(caller, (fh, access, asked), directory, name).await;
+                }
+            };
+            let (entry, inode) = self.node_for_any_open(&below, at.clone());
+            grant.succeeded(&inode, below.lease);
+            let in_flight = if self.has(Features::STATE) {
+                self.count_open(&inode)
+            } else {
+                self.begin_open_found(&inode, &looking).await
+            };
+            if !self.has(Features::STATE) && looking.is_outdated() {
+                if let Some(id) = below.id {
+                    let _ = self.fs.close(caller, id).await;
+                }
+                self.take_back(entry.node, &at);
+                continue;
             }
-        };
-        let (entry, inode) = self.node_for_any_open(&below, (directory.number, name.clone()));
-        grant.succeeded(&inode, below.lease);
-        let opened = self.opened(caller, fh, access, &inode, below).await;
-        drop(inode);
-        let open = opened.inspect_err(|_| self.forget(entry.node, 1))?;
-        Ok((entry, open))
+            let opened = self.opened(caller, fh, access, &inode, below).await;
+            drop(in_flight);
+            drop(inode);
+            let open = opened.inspect_err(|_| self.forget(entry.node, 1))?;
+            return Ok((entry, open));
+        }
+        Err(Errno::STALE)
     }
 
     /// Looks the name up and then opens the file, for a layer below without opens. If the file is removed
@@ -285,7 +322,7 @@ impl Front {
         unasked: Option<Below>,
         looking: &Looking<'_>,
     ) -> Result<OpenOut, Errno> {
-        let _opening = self.begin_open(inode).await;
+        let _opening = self.begin_open_found(inode, looking).await;
         if looking.is_outdated() {
             return Err(Errno::STALE);
         }

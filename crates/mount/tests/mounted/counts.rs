@@ -17,7 +17,7 @@ fn an_open_over_v3_is_one_getattr_and_a_stat_within_the_timeout_is_nothing() {
     if !may_mount() {
         return;
     }
-    let setting = Setting::new(&format!("vers=3&{LONG}"));
+    let setting = Setting::counting(&format!("vers=3&{LONG}"));
     fs::create_dir_all(setting.there("a/b")).unwrap();
     fs::write(setting.there("a/b/file"), b"content").unwrap();
     // The first reads must fetch names and rights. They also see a racy state, which may change once more
@@ -52,7 +52,7 @@ fn an_open_under_a_delegation_is_nothing() {
     if !may_mount() {
         return;
     }
-    let setting = Setting::new(&format!("vers=4.2&{LONG}"));
+    let setting = Setting::counting(&format!("vers=4.2&{LONG}"));
     fs::write(setting.there("file"), b"content").unwrap();
     assert_eq!(fs::read(setting.at("file")).unwrap(), b"content");
     let (asked, ()) = setting.counted(|| {
@@ -73,7 +73,7 @@ fn a_list_of_a_directory_brings_the_attributes() {
     if !may_mount() {
         return;
     }
-    let setting = Setting::new(&format!("vers=3&{LONG}"));
+    let setting = Setting::counting(&format!("vers=3&{LONG}"));
     (0..300).for_each(|n| fs::write(setting.there(format!("f{n}")), format!("{n}")).unwrap());
     let list = || {
         let entries = fs::read_dir(setting.mnt()).unwrap().map(Result::unwrap);
@@ -97,6 +97,34 @@ fn a_list_of_a_directory_brings_the_attributes() {
     });
 }
 
+/// A lock counts as an open: the file is looked at under it.
+// Promise: locks-at-a-version-3-origin
+#[test]
+fn a_lock_over_v3_is_one_lock_and_one_getattr() {
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::counting(&format!("vers=3&{LONG}"));
+    let file = File::create(setting.at("file")).unwrap();
+    let lock = || rustix::fs::flock(&file, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    let unlock = || rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock).unwrap();
+    // The first lock also registers the file.
+    let (asked, ()) = setting.counted(lock);
+    assert_eq!(asked, [("GETATTR", 2), ("LOCK", 1)]);
+    let (asked, ()) = setting.counted(unlock);
+    assert_eq!(asked, [("UNLOCK", 1)]);
+    let (asked, ()) = setting.counted(lock);
+    assert_eq!(asked, [("GETATTR", 1), ("LOCK", 1)]);
+    // The server denies the lock of another owner, and TEST says what is in its way.
+    let other = File::options().write(true).open(setting.at("file")).unwrap();
+    let (asked, denied) = setting.counted(|| {
+        rustix::fs::flock(&other, rustix::fs::FlockOperation::NonBlockingLockExclusive).unwrap_err()
+    });
+    assert_eq!((asked, denied), (vec![("LOCK", 1), ("TEST", 1)], rustix::io::Errno::AGAIN));
+    let (asked, ()) = setting.counted(unlock);
+    assert_eq!(asked, [("UNLOCK", 1)]);
+}
+
 /// The kernel keeps one listing for all users. A user who may not read the directory must not see it.
 // Promise: opens-through-a-mount
 #[test]
@@ -104,7 +132,7 @@ fn a_list_that_the_kernel_has_kept_is_not_for_who_may_not_read_the_directory() {
     if !may_mount() {
         return;
     }
-    let setting = Setting::new(&format!("vers=3&{LONG}"));
+    let setting = Setting::counting(&format!("vers=3&{LONG}"));
     fs::create_dir(setting.there("dir")).unwrap();
     (0..20).for_each(|n| fs::write(setting.there(format!("dir/f{n}")), b"").unwrap());
     let list = || fs::read_dir(setting.at("dir")).unwrap().count();
@@ -139,7 +167,7 @@ fn close_to_open_holds_for_changes_on_the_server() {
         return;
     }
     for options in ["vers=3", "vers=4.2", "vers=3&actimeo=3600", "vers=4.2&actimeo=3600"] {
-        let setting = Setting::new(options);
+        let setting = Setting::counting(options);
         for round in 0..30 {
             // The sizes differ, so that the kernel has to learn the new one. Every third file is a new one.
             let text = format!("{round}").repeat(round * 100 + 1);
@@ -192,7 +220,7 @@ fn a_whole_file_is_read_by_the_kernel_itself() {
     }
     // Without a lease, changes of other clients are seen after the attribute timeout, which grows while
     // nothing changes.
-    let setting = Setting::new("vers=4.2&actimeo=1");
+    let setting = Setting::counting("vers=4.2&actimeo=1");
     if !setting.stats().passthrough {
         eprintln!("skipped: this kernel has no passthrough");
         return;
@@ -223,7 +251,7 @@ fn what_a_file_left_passthrough_with_is_not_believed_after_the_recall() {
     if !may_mount() {
         return;
     }
-    let setting = Setting::new("vers=4.2&actimeo=1");
+    let setting = Setting::counting("vers=4.2&actimeo=1");
     if !setting.stats().passthrough {
         eprintln!("skipped: this kernel has no passthrough");
         return;
@@ -266,7 +294,7 @@ fn a_removed_file_with_two_nodes_lasts_until_the_last_close_of_either() {
         return;
     }
     for (version, passed_first) in VERSIONS.iter().flat_map(|version| [(version, true), (version, false)]) {
-        let setting = Setting::new(&format!("vers={version}"));
+        let setting = Setting::counting(&format!("vers={version}"));
         if !setting.stats().passthrough {
             eprintln!("skipped: this kernel has no passthrough");
             return;

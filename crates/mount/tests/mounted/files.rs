@@ -5,6 +5,7 @@
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::process::Command;
 
 use crate::setting::{Setting, VERSIONS, may_mount};
 
@@ -30,10 +31,13 @@ fn what_is_written_is_there_and_is_read_back() {
             (fs::metadata(setting.at("file")).unwrap(), fs::metadata(setting.there("file")).unwrap());
         assert_eq!((here.ino(), here.len(), here.mode()), (there.ino(), there.len(), there.mode()));
         fs::create_dir(setting.at("directory")).unwrap();
-        fs::write(setting.there("directory/of the server"), b"hello").unwrap();
-        let names: Vec<_> =
-            fs::read_dir(setting.at("directory")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
-        assert_eq!(names, ["of the server"]);
+        // Another process of the server's machine makes it. The lease on the directory goes a moment later.
+        let path = setting.there("directory/of the server");
+        let made = Command::new("sh").args(["-c", r#"printf hello > "$0""#]).arg(path).status().unwrap();
+        assert!(made.success());
+        let entries =
+            || fs::read_dir(setting.at("directory")).unwrap().map(|entry| entry.unwrap().file_name());
+        wait_until(|| entries().eq(["of the server"]));
         assert_eq!(fs::read(setting.at("directory/of the server")).unwrap(), b"hello");
         fs::remove_dir_all(setting.at("directory")).unwrap();
         assert!(!setting.there("directory").exists());
@@ -125,6 +129,10 @@ fn a_directory_goes_as_soon_as_its_removed_files_are_closed() {
             fs::create_dir(&directory).unwrap();
             let file = fs::File::create(directory.join("f")).unwrap();
             fs::remove_file(directory.join("f")).unwrap();
+            if n % 2 == 1 {
+                // The unlock comes before the removal.
+                file.lock().unwrap();
+            }
             if n == 0 {
                 let error = fs::remove_dir(&directory).unwrap_err();
                 assert_eq!(error.kind(), std::io::ErrorKind::DirectoryNotEmpty, "the file is open");

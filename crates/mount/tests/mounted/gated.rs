@@ -199,6 +199,65 @@ fn removed_while_all_is_under_way(setting: &Setting, fetched: Fetched) {
     wait_until(|| origin.tree().get(&root()).unwrap().names.is_empty());
 }
 
+/// An open whose name leads to another file than a moment ago opens that one at the second walk. If a rename
+/// over the name is on its way by then, it did not see this open, and the origin keeps no file for it.
+// Promise: opens-beside-renames
+#[test]
+fn a_file_that_a_second_walk_opens_is_not_one_that_a_rename_replaces() {
+    if !may_mount() {
+        return;
+    }
+    for held_open in [false, true] {
+        eprintln!("held open: {held_open}");
+        opened_beside_a_rename(&Setting::new(None), held_open);
+    }
+}
+
+/// `held_open`: the replaced file is open until the rename is on its way, so that it has a silly name. That
+/// name goes before the rename ends.
+fn opened_beside_a_rename(setting: &Setting, held_open: bool) {
+    let origin = setting.origin();
+    origin.put(&root(), "f", b"first");
+    origin.put(&root(), "new", b"third");
+    let beside = origin.put_dir(&root(), "beside");
+    origin.put(&beside, "x", b"");
+    // From now on the kernel finds this directory without the lock of its parent.
+    fs::metadata(setting.at("beside/x")).unwrap();
+    let lookup = origin.gate("LOOKUP");
+    lookup.admit(1);
+    lookup.reply(1);
+    let path = setting.at("f");
+    let opened = aside(move || File::open(path));
+    // The kernel has found the first file, and the front looks where the name leads.
+    setting.runtime.block_on(lookup.wait_for(2));
+    origin.gate("LOOKUP").open();
+    origin.tree().remove(&root(), &name("f"), false).unwrap();
+    origin.put(&root(), "f", b"second");
+    let holder = held_open.then(|| File::open(setting.at("f")).unwrap());
+    let rename = origin.gate("RENAME");
+    let (from, to) = (setting.at("new"), setting.at("f"));
+    let renamed = aside(move || fs::rename(from, to).unwrap());
+    setting.come(&rename);
+    lookup.open();
+    std::thread::sleep(OPENED_AFTER);
+    drop(holder);
+    let remove = origin.gate("REMOVE");
+    rename.open();
+    if held_open {
+        setting.come(&remove);
+        // The end of any removal wakes those who wait for one.
+        let (from, to) = (setting.at("beside/x"), setting.at("beside/y"));
+        setting.soon(&aside(move || fs::rename(from, to).unwrap()));
+        std::thread::sleep(OPENED_AFTER);
+    }
+    remove.open();
+    setting.soon(&renamed);
+    let file = setting.soon(&opened).unwrap();
+    let mut bytes = [0; 5];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    assert_eq!(bytes, *b"third");
+}
+
 /// The process that removes a name holds the directory's lock, and the origin removes nothing before it has
 /// the lease back.
 #[test]

@@ -106,7 +106,7 @@ fn an_append_asks_nothing_that_another_write_does_not() {
         return;
     }
     for version in VERSIONS {
-        let setting = Setting::new(&format!("vers={version}&{LONG}"));
+        let setting = Setting::counting(&format!("vers={version}&{LONG}"));
         fs::write(setting.at("log"), b"0123456789").unwrap();
         let open = |append: bool| {
             let mut options = OpenOptions::new();

@@ -1,6 +1,7 @@
 //! The test setting: the complete stack in this process, from a directory over `serve` and the client to
 //! the kernel's FUSE. The test runs on its own thread, as a program would.
 
+use std::fs::File;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -12,6 +13,7 @@ use client::{Origin, Url};
 use local::LocalFs;
 use mount::{Mount, Options, Target};
 use rpc::{ReplyCache, Server, ServerOptions};
+use rustix::fs::FlockOperation;
 use server::exports::ExportId;
 use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
@@ -32,6 +34,8 @@ pub struct Setting {
     url: Url,
     options: Options,
     directory: TempDir,
+    /// See [`Setting::counting`].
+    kernel_caches: Option<File>,
 }
 
 /// The origin's server. It can die like a process, with all its tasks and its kernel state.
@@ -60,7 +64,17 @@ impl Setting {
         Setting::with(options, |_| {})
     }
 
-    /// The same, with changed mount options.
+    /// A setting whose calls are counted. Another test may drop the caches of this machine's kernel
+    /// (`mounts/stress.rs`), which costs calls. While this setting exists, that test does not.
+    pub fn counting(options: &str) -> Setting {
+        let file = File::create(std::env::temp_dir().join("leasehold-kernel-caches.lock")).unwrap();
+        rustix::fs::flock(&file, FlockOperation::LockShared).unwrap();
+        let mut setting = Setting::new(options);
+        setting.kernel_caches = Some(file);
+        setting
+    }
+
+    /// A setting with changed mount options.
     pub fn with(options: &str, change: impl FnOnce(&mut Options)) -> Setting {
         let directory = tempfile::tempdir().unwrap();
         for name in ["origin", "state", "cache", "mnt", "record"] {
@@ -84,6 +98,7 @@ impl Setting {
             url,
             options: mounting,
             directory,
+            kernel_caches: None,
         };
         setting.mount();
         setting
@@ -276,7 +291,7 @@ async fn serve(directory: &Path, port: u16) -> Served {
     let front = Front::new(Exports::new(vec![export]).unwrap(), handles);
     let options = ServerOptions { udp: false, ..ServerOptions::new((Ipv4Addr::LOCALHOST, port).into()) };
     for attempt in 0.. {
-        match Server::start(options, front.clone(), ReplyCache::volatile()).await {
+        match Server::start(options.clone(), front.clone(), ReplyCache::volatile()).await {
             Ok(server) => return (server, local, counted, Arc::downgrade(&front)),
             Err(error) if attempt > 100 => panic!("{error}"),
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,

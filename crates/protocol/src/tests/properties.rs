@@ -51,6 +51,12 @@ fn everything(bytes: &Bytes) -> Vec<bool> {
         crate::mount::v1::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
         crate::mount::v3::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
         crate::portmap::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
+        crate::nlm::v1::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
+        crate::nlm::v3::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
+        crate::nlm::v4::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
+        crate::nsm::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
+        crate::rpcbind::v3::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
+        crate::rpcbind::v4::Procedure::ALL.iter().flat_map(|it| it.visit(ComesBack(bytes))).collect(),
     ];
     programs.concat()
 }

@@ -37,6 +37,21 @@ fn portmap_bodies_hold() {
     run("portmap", &super::others::portmap_seeds(), crate::fuzzing::portmap);
 }
 
+#[test]
+fn rpcbind_bodies_hold() {
+    run("rpcbind", &super::locking::rpcbind_seeds(), crate::fuzzing::rpcbind);
+}
+
+#[test]
+fn nlm_bodies_hold() {
+    run("nlm", &super::locking::nlm_seeds(), crate::fuzzing::nlm);
+}
+
+#[test]
+fn nsm_bodies_hold() {
+    run("nsm", &super::locking::nsm_seeds(), crate::fuzzing::nsm);
+}
+
 fn run(target: &str, examples: &[Seed], body: fn(&[u8])) {
     check(&corpus(target), examples);
     over_corpus(target, body);

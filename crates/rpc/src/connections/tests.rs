@@ -156,11 +156,13 @@ fn strangers_make_place_for_who_is_admitted() {
 fn a_change_of_who_is_admitted_ends_the_connections_that_it_concerns() {
     let mut bed = Bed::new(20);
     let (admitted, strangers) = (bed.connect_many(1, true, 2), bed.connect_many(2, false, 2));
-    bed.table.judge_again(|connection| admitted.iter().any(|it| std::ptr::eq(&raw const **it, connection)));
+    bed.table.judge_again(|connection, was| {
+        was == admitted.iter().any(|it| std::ptr::eq(&raw const **it, connection))
+    });
     assert_eq!((ended(&admitted), ended(&strangers)), (0, 0), "nothing has changed");
-    bed.table.judge_again(|_| true);
+    bed.table.judge_again(|_, was| was);
     assert_eq!((ended(&admitted), ended(&strangers)), (0, 2));
-    bed.table.judge_again(|_| false);
+    bed.table.judge_again(|_, was| !was);
     assert_eq!((ended(&admitted), bed.table.len()), (2, 0));
 }
 

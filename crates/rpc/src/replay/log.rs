@@ -1,8 +1,8 @@
 //! The log of a reply cache: two files, `replies` and the older `replies.old`.
 //!
-//! A record has a length, a CRC32C, a kind, the key and the reply. Reading a file ends at a record that is
-//! cut off or does not match its checksum: the process died while it wrote that record. When the newer file
-//! exceeds [`FILE_MAX_BYTES`], it replaces the older one, whose calls are over by then.
+//! A record has a length, a CRC32C, a kind, the key, and the reply or time. Reading a file ends at a record
+//! that is cut off or does not match its checksum: the process died while it wrote that record. When the
+//! newer file exceeds [`FILE_MAX_BYTES`], it replaces the older one, whose calls are over by then.
 
 use std::collections::HashSet;
 use std::fs::File;
@@ -17,6 +17,7 @@ const FILE_MAX_BYTES: u64 = 4 << 20;
 const INTENT: u8 = 1;
 const REPLY: u8 = 2;
 const FORGET: u8 = 3;
+const PUT_OFF: u8 = 4;
 /// Kind and key.
 const PREFIX_BYTES: usize = 17;
 
@@ -27,14 +28,18 @@ pub(super) enum Record {
     Intent(Key),
     /// The call ran with this reply.
     Reply(Key, Bytes),
-    /// The call did not run.
+    /// The call did not run, or the identity without session is over.
     Forget(Key),
+    /// A resent call of this identity without session was put off, at this time in seconds since 1970.
+    PutOff(Key, u64),
 }
 
 impl Record {
     fn key(&self) -> Key {
         match self {
-            Record::Intent(key) | Record::Reply(key, _) | Record::Forget(key) => *key,
+            Record::Intent(key) | Record::Reply(key, _) | Record::Forget(key) | Record::PutOff(key, _) => {
+                *key
+            }
         }
     }
 }
@@ -64,6 +69,11 @@ impl Log {
         let mut log = Log { directory: directory.into(), file: File::create(&fresh)?, bytes: 0 };
         records.iter().try_for_each(|record| log.write(record))?;
         std::fs::rename(fresh, directory.join("replies"))?;
+        // Its records are in the new file, but for those that are over. The next start must not find them.
+        match std::fs::remove_file(directory.join("replies.old")) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
         Ok((log, records))
     }
 
@@ -103,16 +113,21 @@ fn latest(records: Vec<Record>) -> Vec<Record> {
 }
 
 fn encode(record: &Record) -> Vec<u8> {
-    let (kind, key, reply): (u8, Key, &[u8]) = match record {
+    let time;
+    let (kind, key, more): (u8, Key, &[u8]) = match record {
         Record::Intent(key) => (INTENT, *key, &[]),
         Record::Reply(key, reply) => (REPLY, *key, reply),
         Record::Forget(key) => (FORGET, *key, &[]),
+        Record::PutOff(key, at) => {
+            time = at.to_be_bytes();
+            (PUT_OFF, *key, &time)
+        }
     };
-    let mut body = Vec::with_capacity(8 + PREFIX_BYTES + reply.len());
+    let mut body = Vec::with_capacity(8 + PREFIX_BYTES + more.len());
     body.extend_from_slice(&[0; 8]);
     body.push(kind);
     body.extend_from_slice(&key.to_be_bytes());
-    body.extend_from_slice(reply);
+    body.extend_from_slice(more);
     let (length, sum) = ((body.len() - 8) as u32, crc32c::crc32c(&body[8..]));
     body[..4].copy_from_slice(&length.to_be_bytes());
     body[4..8].copy_from_slice(&sum.to_be_bytes());
@@ -138,12 +153,13 @@ fn parse(bytes: &[u8]) -> Option<(Record, &[u8])> {
         return None;
     }
     let (kind, body) = body.split_first()?;
-    let (key, reply) = body.split_first_chunk::<16>()?;
+    let (key, more) = body.split_first_chunk::<16>()?;
     let key = Key::from_be_bytes(*key);
     let record = match *kind {
         INTENT => Record::Intent(key),
-        REPLY => Record::Reply(key, Bytes::copy_from_slice(reply)),
+        REPLY => Record::Reply(key, Bytes::copy_from_slice(more)),
         FORGET => Record::Forget(key),
+        PUT_OFF => Record::PutOff(key, u64::from_be_bytes(more.try_into().ok()?)),
         _ => return None,
     };
     Some((record, behind))

@@ -20,6 +20,7 @@ use vfs::{Caller, Freshness, HolderId, Share, StateidBasis};
 use xdr::{Decode, Encode, Message};
 
 use super::{Nfs4Front, attributes, convert, op};
+use crate::caller::Denied;
 use crate::exports::{Export, ExportId};
 use crate::shared::{Object, Request, Shared};
 use crate::state::clients::Principal;
@@ -65,6 +66,8 @@ pub(crate) struct Compound<'c> {
     caller: Option<(ExportId, Caller)>,
     /// Bytes that further results may take.
     capacity: usize,
+    /// An operation has changed names or attributes.
+    has_changed: bool,
 }
 
 impl<'c> Compound<'c> {
@@ -85,6 +88,7 @@ impl<'c> Compound<'c> {
             holder: if header.minorversion == 0 { front.shared.state.peers.of(call.peer) } else { None },
             caller: None,
             capacity: capacity::UNNEGOTIATED_BYTES,
+            has_changed: false,
         }
     }
 
@@ -133,7 +137,7 @@ impl<'c> Compound<'c> {
         Maker {
             principal: self.principal(),
             address: self.call.peer.ip().to_canonical(),
-            admitting: self.shared.exports.admitting(self.call.peer),
+            admitting: self.shared.exports.admitting(self.call.peer, self.call.security()),
         }
     }
 
@@ -230,7 +234,7 @@ impl<'c> Compound<'c> {
         {
             return Ok(caller.clone());
         }
-        let mut caller = Request::new(self.shared, self.call).caller(export).map_err(|_| Status::Access)?;
+        let mut caller = Request::new(self.shared, self.call).caller(export).map_err(denied)?;
         caller.freshness = Freshness::Timeout;
         caller.holder = self.holder;
         self.caller = Some((export.id, caller.clone()));
@@ -298,7 +302,10 @@ impl<'c> Compound<'c> {
         {
             return ResOp::failed(operation, self.too_big(status));
         }
-        op::dispatch(self, args).await
+        let changes = super::changes_names(&args);
+        let result = op::dispatch(self, args).await;
+        self.has_changed |= changes && result.status().is_ok();
+        result
     }
 
     /// The status for a reply that is too big for the session, by the limit that it exceeds.
@@ -308,6 +315,14 @@ impl<'c> Compound<'c> {
             (Status::RepTooBig, None) if self.minor == 0 => Status::Resource,
             (status, _) => status,
         }
+    }
+}
+
+/// The status of a caller that an export denies.
+fn denied(denied: Denied) -> Status {
+    match denied {
+        Denied::Security => Status::WrongSec,
+        Denied::Client | Denied::Flavor => Status::Access,
     }
 }
 
@@ -356,7 +371,15 @@ pub(super) async fn answer(front: &Nfs4Front, call: &Call) -> Outcome {
     if let Some(slot) = compound.slot.take() {
         slot.complete(&body(&message));
     }
-    Outcome::Reply(message)
+    // Without its SEQUENCE, nothing of a call is executed.
+    let sequence_failed = compound.minor > 0 && compound.position == 1;
+    let is_put_off = status.is_err_and(|status| sequence_failed || puts_off(status));
+    if is_put_off && !compound.has_changed { Outcome::PutOff(message) } else { Outcome::Reply(message) }
+}
+
+/// Does the client make a call again for which it gets this status?
+fn puts_off(status: Status) -> bool {
+    matches!(status, Status::Grace | Status::Delay)
 }
 
 /// Checks whether the compound may start at all.
@@ -387,5 +410,8 @@ fn body(reply: &Message) -> Message {
 fn replayed(call: &Call, tag: &Tag, kept: &Message) -> Outcome {
     let mut encoder = call.reply();
     state::retagged(kept, tag, &mut encoder);
-    Outcome::Reply(encoder.finish())
+    let status = kept.first.first_chunk().map(|status| u32::from_be_bytes(*status));
+    let puts_off = status.map(Status::from).is_some_and(puts_off);
+    let message = encoder.finish();
+    if puts_off { Outcome::PutOff(message) } else { Outcome::Reply(message) }
 }

@@ -20,9 +20,19 @@ fn on_behalf(holder: HolderId) -> Caller {
 
 impl Shared {
     /// Ends grace. State that no client has reclaimed is dropped before another client can take it.
+    ///
+    /// While hosts that lock through NLM still reclaim, the file systems keep the state from before.
     pub(crate) async fn end_grace(&self) {
-        self.end_reclaim().await;
+        if !self.state.do_hosts_reclaim() {
+            self.end_reclaim().await;
+        }
         self.state.end_grace().await;
+    }
+
+    /// Ends the grace period of hosts that lock through NLM. That of version 4 is over.
+    async fn end_lock_grace(&self) {
+        self.end_reclaim().await;
+        self.state.end_lock_grace().await;
     }
 
     /// Tells the file systems that clients no longer reclaim the state of earlier incarnations.
@@ -146,9 +156,12 @@ pub(super) async fn keep_house(shared: Weak<Shared>, lease: Duration) {
     loop {
         tokio::time::sleep(pause).await;
         let Some(shared) = shared.upgrade() else { return };
-        let Due { grace_ends, overdue } = shared.state.due(Instant::now());
+        let Due { grace_ends, lock_grace_ends, overdue } = shared.state.due(Instant::now());
         if grace_ends {
             shared.end_grace().await;
+        }
+        if lock_grace_ends {
+            shared.end_lock_grace().await;
         }
         for client in overdue {
             shared.expire(client).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rpc::message::Refusal;
 use rpc::service::Outcome;
-use rpc::{Call, Credential};
+use rpc::{Call, Credential, TransportSecurity};
 use vfs::{Caller, Handle, Status, Used};
 use xdr::Encode;
 
@@ -19,7 +19,10 @@ use crate::state::stateids::FileKey;
 pub(crate) struct Request<'c> {
     pub(crate) shared: &'c Shared,
     pub(crate) peer: SocketAddr,
+    pub(crate) security: TransportSecurity,
     pub(crate) credential: &'c Credential,
+    /// The groups that were looked up for the user.
+    pub(crate) groups: Option<&'c [u32]>,
     pub(crate) resent: bool,
     /// The call came in a datagram, so the reply must fit in a datagram.
     pub(crate) datagram: bool,
@@ -60,7 +63,9 @@ impl<'c> Request<'c> {
         Request {
             shared,
             peer: call.peer,
+            security: call.security(),
             credential: &call.header.credential,
+            groups: call.groups.as_deref(),
             resent: call.resent,
             datagram: call.connection.is_none(),
         }
@@ -85,7 +90,7 @@ impl<'c> Request<'c> {
     }
 
     pub(crate) fn caller(&self, export: &Export) -> Result<Caller, Denied> {
-        caller::caller(export, self.peer, self.credential, self.resent)
+        caller::caller(export, self.peer, self.security, self.credential, self.groups, self.resent)
     }
 }
 

@@ -55,6 +55,8 @@ pub(crate) enum Generation {
     Minor0,
     /// Minor version 1 and up.
     Sessions,
+    /// A host that locks through NLM. Only the durable record has such names: see [`super::hosts`].
+    LockManager,
 }
 
 /// The user that made a record. Only this user may change it.
@@ -70,6 +72,7 @@ impl From<&Credential> for Principal {
         match credential {
             Credential::None => Principal::None,
             Credential::Sys(sys) => Principal::User(sys.uid),
+            Credential::Tls => Principal::Other(rpc::auth::AUTH_TLS),
             Credential::Other(flavor) => Principal::Other(*flavor),
         }
     }
@@ -380,7 +383,7 @@ impl Clients {
         id
     }
 
-    fn next_holder(&mut self) -> HolderId {
+    pub(super) fn next_holder(&mut self) -> HolderId {
         self.next_holder += 1;
         HolderId(self.next_holder - 1)
     }

@@ -36,6 +36,8 @@ pub struct ListedClient {
     pub locks: usize,
     /// Delegations that it has not returned.
     pub delegations: usize,
+    /// Delegations that were revoked. The client has not freed them yet, and may still rely on them.
+    pub revoked: usize,
 }
 
 /// A state that a client holds.
@@ -91,6 +93,7 @@ impl State {
                 opens: 0,
                 locks: 0,
                 delegations: 0,
+                revoked: tables.stateids.revoked(client.id),
             };
             for held in tables.stateids.of_client(client.id).filter_map(listed_state) {
                 match held.held {

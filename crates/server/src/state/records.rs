@@ -50,6 +50,13 @@ impl From<&Client> for Before {
     }
 }
 
+impl Before {
+    /// A host that locks through NLM. Its address stands for its identity.
+    pub(crate) fn host(holder: HolderId) -> Before {
+        Before { holder, principal: None }
+    }
+}
+
 /// The clients that held state.
 pub(crate) type Holders = BTreeMap<ClientName, Before>;
 
@@ -63,6 +70,8 @@ pub(crate) struct Records {
     lease: Duration,
     clients: Holders,
     entries: usize,
+    /// A write has failed: the file may lack entries, or have a torn one that hides those behind it.
+    damaged: bool,
 }
 
 /// One server incarnation.
@@ -94,7 +103,7 @@ impl Records {
         };
         let file = write_anew(&path, incarnation, &clients)?;
         let entries = 1 + clients.len();
-        Ok(Records { path, file, incarnation, lease, clients, entries })
+        Ok(Records { path, file, incarnation, lease, clients, entries, damaged: false })
     }
 
     /// The epoch of this incarnation: never zero, and different from earlier ones.
@@ -120,7 +129,8 @@ impl Records {
 
     /// Adds a client: from now on it may have state that it could reclaim.
     pub(crate) fn add(&mut self, name: &ClientName, client: Before) -> io::Result<()> {
-        if self.clients.insert(name.clone(), client) == Some(client) {
+        let was_known = self.clients.insert(name.clone(), client) == Some(client);
+        if was_known && !self.damaged {
             return Ok(());
         }
         self.append(&client_entry(name, client))
@@ -128,7 +138,7 @@ impl Records {
 
     /// Removes a client: it has no state any more.
     pub(crate) fn remove(&mut self, name: &ClientName) -> io::Result<()> {
-        if self.clients.remove(name).is_none() {
+        if self.clients.remove(name).is_none() && !self.damaged {
             return Ok(());
         }
         self.append(&entry(GONE, &body(name)))
@@ -136,7 +146,7 @@ impl Records {
 
     /// Replaces the record: only these clients may have state.
     pub(crate) fn keep(&mut self, names: Holders) -> io::Result<()> {
-        if names == self.clients && self.incarnation.lease == self.lease {
+        if names == self.clients && self.incarnation.lease == self.lease && !self.damaged {
             return Ok(());
         }
         self.clients = names;
@@ -145,17 +155,21 @@ impl Records {
     }
 
     fn append(&mut self, entry: &[u8]) -> io::Result<()> {
-        if self.entries > 2 * self.clients.len() + SLACK {
+        if self.damaged || self.entries > 2 * self.clients.len() + SLACK {
             return self.rewrite();
         }
+        self.damaged = true;
         self.file.write_all(entry)?;
         self.file.sync_data()?;
+        self.damaged = false;
         self.entries += 1;
         Ok(())
     }
 
     fn rewrite(&mut self) -> io::Result<()> {
+        self.damaged = true;
         self.file = write_anew(&self.path, self.incarnation, &self.clients)?;
+        self.damaged = false;
         self.entries = 1 + self.clients.len();
         Ok(())
     }
@@ -215,6 +229,7 @@ fn body(name: &ClientName) -> Vec<u8> {
     let generation = match name.generation {
         Generation::Minor0 => 0,
         Generation::Sessions => 1,
+        Generation::LockManager => 2,
     };
     let mut body = vec![generation];
     body.extend_from_slice(&name.ownerid);
@@ -300,6 +315,7 @@ fn parse_name(body: &[u8]) -> Option<ClientName> {
     let generation = match generation {
         0 => Generation::Minor0,
         1 => Generation::Sessions,
+        2 => Generation::LockManager,
         _ => return None,
     };
     Some(ClientName { generation, ownerid: Bytes::copy_from_slice(ownerid) })
@@ -341,6 +357,25 @@ mod tests {
         drop(records);
         let records = Records::open(directory.path(), LEASE).unwrap();
         assert_eq!(*records.clients(), Holders::from([(name(1), holder(1)), (name(3), holder(3))]));
+    }
+
+    #[test]
+    fn after_a_failed_write_the_file_is_written_anew() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut records = Records::open(directory.path(), LEASE).unwrap();
+        records.file.write_all(&client_entry(&name(1), holder(1))[..5]).unwrap();
+        // No write gets through a file that is open for reading.
+        records.file = File::open(&records.path).unwrap();
+        records.add(&name(2), holder(2)).unwrap_err();
+        records.add(&name(2), holder(2)).unwrap();
+        drop(records);
+        let mut records = Records::open(directory.path(), LEASE).unwrap();
+        assert_eq!(*records.clients(), Holders::from([(name(2), holder(2))]));
+        records.file = File::open(&records.path).unwrap();
+        records.remove(&name(2)).unwrap_err();
+        records.remove(&name(2)).unwrap();
+        drop(records);
+        assert!(Records::open(directory.path(), LEASE).unwrap().clients().is_empty());
     }
 
     #[test]

@@ -272,9 +272,14 @@ impl Stateids {
         self.counts.get(&self.number(client)).is_some_and(|count| count.states > count.revoked)
     }
 
+    /// The number of revoked delegations that the client has not freed.
+    pub(crate) fn revoked(&self, client: Clientid) -> usize {
+        self.counts.get(&self.number(client)).map_or(0, |count| count.revoked)
+    }
+
     /// Does the client have a revoked delegation that it has not freed?
     pub(crate) fn has_revoked(&self, client: Clientid) -> bool {
-        self.counts.get(&self.number(client)).is_some_and(|count| count.revoked > 0)
+        self.revoked(client) > 0
     }
 
     /// Enters a state, at seqid 1.

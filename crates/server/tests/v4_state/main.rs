@@ -10,6 +10,7 @@ mod delegations;
 mod directories;
 mod locks;
 mod minor0;
+mod nlm;
 mod opens;
 mod proxied;
 mod restart;

@@ -1,18 +1,24 @@
-//! What clients reclaim after a restart, and when.
+//! What clients reclaim after a restart, and when. A call that was on its way takes effect once.
 //!
+//! Promise: calls-that-take-effect-once
 //! Promise: grace-period
 
+use std::fs;
+use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use protocol::nfs4::{
-    ArgOp, CreateArgs, Createtype, Handle, Limited, Linktext, LockArgs, Locker, NfsLockType, OpenArgs,
-    OpenClaim, OpenConfirmArgs, OpenDelegationType, ReadArgs, RemoveArgs, StateOwner, Stateid, Status, op,
+    ArgOp, CompoundArgs, CreateArgs, Createtype, Handle, Limited, LinkArgs, Linktext, LockArgs, Locker,
+    NfsLockType, OpenArgs, OpenClaim, OpenConfirmArgs, OpenDelegationType, ReadArgs, RemoveArgs, RenameArgs,
+    StateOwner, Stateid, Status, op,
 };
 
-use rpc::{AuthSys, Credential};
+use rpc::message::CallHeader;
+use rpc::replay::{Admission, ReplyLifetime, Sender};
+use rpc::{AuthSys, Credential, ReplyCache};
 
-use crate::setup::{Home, LEASE, create, exchange_id, open, reclaim_complete, setclientid};
-use crate::wire::{ROOT, name, putfh};
+use crate::setup::{Home, LEASE, Session, create, exchange_id, open, reclaim_complete, setclientid};
+use crate::wire::{Client, ROOT, lookup, name, putfh};
 
 pub fn reclaim(owner: &[u8], file: Handle) -> Vec<ArgOp> {
     let claim = OpenClaim::Previous(OpenDelegationType::None);
@@ -158,4 +164,86 @@ async fn clients_of_minor_version_0_reclaim_too() {
     let confirm = OpenConfirmArgs { open_stateid: reclaimed.stateid, seqid: 3 };
     let needless = client.client.status(vec![putfh(file), ArgOp::OpenConfirm(confirm)]).await;
     assert_eq!(needless, Err(Status::BadStateid));
+}
+
+fn rename() -> Vec<ArgOp> {
+    let args = RenameArgs { oldname: name(b"old"), newname: name(b"new") };
+    vec![ROOT, ArgOp::Savefh(()), ROOT, ArgOp::Rename(args)]
+}
+
+fn link() -> Vec<ArgOp> {
+    vec![ROOT, lookup(b"file"), ArgOp::Savefh(()), ROOT, ArgOp::Link(LinkArgs { newname: name(b"link") })]
+}
+
+fn remove() -> Vec<ArgOp> {
+    vec![ROOT, ArgOp::Remove(RemoveArgs { target: name(b"removed") })]
+}
+
+fn mkdir() -> Vec<ArgOp> {
+    let (objtype, createattrs) = (Createtype::Dir, protocol::nfs4::ArgFattr::default());
+    vec![ROOT, ArgOp::Create(CreateArgs { objtype, objname: name(b"made"), createattrs })]
+}
+
+/// Does to the tree what a server did before it was killed. The call is logged as begun, and not as answered.
+fn done_and_not_answered(home: &Home, operations: &[ArgOp], arguments: &[u8]) {
+    let at = |name| home.tree().join(name);
+    match operations.last().unwrap() {
+        ArgOp::Rename(_) => fs::rename(at("old"), at("new")).unwrap(),
+        ArgOp::Link(_) => fs::hard_link(at("file"), at("link")).unwrap(),
+        ArgOp::Remove(_) => fs::remove_file(at("removed")).unwrap(),
+        ArgOp::Create(_) => fs::create_dir(at("made")).unwrap(),
+        other => panic!("{other:?}"),
+    }
+    let cache = ReplyCache::open(home.state.path()).unwrap();
+    let sender = Sender { address: (Ipv4Addr::LOCALHOST, 700).into(), connection: None };
+    let credential = Credential::Sys(AuthSys::default());
+    let header = CallHeader { xid: 1, program: 100_003, version: 4, procedure: 1, credential };
+    let admitted = cache.admit(sender, &header, (arguments, None), ReplyLifetime::UntilHeard);
+    let Admission::Execute { slot, .. } = admitted else { panic!("a new call") };
+    std::mem::forget(slot);
+}
+
+async fn sent_by(
+    minor: u32,
+    old: &mut Client,
+    holder: &mut Session,
+    operations: &[ArgOp],
+) -> Result<(), Status> {
+    if minor == 0 { old.status(operations.to_vec()).await } else { holder.status(operations.to_vec()).await }
+}
+
+/// As Linux's client does it: after the restart it sends the call again as it was, then in a new session,
+/// and once more when the grace period is over.
+#[tokio::test]
+async fn a_call_that_was_on_its_way_takes_effect_once_in_the_next_session() {
+    for minor in [0, 1, 2] {
+        for operations in [rename(), link(), remove(), mkdir()] {
+            let home = Home::new();
+            for name in ["file", "old", "removed"] {
+                fs::write(home.tree().join(name), b"content").unwrap();
+            }
+            let incarnation = home.serve(LEASE).await;
+            let mut holder = incarnation.session(b"holder").await;
+            holder.open(create(b"held", b"owner", 3)).await;
+            let sequence = (minor > 0).then(|| holder.sequence(holder.sequence + 1, 0, true));
+            let sent: Vec<_> = sequence.into_iter().chain(operations.clone()).collect();
+            let arguments = xdr::to_bytes(&CompoundArgs::new(minor, sent.clone()).unwrap()).unwrap();
+            drop((incarnation, holder));
+            done_and_not_answered(&home, &operations, &arguments);
+
+            let incarnation = home.serve(LEASE).await;
+            let lost = if minor == 0 { Status::Grace } else { Status::BadSession };
+            assert_eq!(incarnation.client(minor).await.status(sent).await, Err(lost));
+            let mut holder = incarnation.reclaiming(b"holder", 1).await;
+            let mut old = incarnation.client(0).await;
+            assert_eq!(old.status(vec![ROOT, lookup(b"nothing")]).await, Err(Status::NoEnt));
+            assert_eq!(sent_by(minor, &mut old, &mut holder, &operations).await, Err(Status::Grace));
+            holder.last::<op::ReclaimComplete>(vec![reclaim_complete()]).await;
+            let outcome = sent_by(minor, &mut old, &mut holder, &operations).await;
+            assert_eq!(outcome, Ok(()), "minor version {minor}: {operations:?}");
+            // The call is over. The next one of its kind is another.
+            let next = sent_by(minor, &mut old, &mut holder, &operations).await;
+            assert!(matches!(next, Err(Status::Exist | Status::NoEnt)), "{next:?}");
+        }
+    }
 }

@@ -278,7 +278,7 @@ async fn what_was_on_its_way_when_the_server_died_is_held_to_the_end() {
     let arguments = xdr::to_bytes(&mkdir3(root, "made")).unwrap();
     let cache = ReplyCache::open(home.state.path()).unwrap();
     let sender = Sender { address: (Ipv4Addr::LOCALHOST, 700).into(), connection: None };
-    let admitted = cache.admit(sender, &header, &arguments, ReplyLifetime::UntilHeard);
+    let admitted = cache.admit(sender, &header, (&arguments, None), ReplyLifetime::UntilHeard);
     let Admission::Execute { slot, .. } = admitted else { panic!("a new call") };
     std::fs::create_dir(home.tree().join("made")).unwrap();
     // Simulates that the server is killed.

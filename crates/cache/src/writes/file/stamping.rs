@@ -16,6 +16,11 @@ impl Writes {
         self.pending = Some(Pending { first: self.events, ..pending.after(before) });
     }
 
+    /// The attributes that waited are set, as far as an earlier process has entered.
+    pub fn drop_pending(&mut self) {
+        self.pending = None;
+    }
+
     /// The attributes that wait to be set.
     pub fn pending(&self) -> Option<&Pending> {
         self.pending.as_ref()

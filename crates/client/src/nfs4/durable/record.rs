@@ -1,4 +1,4 @@
-//! The entries that record a client, as keys and values of the [journal](super::journal): pure encoding.
+//! The entries that record a client, as keys and values of the [journal](crate::journal): pure encoding.
 //!
 //! | key | value |
 //! |---|---|
@@ -13,11 +13,11 @@
 
 use bytes::Bytes;
 use protocol::nfs4::Stateid;
-use vfs::locks::LockRange;
-use vfs::{Combinations, Credential, Handle, Name, Owner, Principal, Shares};
+use vfs::{Combinations, Handle, Name, Owner, Principal, Shares};
 use xdr::{List, Opaque, Xdr};
 
-use super::journal::Entries;
+use crate::journal::Entries;
+use crate::journal::fields::{RangeRecord, TooLarge, Who, encoded, opaque};
 use crate::nfs4::state::{Delegation, Doubt, Locks, Open};
 
 const INCARNATION: u8 = 1;
@@ -49,18 +49,6 @@ pub(crate) struct Incarnation {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
-struct Who {
-    unix: Option<Unix>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
-struct Unix {
-    uid: u32,
-    gid: u32,
-    groups: List<u32, 1024>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Xdr)]
 struct OpenRecord {
     handle: Opaque<128>,
     owner: Opaque<8192>,
@@ -70,13 +58,6 @@ struct OpenRecord {
     who: Who,
     stateid: Stateid,
     going: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Xdr)]
-struct RangeRecord {
-    start: u64,
-    end: u64,
-    exclusive: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Xdr)]
@@ -174,26 +155,14 @@ pub(crate) fn name_of(key: &[u8]) -> Option<u64> {
     matches!(*kind, OPEN | LEASE).then(|| u64::from_be_bytes(*number))
 }
 
-/// An object cannot be recorded because it is larger than the protocol allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooLarge;
-
-fn opaque<const MAX: usize>(bytes: &[u8]) -> Result<Opaque<MAX>, TooLarge> {
-    Opaque::new(Bytes::copy_from_slice(bytes)).ok_or(TooLarge)
-}
-
-fn bytes<T: xdr::Encode>(value: &T) -> Result<Vec<u8>, TooLarge> {
-    xdr::to_bytes(value).map(Vec::from).map_err(|_| TooLarge)
-}
-
 /// The value of the incarnation.
 pub(crate) fn incarnation(incarnation: &Incarnation) -> Result<Vec<u8>, TooLarge> {
-    bytes(incarnation)
+    encoded(incarnation)
 }
 
 /// The value of a renewal.
 pub(crate) fn renewed(seconds: u64) -> Result<Vec<u8>, TooLarge> {
-    bytes(&seconds)
+    encoded(&seconds)
 }
 
 /// All entries of an open: its own and those of its locks. Empty if the server has lost the open.
@@ -205,37 +174,38 @@ pub(crate) fn open(id: u64, open: &Open, going: Going) -> Result<Entries, TooLar
         access: open.shares.access.bits().into(),
         deny: open.shares.deny.bits().into(),
         had: open.had.bits().into(),
-        who: who(&open.principal)?,
+        who: Who::of(&open.principal)?,
         stateid,
         going,
     };
-    let mut entries = Entries::from([(open_key(id), bytes(&record)?)]);
+    let mut entries = Entries::from([(open_key(id), encoded(&record)?)]);
     let unknown = open.doubts.keys().filter(|owner| !open.locks.contains_key(*owner));
     for owner in open.locks.keys().chain(unknown) {
         let locks = open.locks.get(owner);
-        let ranges = locks.map(|locks| locks.ranges.iter().map(range_record).collect()).unwrap_or_default();
+        let ranges =
+            locks.map(|locks| locks.ranges.iter().map(RangeRecord::of).collect()).unwrap_or_default();
         let record = LocksRecord {
             stateid: locks.map(|locks| locks.stateid),
             ranges: List::new(ranges).ok_or(TooLarge)?,
             doubt: open
                 .doubts
                 .get(owner)
-                .map(|doubt| DoubtRecord { range: range_record(doubt.range), unlocking: doubt.unlocking }),
+                .map(|doubt| DoubtRecord { range: RangeRecord::of(doubt.range), unlocking: doubt.unlocking }),
         };
         let mut key = open_key(id);
         key.extend_from_slice(&owner.0);
-        entries.insert(key, bytes(&record)?);
+        entries.insert(key, encoded(&record)?);
     }
     Ok(entries)
 }
 
 /// The value of a delegation.
 pub(crate) fn lease(held: &Delegation, going: Going) -> Result<Vec<u8>, TooLarge> {
-    bytes(&LeaseRecord {
+    encoded(&LeaseRecord {
         handle: opaque(held.handle.as_bytes())?,
         write: held.kind == vfs::LeaseKind::Write,
         directory: held.directory,
-        who: who(&held.principal)?,
+        who: Who::of(&held.principal)?,
         stateid: held.stateid,
         going,
     })
@@ -243,11 +213,11 @@ pub(crate) fn lease(held: &Delegation, going: Going) -> Result<Vec<u8>, TooLarge
 
 /// The value of an OPEN in flight.
 pub(crate) fn opening(opening: &Opening) -> Result<Vec<u8>, TooLarge> {
-    bytes(&OpeningRecord {
+    encoded(&OpeningRecord {
         handle: opaque(opening.handle.as_bytes())?,
         name: opening.name.as_ref().map(|name| opaque(name.as_bytes())).transpose()?,
         owner: opaque(&opening.owner.0)?,
-        who: who(&opening.principal)?,
+        who: Who::of(&opening.principal)?,
     })
 }
 
@@ -274,17 +244,17 @@ fn decode_open(id: u64, value: Bytes) -> Option<Entry> {
     let open = Open {
         had: Combinations::from_bits(record.had.try_into().ok()?),
         stateid: Some(record.stateid),
-        ..Open::new(handle, owner, shares, principal(record.who))
+        ..Open::new(handle, owner, shares, record.who.principal())
     };
     Some(Entry::Open(id, open, record.going))
 }
 
 fn decode_locks(id: u64, owner: &[u8], value: Bytes) -> Option<Entry> {
     let record: LocksRecord = xdr::from_bytes(value).ok()?;
-    let ranges = record.ranges.iter().map(|range| range_of(*range)).collect::<Option<_>>()?;
+    let ranges = record.ranges.iter().map(|range| range.range()).collect::<Option<_>>()?;
     let locks = record.stateid.map(|stateid| Locks { stateid, ranges });
     let doubt = match record.doubt {
-        Some(DoubtRecord { range, unlocking }) => Some(Doubt { range: range_of(range)?, unlocking }),
+        Some(DoubtRecord { range, unlocking }) => Some(Doubt { range: range.range()?, unlocking }),
         None => None,
     };
     Some(Entry::Locks(id, Owner(Bytes::copy_from_slice(owner)), locks, doubt))
@@ -297,7 +267,7 @@ fn decode_lease(id: u64, value: Bytes) -> Option<Entry> {
         kind: if record.write { vfs::LeaseKind::Write } else { vfs::LeaseKind::Read },
         directory: record.directory,
         stateid: record.stateid,
-        principal: principal(record.who),
+        principal: record.who.principal(),
         recalled: false,
         change: None,
     };
@@ -314,42 +284,11 @@ fn decode_opening(value: Bytes) -> Option<Entry> {
         handle: Handle::new(&record.handle)?,
         name,
         owner: Owner(record.owner.into_bytes()),
-        principal: principal(record.who),
+        principal: record.who.principal(),
     };
     Some(Entry::Opening(opening))
 }
 
-fn who(principal: &Principal) -> Result<Who, TooLarge> {
-    let unix = match principal {
-        Principal::Machine => None,
-        Principal::Unix(credential) => Some(Unix {
-            uid: credential.uid,
-            gid: credential.gid,
-            groups: List::new(credential.groups.clone()).ok_or(TooLarge)?,
-        }),
-    };
-    Ok(Who { unix })
-}
-
-fn principal(who: Who) -> Principal {
-    match who.unix {
-        None => Principal::Machine,
-        Some(Unix { uid, gid, groups }) => {
-            Principal::Unix(std::sync::Arc::new(Credential { uid, gid, groups: groups.into_vec() }))
-        }
-    }
-}
-
 fn share(bits: u32) -> Option<vfs::Share> {
     vfs::Share::from_bits(bits.try_into().ok()?)
-}
-
-fn range_record(range: LockRange) -> RangeRecord {
-    let exclusive = range.kind == vfs::LockKind::Exclusive;
-    RangeRecord { start: range.start, end: range.end, exclusive }
-}
-
-fn range_of(record: RangeRecord) -> Option<LockRange> {
-    let kind = if record.exclusive { vfs::LockKind::Exclusive } else { vfs::LockKind::Shared };
-    (record.start < record.end).then_some(LockRange { start: record.start, end: record.end, kind })
 }

@@ -131,6 +131,9 @@ async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &LockBasis) -> R
     let shared = compound.shared;
     let claim = if args.reclaim { Claim::Reclaim } else { Claim::New };
     shared.state.claim(Some(by.held.holder), claim).await?;
+    if claim == Claim::New && shared.state.do_hosts_reclaim() {
+        return Err(Status::Grace.into());
+    }
     shared.capacity_for(Scarce::States).await;
     let mut object = compound.object()?;
     object.caller.holder = Some(by.held.holder);

@@ -20,7 +20,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LocktArgs
         drop(tables);
         compound.set_holder(Some(holder));
     }
-    if shared.state.in_grace() {
+    if shared.state.in_lock_grace() {
         return Err(Status::Grace.into());
     }
     let object = compound.object()?;

@@ -25,7 +25,9 @@ pub(in crate::nfs4) async fn answer(
     if let Some(gone) = confirmed.replaced {
         compound.shared.release(gone).await;
     }
-    if confirmed.callback_changed {
+    // The server would call back on a connection of its own, in plain text. A client that uses TLS gets no
+    // such calls, and so no delegations.
+    if confirmed.callback_changed && compound.call.security() == rpc::TransportSecurity::None {
         compound.shared.callbacks.probe(args.clientid, compound.call.peer);
     }
     Ok(())

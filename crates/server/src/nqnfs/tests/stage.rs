@@ -114,6 +114,7 @@ impl Client {
             connection: None,
             datagrams: None,
             resent: false,
+            groups: None,
         }
     }
 

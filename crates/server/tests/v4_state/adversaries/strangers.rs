@@ -4,7 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use protocol::{mount, nfs2, nfs3, nqnfs};
+use protocol::{mount, nfs2, nfs3, nlm, nqnfs, nsm};
 use rpc::message::{AUTH_TOOWEAK, CallHeader, Refusal, parse_reply};
 use rpc::{AuthSys, Credential};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -20,7 +20,7 @@ const BOUND: Duration = Duration::from_secs(30);
 const MOUNT: u32 = mount::v3::PROGRAM;
 
 /// Program, version, and the number of procedures.
-const SERVED: [(u32, u32, u32); 8] = [
+const SERVED: [(u32, u32, u32); 12] = [
     (nfs2::PROGRAM, 2, 18),
     (nfs3::PROGRAM, 3, 22),
     (nfs3::PROGRAM, 4, 2),
@@ -28,6 +28,10 @@ const SERVED: [(u32, u32, u32); 8] = [
     (MOUNT, 1, 6),
     (MOUNT, 2, 8),
     (MOUNT, 3, 6),
+    (nlm::v1::PROGRAM, 1, 17),
+    (nlm::v3::PROGRAM, 3, 25),
+    (nlm::v4::PROGRAM, 4, 25),
+    (nsm::PROGRAM, nsm::VERSION, 8),
     (nfs3::PROGRAM, 5, 2),
 ];
 

@@ -41,6 +41,8 @@ pub(super) fn want(compound: &Compound<'_>, args: &OpenArgs, owner: &OwnerName, 
         }
         OpenClaim::Previous(_) | OpenClaim::DelegateCur(..) | OpenClaim::DelegCurFh(_) => return Want::None,
         _ if !can_be_called || !confirmed => return Want::None,
+        // The client would lock under it without a call, before a host has reclaimed its lock.
+        _ if compound.shared.state.do_hosts_reclaim() => return Want::None,
         _ => {}
     }
     match wanted(compound.minor, args) {

@@ -11,6 +11,8 @@
 //! then the reader rejects the file. When most of the file is obsolete, the journal writes a new file and
 //! renames it into place.
 
+pub(crate) mod fields;
+
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
@@ -89,6 +91,14 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Contents, String> {
     }
 }
 
+/// The id of this boot of the machine. It is unknown without /proc. Entries of an earlier boot may be
+/// incomplete.
+pub(crate) fn boot() -> Option<Vec<u8>> {
+    let id = std::fs::read("/proc/sys/kernel/random/boot_id").ok()?;
+    let id = id.trim_ascii().to_vec();
+    (!id.is_empty() && id.len() <= 64).then_some(id)
+}
+
 enum Next<'a> {
     /// The end, or an incomplete entry.
     End,
@@ -162,14 +172,17 @@ impl Journal {
             .filter(|(key, _)| !wanted.contains_key(*key))
             .map(|(key, _)| key.clone())
             .collect();
-        for key in gone {
-            if let Some(value) = self.live.remove(&key) {
-                self.live_bytes -= size(&key, &value);
-            }
-            frame(REMOVE, &key, &[], &mut self.pending);
-        }
+        gone.iter().for_each(|key| self.remove(key));
         for (key, value) in wanted {
             self.put(key, value);
+        }
+    }
+
+    /// Removes an entry.
+    pub(crate) fn remove(&mut self, key: &[u8]) {
+        if let Some(value) = self.live.remove(key) {
+            self.live_bytes -= size(key, &value);
+            frame(REMOVE, key, &[], &mut self.pending);
         }
     }
 

@@ -1,0 +1,230 @@
+//! How far guesses have got ahead of the reader, and which one comes next.
+//!
+//! Directories and files have a frontier each. A cursor is a directory with the rank of its next entry. Among
+//! the cursors, the first one behind the reader's position goes on.
+
+use std::collections::BTreeMap;
+
+use tokio::time::Instant;
+use vfs::Handle;
+
+use super::place::{Due, is_passed, key};
+use super::roster::{Entry, Kind};
+use super::window::{Position, Window};
+use super::{FILE_MAX_BYTES, FILE_READ_MAX_BYTES, Guess, Target, Walk};
+
+/// The bytes of a listing, before it is known.
+const LISTING_BYTES: u64 = 4 << 10;
+/// The bytes of a guess besides data.
+pub const CALL_BYTES: u64 = 512;
+/// Entries that are examined for one guess.
+const SEARCH_MAX: usize = 4096;
+/// Directories of the history of their file system: a tree within each for every snapshot.
+const SNAPSHOTS: [&[u8]; 3] = [b".snapshot", b".zfs", b".snapshots"];
+
+pub const DIRECTORIES: usize = 0;
+pub const FILES: usize = 1;
+
+/// The guesses of one kind, and from where they go on.
+#[derive(Debug)]
+pub struct Frontier {
+    pub window: Window,
+    /// The directories in which more can be guessed, by the position of the next entry.
+    pub cursors: BTreeMap<Position, Handle>,
+}
+
+impl Frontier {
+    pub fn new(now: Instant) -> Frontier {
+        Frontier { window: Window::new(now), cursors: BTreeMap::new() }
+    }
+}
+
+impl Walk {
+    /// Sets the cursors anew in every directory that is known.
+    pub(super) fn rebuild(&mut self) {
+        for which in [DIRECTORIES, FILES] {
+            let cursors = &mut self.frontiers[which].cursors;
+            cursors.clear();
+            if which == FILES && !self.sequence.reads() {
+                continue;
+            }
+            for (handle, place) in self.places.iter().filter(|(_, place)| place.roster.is_some()) {
+                if !(self.depth_first && is_passed(&self.reader, &place.position)) {
+                    cursors.insert(key(&place.position, place.ahead[which]), *handle);
+                }
+            }
+        }
+    }
+
+    /// If the reader has begun to read files: guesses begin behind it, in every directory that is known.
+    pub(super) fn begin_files(&mut self) {
+        if !self.sequence.has_begun() {
+            return;
+        }
+        let cursors = &mut self.frontiers[FILES].cursors;
+        for (handle, place) in self.places.iter().filter(|(_, place)| place.roster.is_some()) {
+            if !(self.depth_first && is_passed(&self.reader, &place.position)) {
+                cursors.insert(key(&place.position, place.ahead[FILES]), *handle);
+            }
+        }
+    }
+
+    /// Guesses in a directory go on from this rank at least.
+    pub(super) fn move_cursors(&mut self, directory: &Handle, rank: u32) {
+        for which in [DIRECTORIES, FILES] {
+            let Some(place) = self.places.get_mut(directory) else { return };
+            if place.roster.is_none() {
+                place.ahead[which] = place.ahead[which].max(rank);
+                continue;
+            }
+            let old = key(&place.position, place.ahead[which]);
+            place.ahead[which] = place.ahead[which].max(rank);
+            let new = key(&place.position, place.ahead[which]);
+            let cursors = &mut self.frontiers[which].cursors;
+            if cursors.remove(&old).is_some() {
+                cursors.insert(new, *directory);
+            }
+        }
+    }
+
+    /// The next guess, and its bytes, if it fits into `bytes`.
+    pub(super) fn guess(&mut self, bytes: u64, now: Instant, files: bool) -> Option<(Guess, u64)> {
+        self.frontiers.iter_mut().for_each(|frontier| frontier.window.expire(now));
+        while let Some(directory) = self.wanted.pop_front() {
+            if self.frontiers[DIRECTORIES].window.has(&directory) {
+                continue;
+            }
+            let Some(place) = self.places.get(&directory) else { continue };
+            let position = place.position.clone();
+            if bytes < LISTING_BYTES && !place.is_needed() {
+                if !place.is_small() || self.credit == 0 {
+                    continue;
+                }
+                self.credit -= 1;
+            }
+            let max = (bytes / 4).max(LISTING_BYTES);
+            return Some(self.made(Target::Listing(directory), position, LISTING_BYTES, max, now));
+        }
+        if self.descends && self.has_capacity(DIRECTORIES) && bytes >= LISTING_BYTES {
+            let due = |walk: &Walk, entry: &Entry| {
+                let followed = entry.kind == Kind::Directory && !SNAPSHOTS.contains(&entry.name.as_bytes());
+                let asked = walk.frontiers[DIRECTORIES].window.has(&entry.handle);
+                match walk.places.get(&entry.handle) {
+                    _ if asked || !followed => Due::Never,
+                    Some(place) if place.is_recent(now) => {
+                        let passed = place.visited.is_some_and(|at| at >= walk.pass);
+                        if passed { Due::Never } else { Due::Later }
+                    }
+                    Some(place) if place.is_unused() => Due::Never,
+                    _ => Due::Now,
+                }
+            };
+            if let Some((parent, entry, position)) = self.next(DIRECTORIES, due)
+                && (self.places.contains_key(&entry.handle)
+                    || self.add(entry.handle, Some((parent, entry.name)), position.clone()))
+            {
+                if let Some(place) = self.places.get_mut(&parent) {
+                    place.ventured += 1;
+                }
+                return Some(self.made(
+                    Target::Listing(entry.handle),
+                    position,
+                    LISTING_BYTES,
+                    bytes / 4,
+                    now,
+                ));
+            }
+        }
+        if !files || !self.sequence.reads() || !self.has_capacity(FILES) || bytes < CALL_BYTES {
+            return None;
+        }
+        // A file may use a part of what is left.
+        let size_max = FILE_MAX_BYTES.min(bytes / 4);
+        let due = |walk: &Walk, entry: &Entry| {
+            let small = matches!(entry.kind, Kind::File { bytes } if bytes <= size_max);
+            let asked = walk.frontiers[FILES].window.has(&entry.handle);
+            if small && walk.sequence.takes(entry) && !asked { Due::Now } else { Due::Never }
+        };
+        let (directory, entry, position) = self.next(FILES, due)?;
+        let Kind::File { bytes } = entry.kind else { return None };
+        let target = Target::File { directory, name: entry.name, handle: entry.handle };
+        let read = bytes.min(FILE_READ_MAX_BYTES);
+        Some(self.made(target, position, read + CALL_BYTES, read, now))
+    }
+
+    /// A guess that will probably bring `likely` bytes, and `max` bytes at most.
+    fn made(
+        &mut self,
+        target: Target,
+        position: Position,
+        likely: u64,
+        max: u64,
+        now: Instant,
+    ) -> (Guess, u64) {
+        let handle = *target.handle();
+        if let Target::Listing(directory) = &target
+            && let Some(place) = self.places.get_mut(directory)
+        {
+            place.used = false;
+        }
+        self.frontier_of(&target).window.guess(handle, position, likely, now);
+        (Guess { walk: self.id, caller: self.caller.clone(), bytes: max, target }, likely)
+    }
+
+    /// May the next entry ahead of the reader be guessed?
+    fn has_capacity(&self, which: usize) -> bool {
+        let Frontier { window, cursors } = &self.frontiers[which];
+        let next = || cursors.range(self.reader.clone()..).next();
+        window.is_open() || (self.depth_first && next().is_some_and(|(at, _)| window.is_open_at(at)))
+    }
+
+    /// The next entry ahead of the reader that is `due`, with its directory and its position. An entry that
+    /// may be due later keeps the distance to the reader: nothing behind it is guessed now.
+    fn next(
+        &mut self,
+        which: usize,
+        due: impl Fn(&Walk, &Entry) -> Due,
+    ) -> Option<(Handle, Entry, Position)> {
+        let mut examined = 0;
+        loop {
+            let cursors = &mut self.frontiers[which].cursors;
+            let ahead = cursors.range(self.reader.clone()..).next();
+            let (at, directory) =
+                ahead.or_else(|| cursors.first_key_value().filter(|_| !self.depth_first))?;
+            let (at, directory) = (at.clone(), *directory);
+            cursors.remove(&at);
+            let Some(place) = self.places.get(&directory) else { continue };
+            let Some(roster) = place.roster.clone().filter(|_| which == FILES || !place.is_avoided()) else {
+                continue;
+            };
+            let mut rank = place.ahead[which];
+            let found = loop {
+                let Some(entry) = roster.at(self.order, rank) else { break None };
+                examined += 1;
+                match due(self, entry) {
+                    Due::Never if examined < SEARCH_MAX => rank += 1,
+                    found => break Some((entry, found)),
+                }
+            };
+            let Some(place) = self.places.get_mut(&directory) else { continue };
+            place.ahead[which] = rank;
+            let Some((entry, found)) = found else { continue };
+            let mut position = place.position.clone();
+            place.ahead[which] += u32::from(found == Due::Now);
+            let cursor = key(&position, place.ahead[which]);
+            self.frontiers[which].cursors.insert(cursor, directory);
+            if found != Due::Now {
+                return None;
+            }
+            position.push(rank);
+            return Some((directory, entry.clone(), position));
+        }
+    }
+
+    pub(super) fn frontier_of(&mut self, target: &Target) -> &mut Frontier {
+        match target {
+            Target::Listing(_) => &mut self.frontiers[DIRECTORIES],
+            Target::File { .. } => &mut self.frontiers[FILES],
+        }
+    }
+}
