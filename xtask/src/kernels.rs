@@ -7,8 +7,8 @@
 //! signatures against the machine's keys.
 
 use crate::programs::{Programs, TestProgram};
+use crate::results::Results;
 use crate::steps::{Steps, root};
-use crate::test::Counts;
 use clap::ValueEnum;
 use std::fs;
 use std::io;
@@ -207,7 +207,7 @@ pub fn run(kernel: Option<Kernel>, only: &[String]) -> bool {
 }
 
 fn tests(programs: &[TestProgram], kernel: (&str, &str), only: &[String]) -> (bool, String) {
-    let mut counts = Counts::default();
+    let mut counts = Results::default();
     let mut passed = true;
     for program in programs {
         let tests: Vec<&str> = match program.tests_in_lab() {

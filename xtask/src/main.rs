@@ -14,6 +14,7 @@ mod packages;
 mod programs;
 mod promises;
 mod prose;
+mod results;
 mod steps;
 mod test;
 mod tidy;

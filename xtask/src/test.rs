@@ -1,6 +1,7 @@
 //! `cargo xtask test`: runs all checks, from a clean clone.
 
 use crate::programs::{Programs, TestProgram, run_through};
+use crate::results::Results;
 use crate::steps::{self, Steps, root, succeeds};
 use crate::{bench, dependencies, packages, tidy};
 use std::process::Command;
@@ -36,9 +37,13 @@ pub fn run(options: &Options) -> bool {
         lab = false;
     }
     lint_into(&mut steps);
-    steps.step_with_note("tests", || cargo_test(&options.cargo_test, lab));
+    let mut failures = String::new();
+    steps.step_with_note("tests", || cargo_test(&options.cargo_test, lab, &mut failures));
     if options.cargo_test.is_empty() {
         steps.step("bench quick", || bench::quick(&[]));
+    }
+    if !failures.is_empty() {
+        eprintln!("\n=== failed tests\n{failures}");
     }
     steps.summarize("cargo xtask test");
     steps.passed()
@@ -77,20 +82,22 @@ fn lint_into(steps: &mut Steps) {
 
 /// Runs the tests and counts their results. The lab's tests come last and alone, because they take most of
 /// the time.
-fn cargo_test(arguments: &[String], lab: bool) -> (bool, String) {
-    let (passed, counts) = if arguments.is_empty() { all_tests(lab) } else { some_tests(arguments, lab) };
+/// `failures` gets the failed tests with their panics.
+fn cargo_test(arguments: &[String], lab: bool, failures: &mut String) -> (bool, String) {
+    let (passed, results) = if arguments.is_empty() { all_tests(lab) } else { some_tests(arguments, lab) };
+    *failures = results.failures();
     let left_out = if lab { "" } else { ", THE LAB LEFT OUT" };
     // An ignored test counts as skipped, and CI allows no skipped test.
-    let complete = counts.ignored == 0 || !is_ci();
-    (passed && complete, format!("{counts}{left_out}"))
+    let complete = results.ignored() == 0 || !is_ci();
+    (passed && complete, format!("{results}{left_out}"))
 }
 
 /// Tests that need the lab pass with a note when the variable says `skip`.
 const WITHOUT_LAB: &[(&str, &str)] = &[("LEASEHOLD_LAB", "skip")];
 
-fn all_tests(lab: bool) -> (bool, Counts) {
-    let mut counts = Counts::default();
-    let Some(programs) = Programs::build() else { return (false, counts) };
+fn all_tests(lab: bool) -> (bool, Results) {
+    let mut results = Results::default();
+    let Some(programs) = Programs::build() else { return (false, results) };
     // Some programs boot kernels in only some of their tests. Those tests are skipped here and run with the
     // lab.
     let in_lab: Vec<TestProgram> =
@@ -98,121 +105,72 @@ fn all_tests(lab: bool) -> (bool, Counts) {
     let others: Vec<TestProgram> =
         programs.tests.into_iter().filter(|program| !program.is_in_lab()).collect();
     let (mut passed, counted) = some_at_a_time(&others);
-    counts.join(&counted);
+    results.join(counted);
     let mut doc = Command::new("cargo");
     doc.args(["test", "--workspace", "--doc"]).current_dir(root());
-    passed &= run_through(doc, |line| counts.add(line));
+    passed &= run_through(doc, |line| results.add(line));
     if lab {
         let (succeeded, counted) = together(&in_lab);
         passed &= succeeded;
-        counts.join(&counted);
+        results.join(counted);
     }
-    (passed, counts)
+    (passed, results)
 }
 
 /// Two, because many programs wait more than they compute.
 const AT_A_TIME: usize = 2;
 
 /// Runs programs, [`AT_A_TIME`] of them at once.
-fn some_at_a_time(programs: &[TestProgram]) -> (bool, Counts) {
+fn some_at_a_time(programs: &[TestProgram]) -> (bool, Results) {
     let next = AtomicUsize::new(0);
     let run_on = || {
-        let (mut passed, mut counts) = (true, Counts::default());
+        let (mut passed, mut results) = (true, Results::default());
         while let Some(program) = programs.get(next.fetch_add(1, Ordering::Relaxed)) {
-            passed &= program.run_beside(WITHOUT_LAB, |line| counts.add(line));
+            passed &= program.run_beside(WITHOUT_LAB, |line| results.add(line));
         }
-        (passed, counts)
+        (passed, results)
     };
     at_once((0..AT_A_TIME).map(|_| run_on))
 }
 
 /// Runs the lab's programs at the same time: each test waits for a lane, so no lane stays idle.
-fn together(programs: &[TestProgram]) -> (bool, Counts) {
+fn together(programs: &[TestProgram]) -> (bool, Results) {
     let lanes = lab::lanes().to_string();
     let threads = [("RUST_TEST_THREADS", lanes.as_str())];
     at_once(programs.iter().map(|program| {
         || {
-            let mut counts = Counts::default();
+            let mut results = Results::default();
             let tests = program.tests_in_lab().unwrap_or_default();
-            (program.run(&threads, tests, |line| counts.add(line)), counts)
+            (program.run(&threads, tests, |line| results.add(line)), results)
         }
     }))
 }
 
-/// Does all works at once. Returns whether all passed, and the sum of the counts.
-fn at_once<T: FnOnce() -> (bool, Counts) + Send>(works: impl Iterator<Item = T>) -> (bool, Counts) {
-    let outcomes: Vec<(bool, Counts)> = std::thread::scope(|scope| {
+/// Does all works at once. Returns whether all passed, and the sum of the results.
+fn at_once<T: FnOnce() -> (bool, Results) + Send>(works: impl Iterator<Item = T>) -> (bool, Results) {
+    let outcomes: Vec<(bool, Results)> = std::thread::scope(|scope| {
         let running: Vec<_> = works.map(|work| scope.spawn(work)).collect();
         running.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     });
-    let mut all = Counts::default();
-    outcomes.iter().for_each(|(_, counts)| all.join(counts));
-    (outcomes.iter().all(|(passed, _)| *passed), all)
+    let mut all = Results::default();
+    let mut passed = true;
+    for (succeeded, results) in outcomes {
+        passed &= succeeded;
+        all.join(results);
+    }
+    (passed, all)
 }
 
 /// Runs `cargo test` once.
-fn some_tests(arguments: &[String], lab: bool) -> (bool, Counts) {
+fn some_tests(arguments: &[String], lab: bool) -> (bool, Results) {
     let mut command = Command::new("cargo");
     command.arg("test").arg("--no-fail-fast").args(arguments).current_dir(root());
     command.envs(if lab { &[] } else { WITHOUT_LAB }.iter().copied());
-    let mut counts = Counts::default();
-    let passed = run_through(command, |line| counts.add(line));
-    (passed, counts)
-}
-
-/// The number of tests, by result.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    passed: u64,
-    failed: u64,
-    ignored: u64,
-}
-
-impl Counts {
-    fn join(&mut self, other: &Counts) {
-        self.passed += other.passed;
-        self.failed += other.failed;
-        self.ignored += other.ignored;
-    }
-
-    /// Adds the numbers of a line such as `test result: ok. 3 passed; 0 failed; 1 ignored; …`.
-    pub fn add(&mut self, line: &str) {
-        let Some(result) = line.strip_prefix("test result: ") else { return };
-        let words: Vec<&str> = result.split([' ', ';']).filter(|word| !word.is_empty()).collect();
-        for pair in words.windows(2) {
-            let count = pair[0].parse().unwrap_or(0);
-            match pair[1] {
-                "passed" => self.passed += count,
-                "failed" => self.failed += count,
-                "ignored" => self.ignored += count,
-                _ => {}
-            }
-        }
-    }
-}
-
-impl std::fmt::Display for Counts {
-    fn fmt(&self, to: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(to, "{} passed, {} failed, {} ignored", self.passed, self.failed, self.ignored)
-    }
+    let mut results = Results::default();
+    let passed = run_through(command, |line| results.add(line));
+    (passed, results)
 }
 
 fn is_ci() -> bool {
     std::env::var_os("CI").is_some_and(|value| !value.is_empty() && value != "false")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Counts;
-
-    #[test]
-    fn results_are_added_up() {
-        let mut counts = Counts::default();
-        counts.add(
-            "test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s",
-        );
-        counts.add("test result: FAILED. 4 passed; 2 failed; 0 ignored; 0 measured; 0 filtered out; finished in 0.00s");
-        counts.add("test some::test ... ok");
-        assert_eq!(counts, Counts { passed: 7, failed: 2, ignored: 1 });
-    }
 }
