@@ -31,17 +31,15 @@ impl Core {
         let Some(delayed) = &self.delayed else { return true };
         let journal = &delayed.journal;
         let Some(upto) = journal.unsynced() else { return !journal.has_failed() };
-        let sync = async {
-            let _one = delayed.syncing.lock().await;
-            let Some(core) = self.share().filter(|_| !journal.is_synced(upto)) else { return };
-            let sync = move || {
+        let _one = delayed.syncing.lock().await;
+        if let Some(core) = self.share().filter(|_| !journal.is_synced(upto) && !journal.has_failed()) {
+            let sync = tokio::task::spawn_blocking(move || {
                 // An error is logged, and ends the answers to fsync.
                 core.delayed.iter().for_each(|delayed| drop(delayed.journal.sync(upto)));
-            };
-            let _ = tokio::task::spawn_blocking(sync).await;
-        };
-        if tokio::time::timeout(SYNC_MAX, sync).await.is_err() {
-            journal.fail("the disk takes too long to sync");
+            });
+            if tokio::time::timeout(SYNC_MAX, sync).await.is_err() {
+                journal.fail("the disk takes too long to sync");
+            }
         }
         journal.is_synced(upto) && !journal.has_failed()
     }

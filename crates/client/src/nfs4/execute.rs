@@ -31,6 +31,9 @@ use super::{Nfs4Client, Phase};
 const PAUSE_MIN: Duration = Duration::from_millis(10);
 /// The longest pause.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
+/// The least number of DELAYs that mean a lack of capacity: two of them may be seconds apart because the
+/// network was slow.
+const DELAYS_MIN: u32 = 5;
 /// How often a request is retried because the origin did not have the state it named.
 const MENDS_MAX: u32 = 4;
 
@@ -49,7 +52,7 @@ pub(super) struct Plan {
     /// request does not ask to cache the reply. A server refuses to execute a request whose reply it cannot
     /// cache.
     reply_bytes: u32,
-    /// If the origin says DELAY for this long, the request fails with `Resource`.
+    /// If the origin says DELAY for this long, and [`DELAYS_MIN`] times, the request fails with `Resource`.
     delays_max: Option<Duration>,
 }
 
@@ -135,8 +138,8 @@ struct Met {
     mends: u32,
     /// How often the result was lost.
     lost: u32,
-    /// When the origin first said DELAY.
-    delayed: Option<Instant>,
+    /// When the origin first said DELAY, and how often it has.
+    delayed: Option<(Instant, u32)>,
 }
 
 /// What follows from an answer.
@@ -234,8 +237,10 @@ impl Nfs4Client {
         }
         match status {
             Wire::Delay => {
-                let since = *met.delayed.get_or_insert_with(Instant::now);
-                if !met.again && plan.delays_max.is_some_and(|max| since.elapsed() >= max) {
+                let (since, times) = met.delayed.get_or_insert_with(|| (Instant::now(), 0));
+                *times += 1;
+                let is_long = |max| since.elapsed() >= max && *times >= DELAYS_MIN;
+                if !met.again && plan.delays_max.is_some_and(is_long) {
                     return Err(Status::Resource.into());
                 }
                 Ok(Next::Later)

@@ -23,6 +23,9 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 const QUIET: Duration = Duration::from_secs(1);
 /// How long a process may use the directory without an answer: it starts, or it ends.
 const SILENT_MAX: Duration = Duration::from_secs(10);
+/// How long a process may fail to answer its first question. It may be ending; one of another version never
+/// answers it.
+const UNHEARD_MAX: Duration = Duration::from_secs(1);
 /// How long the last answer may take.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
@@ -72,7 +75,9 @@ async fn watch(directory: &Path, timeout: Option<u32>) -> Result<(), Failure> {
                     show::files(&left)
                 )));
             }
-            Seen::Unheard(failure) if heard.is_none() => return Err(failure),
+            Seen::Unheard(failure) if heard.is_none() && began.elapsed() > UNHEARD_MAX => {
+                return Err(failure);
+            }
             Seen::Unheard(failure) | Seen::Busy(failure) if heard.unwrap_or(began).elapsed() > SILENT_MAX => {
                 return Err(failure);
             }

@@ -25,6 +25,8 @@ use crate::exports::ExportId;
 
 /// States of one client at most.
 const STATES_PER_CLIENT_MAX: usize = 1 << 17;
+/// A client with fewer states than this has not used up the capacity of any file system.
+const STATES_FEW: usize = 16;
 
 /// Names a state in the tables: the client and state numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -261,10 +263,10 @@ impl Stateids {
         self.files.get(file).into_iter().flatten().filter_map(|key| self.held.get(key))
     }
 
-    /// Does the client hold at least seven eighths of all states?
+    /// Does the client hold at least seven eighths of all states, and not just a few?
     pub(crate) fn is_most(&self, client: Clientid) -> bool {
         let count = self.counts.get(&self.number(client)).copied().unwrap_or_default();
-        8 * count.states >= 7 * self.held.len()
+        count.states >= STATES_FEW && 8 * count.states >= 7 * self.held.len()
     }
 
     /// Does the client have any state that is not revoked?

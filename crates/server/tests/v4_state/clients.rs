@@ -69,10 +69,10 @@ async fn renew_is_for_those_who_are_known() {
 #[tokio::test]
 async fn a_silent_client_keeps_what_it_holds_until_somebody_wants_it() {
     let home = Home::new();
-    let incarnation = home.serve(Duration::from_secs(2)).await;
+    let incarnation = home.serve(Duration::from_secs(4)).await;
     let mut holder = incarnation.session(b"holder").await;
     let (stateid, file) = holder.open(open_denying(b"file")).await;
-    tokio::time::sleep(Duration::from_millis(2100)).await;
+    tokio::time::sleep(Duration::from_millis(4100)).await;
     // Its lease has expired, but no other client conflicts with it.
     let read = protocol::nfs4::ReadArgs { stateid, offset: 0, count: 1 };
     assert_eq!(holder.on(file, ArgOp::Read(read)).await, Ok(()));

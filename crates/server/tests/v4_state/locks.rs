@@ -133,7 +133,7 @@ async fn a_close_gives_up_the_locks() {
 #[tokio::test]
 async fn a_silent_client_loses_its_locks_to_whoever_wants_them() {
     let home = Home::new();
-    let incarnation = home.serve(Duration::from_secs(2)).await;
+    let incarnation = home.serve(Duration::from_secs(4)).await;
     let mut one = incarnation.session(b"one").await;
     let (opened, file) = one.open(create(b"file", b"opener", 3)).await;
     assert_eq!(one.on(file, lock(opened, b"locker", NfsLockType::Write, 0, 5)).await, Ok(()));

@@ -147,7 +147,7 @@ async fn clients_of_minor_version_0_reclaim_too() {
     let old = client.clientid;
     drop(incarnation);
 
-    let incarnation = home.serve(Duration::from_secs(1)).await;
+    let incarnation = home.serve(Duration::from_secs(3)).await;
     let mut client = incarnation.minor0(b"client", 1).await;
     assert_ne!(client.clientid, old);
     let read = |stateid| vec![putfh(file), ArgOp::Read(ReadArgs { stateid, offset: 0, count: 1 })];

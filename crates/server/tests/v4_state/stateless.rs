@@ -378,7 +378,7 @@ const USED: [&str; 7] = ["written", "read", "set", "created", "written by 2", "r
 #[tokio::test]
 async fn what_a_silent_client_denies_keeps_nobody_off() {
     let home = Home::new();
-    let incarnation = home.serve(Duration::from_secs(2)).await;
+    let incarnation = home.serve(Duration::from_secs(5)).await;
     let (client, mut other) =
         (Client::new(&incarnation, Transport::Tcp), incarnation.session(b"other").await);
     let root = client.root3().await;
