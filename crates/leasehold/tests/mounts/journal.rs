@@ -76,6 +76,12 @@ fn segments(setting: &Setting) -> usize {
     fs::read_dir(setting.place("cache-a/writeback")).map_or(0, Iterator::count)
 }
 
+/// The bytes of its segments.
+fn journal_bytes(setting: &Setting) -> u64 {
+    let entries = fs::read_dir(setting.place("cache-a/writeback")).into_iter().flatten();
+    entries.map(|entry| entry.unwrap().metadata().unwrap().len()).sum()
+}
+
 /// The files that are kept because they could not be sent.
 fn conflicts(setting: &Setting) -> Vec<PathBuf> {
     let entries = fs::read_dir(setting.place("cache-a/conflicts")).into_iter().flatten();
@@ -174,7 +180,10 @@ fn a_truncation_that_was_on_its_way_is_carried_out_after_a_kill() {
     let server = setting.server().pid();
     lab::freeze(server);
     let path = setting.at("a", "file");
+    let before = journal_bytes(&setting);
     let cutting = std::thread::spawn(move || File::options().write(true).open(path)?.set_len(7000));
+    // It is entered before it is sent.
+    wait_until(|| journal_bytes(&setting) > before);
     wait_until(|| setting.status("a")["link"]["calls_in_flight"].as_u64() > Some(0));
     setting.kill("a");
     kill_process(server, Signal::CONT).unwrap();
