@@ -1,8 +1,9 @@
-//! The results of test programs, read from what they print: how many tests passed, and why the others failed.
+//! The results of test programs, read from what they print: how many tests passed, and why the others
+//! failed.
 //!
-//! Assumes the output of Rust's test harness: a section `---- NAME stdout ----` for each failed test after all
-//! tests have run, and a line `test result: …` at the end. The summary of a long run repeats the panics, so
-//! that a reader of the last lines knows them.
+//! Assumes the output of Rust's test harness: a section `---- NAME stdout ----` for each failed test after
+//! all tests have run, and a line `test result: …` at the end. The summary of a long run repeats the panics,
+//! so that a reader of the last lines knows them.
 
 use std::fmt;
 
@@ -101,11 +102,13 @@ impl Results {
 
     /// The failed tests with their panics, for people; empty if none is known.
     pub fn failures(&self) -> String {
-        let told = self.failures.iter().map(|failure| {
-            let lines: String = failure.panic.iter().map(|line| format!("    {line}\n")).collect();
-            format!("{}\n{lines}", failure.test)
-        });
-        told.collect()
+        let mut told = String::new();
+        for failure in &self.failures {
+            told.push_str(&failure.test);
+            told.push('\n');
+            failure.panic.iter().for_each(|line| told.extend(["    ", line, "\n"]));
+        }
+        told
     }
 }
 

@@ -254,11 +254,15 @@ impl Core {
 
     async fn revoked(&self, object: &Arc<Object>, id: LeaseId) {
         self.counters.revoked.bump();
-        let lease = self.with(object, |state| {
+        let ended = self.with(object, |state| {
             state.held.lease.as_ref().filter(|lease| lease.id == id)?;
-            self.drop_lease(state)
+            let suspended = self.suspend_writes(state);
+            Some((self.drop_lease(state)?, suspended))
         });
-        let Some(lease) = lease else { return };
+        let Some((lease, suspended)) = ended else { return };
+        if suspended {
+            self.settle_suspended_soon(object);
+        }
         self.origin.leases().forget(id);
         lease.returned.notify_one();
         if lease.given {

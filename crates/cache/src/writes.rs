@@ -47,6 +47,7 @@ mod limits;
 mod losses;
 mod pending;
 mod restoring;
+mod revoked;
 mod runs;
 mod space;
 mod syncing;

@@ -32,7 +32,12 @@ use crate::table::Object;
 fn basis(journal: &Journal, handle: &Handle, state: &ObjectState) -> Option<Box<Begin>> {
     let lease = state.held.lease.as_ref();
     let lease = lease.filter(|lease| lease.kind == LeaseKind::Write && lease.is_free())?.id;
-    let entered = state.delayed.writes.as_ref().and_then(|writes| writes.journaled.as_ref());
+    let writes = state.delayed.writes.as_ref();
+    // Entered anew, bytes of before the revocation would look as if they belonged to the lease of now.
+    if writes.is_some_and(|writes| writes.suspended().is_some()) {
+        return None;
+    }
+    let entered = writes.and_then(|writes| writes.journaled.as_ref());
     if !journal.is_on() || entered.is_some_and(|entered| entered.begin().lease == lease) {
         return None;
     }

@@ -10,6 +10,8 @@
 //! - Attributes are set when all earlier writes are durable. While that SETATTR is in flight, no WRITE and
 //!   no truncation is sent, because one that arrived first would have its mtime undone. A SETATTR that the
 //!   origin answered with DELAY is not in flight.
+//! - A revoked lease **suspends** the file: it is held until the origin has been asked whether another client
+//!   has changed it.
 //!
 //! A WRITE asks for FILE_SYNC if it carries all that is delayed and a flush demands it: one call instead of
 //! two, as Linux does. Otherwise it asks for UNSTABLE, and one COMMIT follows all of them. A full chunk is
@@ -19,9 +21,11 @@
 //! known to hold nothing behind some byte, a gap behind that byte is zeros like any other. The cache sends
 //! it with its neighbours: one WRITE instead of several. A gap that holds an entire block stays a hole.
 
+mod errors;
 mod kept;
 mod remaining;
 mod stamping;
+mod suspended;
 
 use std::ops::Range;
 
@@ -30,6 +34,7 @@ use tokio::time::Instant;
 use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 
 use self::kept::Kept;
+pub use self::suspended::Suspended;
 use super::flush::Level;
 use super::pending::Pending;
 use super::restoring::RestoredWrites;
@@ -149,6 +154,7 @@ pub struct Writes {
     /// A SETATTR is in flight.
     stamping: bool,
     holds: u32,
+    suspended: Option<Suspended>,
     /// The only dirty run is a full chunk. It becomes due with the next write.
     full: bool,
     /// Something may be due.
@@ -197,6 +203,7 @@ impl Writes {
             setting: false,
             stamping: false,
             holds: 0,
+            suspended: None,
             full: false,
             ripe: false,
             draining: false,
@@ -420,35 +427,6 @@ impl Writes {
         }
         self.ripe |= !self.dirty.is_empty();
         self.doubtful &= !self.unstable.is_empty();
-    }
-
-    /// The origin refused bytes, and they are lost.
-    fn fail(&mut self, status: Status) {
-        if self.gone {
-            return;
-        }
-        self.error.get_or_insert(status);
-        if let Some(restored) = &mut self.restored {
-            restored.refused.get_or_insert(status);
-        }
-        self.lost |= self.kept.is_some();
-        self.strict = true;
-    }
-
-    /// Takes the error that no caller has received yet.
-    pub fn take_error(&mut self) -> Option<Status> {
-        self.lost = false;
-        self.error.take()
-    }
-
-    /// Is delaying suspended? An error suspends it until the origin takes something again.
-    pub fn is_strict(&self) -> bool {
-        self.strict
-    }
-
-    /// The origin has taken something: delaying may start again.
-    pub fn relent(&mut self) {
-        self.strict = false;
     }
 
     /// Nothing new is sent until `release`.

@@ -119,7 +119,11 @@ impl Core {
     async fn carry_out(&self, object: &Arc<Object>, write: &WriteInFlight, slot: OwnedSemaphorePermit) {
         let mut slot = Some(slot);
         let answered = match self.send_one(object, write, &mut slot).await {
-            Ok(written) => {
+            Ok(None) => {
+                self.writes(object, |writes| writes.put_off(write.ticket));
+                return object.written.notify_waiters();
+            }
+            Ok(Some(written)) => {
                 let (count, stability, verifier) = (written.count, written.stability, written.verifier);
                 self.counters.flushed_bytes.add(u64::from(count));
                 let window = self.link.on_written(count.into());
@@ -168,12 +172,13 @@ impl Core {
         });
     }
 
+    /// Sends a WRITE until the origin answers it. `None` if the file is suspended meanwhile.
     async fn send_one(
         &self,
         object: &Arc<Object>,
         write: &WriteInFlight,
         slot: &mut Option<OwnedSemaphorePermit>,
-    ) -> Result<Written> {
+    ) -> Result<Option<Written>> {
         let range = write.offset..write.offset + write.bytes.len() as u64;
         let caller = messenger(&write.mark.writer);
         let _sending = self.begin_sending(object, &caller, write.bytes.len() as u64, slot).await;
@@ -183,7 +188,8 @@ impl Core {
         loop {
             let change = Change::of_delayed(self, object);
             let (offset, bytes) = (write.offset, write.bytes.clone());
-            let result = self.write_below(&caller, object, offset, bytes.clone(), write.stability).await;
+            let sending = self.write_below(&caller, object, offset, bytes.clone(), write.stability);
+            let Some(result) = self.unless_suspended(object, sending).await else { return Ok(None) };
             change.ended(result.as_ref().map(|written| &written.wcc));
             match result {
                 Err(error) if wants_patience(&error) => {
@@ -198,7 +204,7 @@ impl Core {
                     // Store them before they leave memory, because recently written bytes are often read
                     // back.
                     self.store_written(&own, write.offset, &kept).await;
-                    return Ok(written);
+                    return Ok(Some(written));
                 }
                 Err(error) => return Err(error),
             }

@@ -53,6 +53,8 @@ pub struct Delayed {
     pub waiting: Waiting,
     /// Held during a sync of the journal.
     pub syncing: tokio::sync::Mutex<()>,
+    /// Tells the WRITEs on their way that a file was suspended.
+    pub suspensions: Notify,
     /// A sync of the journal is about to begin.
     sync_is_due: AtomicBool,
     /// Counts the records of delayed writes that were made.
@@ -86,6 +88,7 @@ impl Delayed {
             journal: Arc::new(journal),
             waiting: Waiting::default(),
             syncing: tokio::sync::Mutex::default(),
+            suspensions: Notify::new(),
             sync_is_due: AtomicBool::new(false),
             begun: AtomicU64::new(1),
             cost: AtomicU64::new(0),

@@ -269,7 +269,13 @@ impl Core {
     }
 
     /// Has the file at the origin these bytes, at most `READ_BYTES`?
-    async fn has_bytes(&self, caller: &Caller, handle: &Handle, mut offset: u64, mut bytes: Bytes) -> bool {
+    pub(super) async fn has_bytes(
+        &self,
+        caller: &Caller,
+        handle: &Handle,
+        mut offset: u64,
+        mut bytes: Bytes,
+    ) -> bool {
         while !bytes.is_empty() {
             let count = bytes.len() as u32;
             let read = || self.below.read(caller, handle, StateidBasis::Anonymous, offset, count);
@@ -318,7 +324,8 @@ impl Core {
             Some((restored.begin.clone(), restored.entries.clone(), restored.refused?))
         };
         let Some((begin, entries, status)) = self.writes(object, refused).flatten() else { return Ok(()) };
-        Keeping::new(self, begin, entries).keep(&vfs::Error::from(status).to_string())?;
+        let keeping = Keeping::new(self, begin, entries, "delayed writes of an earlier process");
+        keeping.keep(&vfs::Error::from(status).to_string())?;
         // With that the entries of the file end.
         self.writes(object, |writes| writes.restored = None);
         Ok(())
@@ -342,7 +349,8 @@ impl Core {
         why: &str,
     ) -> std::result::Result<(), Unsettled> {
         let Restored { journaled, entries, .. } = restored;
-        let keeping = Keeping::new(self, journaled.begin().clone(), entries);
+        let begin = journaled.begin().clone();
+        let keeping = Keeping::new(self, begin, entries, "delayed writes of an earlier process");
         let (name, path) = (keeping.begin.shown(), keeping.directory.clone());
         let (journal, why) = (journal.clone(), why.to_owned());
         let kept = tokio::task::spawn_blocking(move || {
@@ -356,31 +364,30 @@ impl Core {
 }
 
 /// Delayed writes that are about to be kept.
-struct Keeping {
+pub(super) struct Keeping {
     begin: Begin,
     entries: Vec<Entry>,
     directory: PathBuf,
     seconds: u64,
+    what: &'static str,
 }
 
 impl Keeping {
-    fn new(core: &Core, begin: Begin, entries: Vec<Entry>) -> Keeping {
+    /// `what` names them in the log.
+    pub(super) fn new(core: &Core, begin: Begin, entries: Vec<Entry>, what: &'static str) -> Keeping {
         let seconds = core.policy.wall().seconds.max(0) as u64;
-        Keeping { begin, entries, directory: core.disk.directory().conflicts(), seconds }
+        Keeping { begin, entries, directory: core.disk.directory().conflicts(), seconds, what }
     }
 
     /// Writes the file, and logs where it is. Blocks.
-    fn keep(self, why: &str) -> std::result::Result<(), Unsettled> {
-        let Keeping { begin, entries, directory, seconds } = self;
+    pub(super) fn keep(self, why: &str) -> std::result::Result<(), Unsettled> {
+        let Keeping { begin, entries, directory, seconds, what } = self;
         let name = begin.shown();
         let kept = match journal::keep(&directory, &begin, &entries, seconds) {
             Ok(kept) => kept,
             Err(cause) => return Err(Unsettled::NotKept { name, path: directory, cause }),
         };
-        tracing::warn!(
-            "{name}: delayed writes of an earlier process cannot be sent, because {why}; they are in {}",
-            kept.display()
-        );
+        tracing::warn!("{name}: {what} cannot be sent, because {why}; they are in {}", kept.display());
         Ok(())
     }
 }
@@ -404,7 +411,7 @@ fn pieces(offset: u64, bytes: Bytes) -> impl Iterator<Item = (u64, Bytes)> {
 }
 
 /// Makes a call until the origin does not put it off.
-async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T>
+pub(super) async fn patiently<T, F>(call: impl Fn() -> F) -> Result<T>
 where
     F: Future<Output = Result<T>>,
 {

@@ -328,3 +328,34 @@ fn numbers(bytes: &[u8]) -> Vec<u64> {
     let (eights, _) = bytes.as_chunks();
     eights.iter().map(|eight| u64::from_le_bytes(*eight)).collect()
 }
+
+/// A mount lives on after its lease, and another one has written meanwhile.
+// Promise: revoked-write-leases
+#[test]
+fn a_mount_that_was_frozen_writes_over_nobody() {
+    if !may_mount() {
+        return;
+    }
+    let mut setting = Setting::with_brief_grace();
+    setting.mount("a", OPTIONS);
+    setting.mount("b", "vers=4.2,nofill");
+    let file = File::create(setting.at("a", "file")).unwrap();
+    file.write_all_at(b"by a", 0).unwrap();
+    file.sync_all().unwrap();
+    assert_eq!(local_fsyncs(&setting), 1);
+    let mount = setting.pid_of("a").unwrap();
+    lab::freeze(mount);
+    let theirs = File::create(setting.at("b", "file")).unwrap();
+    theirs.write_all_at(b"by b, later", 0).unwrap();
+    theirs.sync_all().unwrap();
+    kill_process(mount, Signal::CONT).unwrap();
+    wait_until(|| conflicts(&setting) == [b"by a"]);
+    wait_until(|| file.sync_all().is_err());
+    drop((file, theirs));
+    assert_eq!(fs::read(setting.at("a", "file")).unwrap(), b"by b, later");
+    assert_eq!(setting.status("a")["cache"]["conflicts"], 1);
+    setting.unmount("a");
+    setting.unmount("b");
+    assert_eq!(fs::read(setting.there("file")).unwrap(), b"by b, later");
+    assert_eq!(segments(&setting), Vec::<PathBuf>::new());
+}

@@ -1,0 +1,87 @@
+//! A file whose write lease was revoked while bytes were delayed: nothing is sent until the origin has been
+//! asked whether another client has changed the file.
+
+use bytes::Bytes;
+use vfs::{Caller, Principal, Status, Timestamp};
+
+use super::{Runs, Writes};
+
+/// The knowledge of the file when the lease ended.
+#[derive(Clone, Debug)]
+pub struct Suspended {
+    /// The change attribute that the file had under the lease.
+    pub change: Option<u64>,
+    /// The origin's clock had reached this time before another client could change the file, if that is
+    /// known.
+    pub ended: Option<Timestamp>,
+    /// WRITEs that were given up on their way: the origin may have taken them or not.
+    pub unsure: Vec<(u64, Bytes)>,
+}
+
+impl Writes {
+    /// The lease is revoked. Holds the file. False if nothing waits to be sent, or if that is not certain
+    /// because a truncation is in flight.
+    pub fn suspend(&mut self, suspended: Suspended) -> bool {
+        let waits = !self.dirty.is_empty() || !self.in_flight.is_empty();
+        if !waits || self.cut.is_some() || self.suspended.is_some() {
+            return false;
+        }
+        self.hold();
+        self.suspended = Some(suspended);
+        true
+    }
+
+    /// The knowledge of that moment, while nothing is sent.
+    pub fn suspended(&self) -> Option<&Suspended> {
+        self.suspended.as_ref()
+    }
+
+    /// Is any WRITE on its way?
+    pub fn has_in_flight(&self) -> bool {
+        !self.in_flight.is_empty()
+    }
+
+    /// The writer of the first bytes that wait.
+    pub fn first_writer(&self) -> Option<Caller> {
+        self.dirty.iter().next().map(|(_, run)| run.tag.writer.clone())
+    }
+
+    /// A WRITE was given up on its way. Its bytes wait again.
+    pub fn put_off(&mut self, ticket: u64) {
+        let Some(at) = self.in_flight.iter().position(|write| write.ticket == ticket) else { return };
+        let write = self.in_flight.swap_remove(at);
+        self.events += 1;
+        if self.gone {
+            return;
+        }
+        self.put_back(write.offset, &write.bytes, &write.mark);
+        self.ripe |= !self.dirty.is_empty();
+        if let Some(suspended) = &mut self.suspended {
+            suspended.unsure.push((write.offset, write.bytes));
+        }
+    }
+
+    /// The file may be sent again.
+    pub fn resume(&mut self) {
+        if self.suspended.take().is_some() {
+            self.release();
+        }
+    }
+
+    /// The bytes are kept elsewhere, and are not sent. The next caller receives `status`.
+    pub fn abandon(&mut self, status: Status) {
+        self.dirty = Runs::default();
+        self.unstable = Runs::default();
+        self.aside = Runs::default();
+        self.pending = None;
+        self.restored = None;
+        self.fail(status);
+        self.resume();
+    }
+
+    /// All bytes that are not durable at the origin, oldest first.
+    pub fn remaining_bytes(&self) -> Vec<(Principal, u64, Bytes)> {
+        let remaining = self.remaining().unwrap_or_default();
+        remaining.into_iter().map(|(writer, offset, bytes)| (writer.clone(), offset, bytes)).collect()
+    }
+}
