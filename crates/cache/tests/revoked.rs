@@ -16,7 +16,7 @@ use origin::behind::{BOTH, delaying, open, put, user};
 use origin::state::Policy;
 use origin::{Bench, open_request, root, until};
 use tokio::time::Instant;
-use vfs::{FileSystem, Handle, LeaseKind, OpenId, Opens, Status};
+use vfs::{FileSystem, Handle, LeaseKind, OpenId, Opens, SetAttributes, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -122,6 +122,25 @@ async fn a_write_on_its_way_is_given_up() {
     assert_eq!(flushing.await.unwrap().unwrap_err().status, Status::Io);
     until(|| scene.kept() == [b"ours"]).await;
     assert_eq!(scene.bench.origin.contents(&scene.file), b"of the OTHERS");
+}
+
+#[tokio::test]
+async fn a_truncation_waits_until_it_is_known_what_becomes_of_the_bytes() {
+    let scene = Scene::set().await;
+    let asked = scene.bench.origin.gate("GETATTR");
+    scene.bench.origin.revoke(&scene.file);
+    asked.wait_for(1).await;
+    let cutting = tokio::spawn({
+        let (cache, file) = (scene.cache.clone(), scene.file);
+        let set = SetAttributes { size: Some(2), ..SetAttributes::default() };
+        async move { cache.setattr(&user(), &file, &set, None).await }
+    });
+    scene.write_as_another().await;
+    asked.open();
+    until(|| scene.kept() == [b"ours"]).await;
+    let _ = cutting.await.unwrap();
+    assert_eq!(scene.kept(), [b"ours"]);
+    until(|| scene.cache.stats().dirty_bytes == 0).await;
 }
 
 #[tokio::test]

@@ -23,15 +23,30 @@ pub struct Cut {
 
 impl Cut {
     /// The caller is about to truncate the file to `end` bytes. Waits until no call is in flight that would
-    /// extend the file behind `end` afterwards. None if nothing of the file is delayed.
+    /// extend the file behind `end` afterwards, and while the file is suspended. None if nothing of the file
+    /// is delayed.
     pub async fn begin(core: &Core, object: &Arc<Object>, end: u64) -> Option<Cut> {
         let core = core.share()?;
         core.with(object, |state| state.delayed.writes.as_ref().map(|_| ()))?;
         let turn = object.cutting.clone().lock_owned().await;
-        core.writes(object, |writes| {
-            core.enter_cut(writes, end, None);
-            writes.begin_cut(end);
-        })?;
+        loop {
+            let changed = object.written.notified();
+            tokio::pin!(changed);
+            changed.as_mut().enable();
+            let begun = core.writes(object, |writes| {
+                // What becomes of the bytes before the end is not decided yet.
+                if writes.suspended().is_some() {
+                    return false;
+                }
+                core.enter_cut(writes, end, None);
+                writes.begin_cut(end);
+                true
+            })?;
+            if begun {
+                break;
+            }
+            changed.await;
+        }
         let cut = Cut { core, object: object.clone(), end, _turn: turn };
         loop {
             let changed = object.written.notified();

@@ -13,6 +13,7 @@ use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use vfs::{Caller, Commit, Error, Freshness, Result, SetAttributes, Status, Wcc, Written};
 
+use super::Delayed;
 use super::file::{Progress, WriteAnswer, WriteInFlight, Writes};
 use super::pending::Pending;
 use crate::changes::{Change, OwnWrite};
@@ -124,6 +125,7 @@ impl Core {
                 return object.written.notify_waiters();
             }
             Ok(Some(written)) => {
+                self.delayed.iter().for_each(Delayed::heard);
                 let (count, stability, verifier) = (written.count, written.stability, written.verifier);
                 self.counters.flushed_bytes.add(u64::from(count));
                 let window = self.link.on_written(count.into());

@@ -12,6 +12,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
 use vfs::{Handle, Verifier};
@@ -55,6 +56,9 @@ pub struct Delayed {
     pub syncing: tokio::sync::Mutex<()>,
     /// Tells the WRITEs on their way that a file was suspended.
     pub suspensions: Notify,
+    /// How long the machine had slept since its start when the origin last answered a WRITE, in
+    /// milliseconds.
+    slept_ms: AtomicU64,
     /// A sync of the journal is about to begin.
     sync_is_due: AtomicBool,
     /// Counts the records of delayed writes that were made.
@@ -70,6 +74,18 @@ pub struct Delayed {
     wake: Arc<Notify>,
     /// Wakes writers when there is capacity again.
     space: Notify,
+}
+
+/// The shortest sleep that is noticed.
+const SLEEP_MIN_MS: u64 = 500;
+
+/// How long the machine has slept since its start, in milliseconds.
+fn slept_ms() -> u64 {
+    let now = |clock| {
+        let now = clock_gettime(clock);
+        now.tv_sec * 1000 + now.tv_nsec / 1_000_000
+    };
+    (now(ClockId::Boottime) - now(ClockId::Monotonic)).max(0) as u64
 }
 
 /// By age, then in order of arrival.
@@ -89,6 +105,7 @@ impl Delayed {
             waiting: Waiting::default(),
             syncing: tokio::sync::Mutex::default(),
             suspensions: Notify::new(),
+            slept_ms: AtomicU64::new(slept_ms()),
             sync_is_due: AtomicBool::new(false),
             begun: AtomicU64::new(1),
             cost: AtomicU64::new(0),
@@ -105,6 +122,16 @@ impl Delayed {
     /// The first number for a new record of delayed writes: beyond those of all earlier records.
     pub fn first_number(&self) -> u64 {
         self.begun.fetch_add(1, Ordering::Relaxed) << 32
+    }
+
+    /// The origin has answered a WRITE.
+    pub fn heard(&self) {
+        self.slept_ms.store(slept_ms(), Ordering::Relaxed);
+    }
+
+    /// Has the machine slept since the origin last answered a WRITE?
+    pub fn has_slept(&self) -> bool {
+        slept_ms() > self.slept_ms.load(Ordering::Relaxed) + SLEEP_MIN_MS
     }
 
     /// Someone is about to sync the journal soon. Returns true if that was so already.

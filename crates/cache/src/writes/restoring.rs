@@ -99,6 +99,13 @@ pub struct RestoredWrites {
     pub refused: Option<Status>,
 }
 
+impl RestoredWrites {
+    /// The entries of the file in the journal.
+    pub fn entries(&self) -> &[Entry] {
+        &self.entries
+    }
+}
+
 impl Core {
     /// Takes over what an earlier process has left in the journal. May block.
     pub fn restore_writes(&self) {

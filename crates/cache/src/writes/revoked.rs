@@ -3,29 +3,35 @@
 //!
 //! Another client may have changed the file since, and older bytes must not be written over its bytes. So
 //! WRITEs on their way are given up, and nothing is sent until the origin has been asked. The writes are sent
-//! if all changes of the file are ours: its change attribute is as before, its ctime is from before the end
-//! of the lease, or the origin has exactly the bytes of the WRITEs that were given up. Otherwise they are
-//! kept beside the cache, as those of a killed process are ([`super::restoring`]), and the next caller gets
-//! an error.
+//! if all changes of the file are ours: its change attribute is as before, its ctime is of the first seconds
+//! in which the origin was silent or older, or the origin has exactly the bytes of the WRITEs that were given
+//! up. Otherwise, and if the origin refuses to tell, they are kept beside the cache, as those of a killed
+//! process are ([`super::restoring`]), and the next caller gets an error.
 //!
-//! The cache believes a ctime only if the origin was silent when the lease ended: then it ended by this
-//! machine's clock, and before the origin let anybody else in. A lease that the origin itself revokes has
-//! ended some time ago.
+//! When the origin falls silent, some WRITEs on their way have taken effect, and nobody knows which. Their
+//! ctime tells that it was them: a lease outlasts the first seconds of a silence, so nobody else was let in.
+//! That needs a clock that does not stop. If the machine has slept meanwhile, the ctime tells nothing.
+//!
+//! Not covered: a lease that is returned although bytes remain, because a recall could not wait any longer.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use vfs::{Caller, LeaseId, LeaseKind, Result, Status};
+use tokio::time::Instant;
+use vfs::{Caller, LeaseId, LeaseKind, Result, Status, Timestamp};
 
-use super::Writes;
 use super::file::Suspended;
 use super::flush::messenger;
 use super::restoring::{Keeping, Unsettled, patiently};
+use super::{Delayed, Writes};
 use crate::core::Core;
-use crate::journal::{Begin, Entry};
+use crate::journal::Begin;
 use crate::object::ObjectState;
 use crate::table::Object;
 
+/// A WRITE that is on its way when the origin falls silent takes effect within this time. It is less than any
+/// lease time, also with the skew of the clocks.
+const LANDING: Duration = Duration::from_secs(5);
 /// The pause before another attempt, if the local disk does not take the writes.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -37,18 +43,26 @@ impl Core {
         if !is_write || state.unlinked {
             return false;
         }
-        let silence = self.below.unanswered_since();
-        let silent = silence.is_some_and(|silence| silence.borrow().is_some());
         let known = state.attributes().map(|known| known.change);
         let Some(writes) = &mut state.delayed.writes else { return false };
         // Of writes of an earlier process, only the journal may know it.
         let entered = || writes.journaled.as_ref().and_then(|journaled| journaled.begin().change);
-        let suspended = Suspended {
-            change: known.or_else(entered),
-            ended: silent.then(|| self.policy.origin.earliest(self.policy.wall())),
-            unsure: Vec::new(),
-        };
+        let suspended =
+            Suspended { change: known.or_else(entered), until: self.alone_until(), unsure: Vec::new() };
         writes.suspend(suspended)
+    }
+
+    /// If the origin is silent: nobody else could change a file under a lease before its clock showed this
+    /// time.
+    fn alone_until(&self) -> Option<Timestamp> {
+        if self.delayed.as_ref().is_none_or(Delayed::has_slept) {
+            return None;
+        }
+        let silence = self.below.unanswered_since()?;
+        let silent = silence.borrow().as_ref().map(Instant::elapsed)?;
+        let back = silent.saturating_sub((silent / 2).min(LANDING));
+        let then = self.policy.wall().as_nanos() - back.as_nanos() as i128;
+        Some(self.policy.origin.earliest(Timestamp::from_nanos(then)))
     }
 
     /// Asks the origin in the background, and sends or keeps the writes.
@@ -91,8 +105,8 @@ impl Core {
             Err(error) if matches!(error.status, Status::Stale | Status::BadHandle | Status::NoEnt) => {
                 Some("the file is gone".to_owned())
             }
-            // The origin then refuses the writes, too, and a program is told.
-            Ok(true) | Err(_) => None,
+            Err(error) => Some(error.to_string()),
+            Ok(true) => None,
         };
         match why {
             None => drop(self.writes(object, Writes::resume)),
@@ -120,7 +134,7 @@ impl Core {
         let caller = writer.map_or_else(Caller::machine, |writer| messenger(&writer));
         self.counters.getattr.bump();
         let known = patiently(|| self.below.getattr(&caller, &object.handle)).await?;
-        let before = suspended.ended.is_some_and(|ended| known.ctime < ended);
+        let before = suspended.until.is_some_and(|until| known.ctime < until);
         if before || suspended.change == Some(known.change) {
             return Ok(true);
         }
@@ -138,14 +152,13 @@ impl Core {
         let Some(delayed) = &self.delayed else { return };
         let place = |state: &ObjectState| state.place.clone();
         let taken = self.writes_of(object, place, |writes, place| {
-            let modified = writes.modified().unwrap_or_default();
-            let write = |(writer, offset, bytes)| Entry::Write { writer, offset, modified, bytes };
-            let entries: Vec<Entry> = writes.remaining_bytes().into_iter().map(write).collect();
+            let entries = writes.remaining_entries();
             let journaled = writes.journaled.take();
             writes.abandon(Status::Io);
             (entries, journaled, place)
         });
         let Some((entries, journaled, place)) = taken else { return };
+        self.go_on(object);
         let (handle, lease) = (object.handle, LeaseId(0));
         let of_file = || Begin { handle, lease, place, change: None, replaces: None };
         let begin = journaled.as_ref().map_or_else(of_file, |journaled| journaled.begin().clone());
@@ -160,7 +173,9 @@ impl Core {
                     );
                     tokio::time::sleep(AGAIN).await;
                 }
-                _ => break,
+                Ok(_) => break,
+                // The next start finds them in the journal.
+                Err(_) => return,
             }
         }
         journaled.into_iter().for_each(|journaled| delayed.journal.end(journaled));

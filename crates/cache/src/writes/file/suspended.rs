@@ -5,15 +5,15 @@ use bytes::Bytes;
 use vfs::{Caller, Principal, Status, Timestamp};
 
 use super::{Runs, Writes};
+use crate::journal::Entry;
 
 /// The knowledge of the file when the lease ended.
 #[derive(Clone, Debug)]
 pub struct Suspended {
     /// The change attribute that the file had under the lease.
     pub change: Option<u64>,
-    /// The origin's clock had reached this time before another client could change the file, if that is
-    /// known.
-    pub ended: Option<Timestamp>,
+    /// Nobody else could change the file before the origin's clock showed this time, if one is known.
+    pub until: Option<Timestamp>,
     /// WRITEs that were given up on their way: the origin may have taken them or not.
     pub unsure: Vec<(u64, Bytes)>,
 }
@@ -79,9 +79,18 @@ impl Writes {
         self.resume();
     }
 
-    /// All bytes that are not durable at the origin, oldest first.
-    pub fn remaining_bytes(&self) -> Vec<(Principal, u64, Bytes)> {
-        let remaining = self.remaining().unwrap_or_default();
-        remaining.into_iter().map(|(writer, offset, bytes)| (writer.clone(), offset, bytes)).collect()
+    /// What a file must hold that is kept instead of these writes: those of an earlier process, and all
+    /// bytes that are not durable at the origin, oldest first.
+    pub fn remaining_entries(&self) -> Vec<Entry> {
+        let earlier = self.restored.as_ref().map(|restored| restored.entries().to_vec());
+        let modified = self.modified().unwrap_or_default();
+        let write = |(writer, offset, bytes): (&Principal, u64, Bytes)| Entry::Write {
+            writer: writer.clone(),
+            offset,
+            modified,
+            bytes,
+        };
+        let remaining = self.remaining().unwrap_or_default().into_iter().map(write);
+        earlier.unwrap_or_default().into_iter().chain(remaining).collect()
     }
 }
