@@ -3,10 +3,13 @@
 //!
 //! Another client may have changed the file since, and older bytes must not be written over its bytes. So
 //! WRITEs on their way are given up, and nothing is sent until the origin has been asked. The writes are sent
-//! if all changes of the file are ours: its change attribute is as before, its ctime is of the first seconds
-//! in which the origin was silent or older, or the origin has exactly the bytes of the WRITEs that were given
-//! up. Otherwise, and if the origin refuses to tell, they are kept beside the cache, as those of a killed
-//! process are ([`super::restoring`]), and the next caller gets an error.
+//! if all changes of the file are ours. Any of these shows that:
+//! - The change attribute is as before.
+//! - The ctime is not later than the first seconds in which the origin was silent.
+//! - The origin has exactly the bytes of the WRITEs that were given up.
+//!
+//! Otherwise, and if the origin refuses to tell, the writes are kept beside the cache, as those of a killed
+//! process are ([`super::restoring`]). The next caller gets an error.
 //!
 //! When the origin falls silent, some WRITEs on their way have taken effect, and nobody knows which. Their
 //! ctime tells that it was them: a lease outlasts the first seconds of a silence, so nobody else was let in.
