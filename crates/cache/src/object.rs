@@ -327,6 +327,13 @@ impl ObjectState {
         (known.sent.sequence >= from && !self.own.history.is_suspect()).then_some(&known.attributes)
     }
 
+    /// The change attribute that the origin would answer now, if a lease vouches for it and no change of ours
+    /// is in flight.
+    pub fn vouched_change(&self) -> Option<u64> {
+        let still = !self.own.history.is_under_way();
+        self.leased().filter(|_| still).map(|known| known.change)
+    }
+
     /// The attributes, if they are fresh enough for the requester. If `open` is true, they must be as good as
     /// attributes that were requested after the request arrived.
     pub fn believed(&self, open: bool) -> Option<&Attributes> {

@@ -15,7 +15,11 @@
 //! ctime tells that it was them: a lease outlasts the first seconds of a silence, so nobody else was let in.
 //! That needs a clock that does not stop. If the machine has slept meanwhile, the ctime tells nothing.
 //!
-//! Not covered: a lease that is returned although bytes remain, because a recall could not wait any longer.
+//! If the origin has not been silent and a change of ours is on its way, nothing can tell it from another
+//! client's. Then the writes are sent without a question.
+//!
+//! Not covered either: a lease that is returned although bytes remain, because a recall could not wait any
+//! longer.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,13 +50,17 @@ impl Core {
         if !is_write || state.unlinked {
             return false;
         }
-        let known = state.attributes().map(|known| known.change);
+        let vouched = state.vouched_change();
         let Some(writes) = &mut state.delayed.writes else { return false };
-        // Of writes of an earlier process, only the journal may know it.
-        let entered = || writes.journaled.as_ref().and_then(|journaled| journaled.begin().change);
-        let suspended =
-            Suspended { change: known.or_else(entered), until: self.alone_until(), unsure: Vec::new() };
-        writes.suspend(suspended)
+        // Of writes of an earlier process, the journal knows it.
+        let journaled = writes.journaled.as_ref().filter(|_| writes.restored.is_some());
+        let change = journaled.map_or(vouched, |journaled| journaled.begin().change);
+        let until = self.alone_until();
+        // Nothing could tell changes of ours from another client's.
+        if change.is_none() && until.is_none() {
+            return false;
+        }
+        writes.suspend(Suspended { change, until, unsure: Vec::new() })
     }
 
     /// If the origin is silent: nobody else could change a file under a lease before its clock showed this
