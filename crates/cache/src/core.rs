@@ -20,7 +20,7 @@ use crate::limits::Limits;
 use crate::link::OriginLink;
 use crate::listing::KnownListing;
 use crate::loaded::LoadedListings;
-use crate::object::{ObjectState, Opening, Seen};
+use crate::object::{ObjectState, Opening, Resting, Seen};
 use crate::open_table::OpenTable;
 use crate::options::Options;
 use crate::outage::Outage;
@@ -31,9 +31,9 @@ use crate::settling::Settling;
 use crate::singleflight::Singleflight;
 use crate::stats::Counters;
 use crate::store::{
-    Batch, DataRecord, Directory, Index, KeptListing, ObjectFile, Objects, Pins, Record, Table, UseNote,
+    Batch, DataRecord, Directory, Index, Kept, KeptListing, ObjectFile, Objects, Pins, Record, Table, UseNote,
 };
-use crate::table::{Object, ObjectTable};
+use crate::table::{Object, ObjectTable, RECORD_BYTES};
 use crate::trust::Sent;
 use crate::writes::{Delayed, journal_of};
 
@@ -159,7 +159,10 @@ impl Core {
             policy: Policy::new(&start.options, start.nonce),
             counters: Counters::default(),
             memory: Memory {
-                table: ObjectTable::new(start.options.objects_in_memory_max),
+                table: ObjectTable::new(
+                    start.options.objects_in_memory_max,
+                    start.options.resting_max_bytes / RECORD_BYTES,
+                ),
                 listings: LoadedListings::default(),
                 lookups: Singleflight::default(),
             },
@@ -226,7 +229,7 @@ impl Core {
 
     /// The object, from memory or from the index. Counts as a use.
     pub fn object(&self, handle: &Handle) -> Arc<Object> {
-        let object = self.memory.table().get(handle, || self.load(handle));
+        let object = self.memory.table().get(handle, |resting| self.load(handle, resting));
         object.used.store(self.flushing.next_use(), Ordering::Relaxed);
         object.used_at.store(self.policy.wall().seconds, Ordering::Relaxed);
         object
@@ -234,7 +237,7 @@ impl Core {
 
     /// The object, without counting a use.
     pub fn glance(&self, handle: &Handle) -> Arc<Object> {
-        self.memory.table().get(handle, || self.load(handle))
+        self.memory.table().get(handle, |resting| self.load(handle, resting))
     }
 
     /// Runs `work` on the state of an object, then does the follow-up work that the state asks for.
@@ -404,19 +407,27 @@ impl Core {
         }
     }
 
-    /// The object as the index has it.
-    fn load(&self, handle: &Handle) -> Object {
-        self.load_as(handle, false)
+    /// The object as the index has it, with the state that rested in memory.
+    fn load(&self, handle: &Handle, resting: Option<&Resting>) -> Object {
+        self.load_as(handle, |kept| match resting {
+            Some(resting) => ObjectState::wake(&self.policy, kept, resting),
+            None => ObjectState::restore(&self.policy, kept, false),
+        })
     }
 
-    /// The same. `vouched` tells that a lease of an earlier process, which is still held, vouches for the
-    /// index entry.
-    pub fn load_as(&self, handle: &Handle, vouched: bool) -> Object {
+    /// The object of an earlier process as the index has it. `vouched` tells that a lease of that process,
+    /// which is still held, vouches for the index entry.
+    pub fn load_adopted(&self, handle: &Handle, vouched: bool) -> Object {
+        self.load_as(handle, |kept| ObjectState::restore(&self.policy, kept, vouched))
+    }
+
+    fn load_as(&self, handle: &Handle, restore: impl FnOnce(&Kept) -> ObjectState) -> Object {
         let record = self.disk.index().get(Table::Objects, handle.as_bytes());
         let Some(record) = record.and_then(|record| Record::decode(&record)) else {
             return Object::new(*handle, ObjectState::new(&self.policy), 0);
         };
-        let mut state = ObjectState::restore(&self.policy, &record.kept, vouched);
+        let mut state = restore(&record.kept);
+        let vouched = state.is_vouched();
         let used = record.used;
         let same_boot = record.boot == self.disk.boot();
         let nonracy = record.kept.nonracy || vouched;

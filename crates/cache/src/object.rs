@@ -29,6 +29,7 @@ mod changes;
 mod leases;
 mod names;
 mod presumed;
+mod resting;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -53,6 +54,7 @@ use crate::writes::Writes;
 pub use before::Before;
 pub use names::DirectoryNames;
 use presumed::Presumed;
+pub use resting::Resting;
 
 /// A file that has not changed for so long is no lock file of a single operation.
 const SETTLED_MIN: Duration = Duration::from_secs(5);

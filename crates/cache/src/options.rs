@@ -190,6 +190,9 @@ pub struct Options {
     pub clock_skew: Duration,
     /// Objects whose state is kept in memory. The state of others is read from the index on demand.
     pub objects_in_memory_max: usize,
+    /// Memory for the known states of further objects, in bytes. They are believed without a call for as long
+    /// as those in memory.
+    pub resting_max_bytes: usize,
     /// Objects in the index. Beyond it, the least recently used are forgotten.
     pub objects_max: u64,
     /// Leases that are held from the origin. Beyond it, the least recently used are returned.
@@ -223,6 +226,7 @@ impl Options {
             granularity_min: Duration::from_millis(10),
             clock_skew: Duration::from_secs(3),
             objects_in_memory_max: 1 << 16,
+            resting_max_bytes: 256 << 20,
             objects_max: 4_000_000,
             leases_max: 50_000,
             close_delay: Duration::from_secs(1),

@@ -149,6 +149,8 @@ pub struct Stats {
     pub used_max_bytes: u64,
     /// Gauge: objects whose state is in memory.
     pub objects_in_memory: u64,
+    /// Objects whose known state is at rest in memory.
+    pub objects_at_rest: u64,
 }
 
 /// One counter.
@@ -313,6 +315,7 @@ impl Counters {
             used_bytes: 0,
             used_max_bytes: 0,
             objects_in_memory: 0,
+            objects_at_rest: 0,
         }
     }
 }

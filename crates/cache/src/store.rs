@@ -12,4 +12,4 @@ pub use directory::{Directory, OpenError};
 pub use index::{Batch, Index, Table};
 pub use objects::{FileId, ObjectFile, Objects, Pin};
 pub use pins::{Pinned, Pins};
-pub use records::{DataRecord, KeptListing, Place, Record, UseNote};
+pub use records::{DataRecord, Kept, KeptListing, Place, Record, UseNote};

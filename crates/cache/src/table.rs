@@ -3,7 +3,9 @@
 //! The table is sharded, so that hits on different files do not contend. Each shard evicts objects in the
 //! order in which they arrived, with a second chance for those used since. An object stays while a task holds
 //! it, or while it waits to be written to the index. An evicted object is in the index, or was not worth
-//! keeping.
+//! keeping. Its known state may rest in memory ([`resting`]), so that it is still believed.
+
+mod resting;
 
 use std::collections::{HashMap, VecDeque};
 use std::hash::{BuildHasher, RandomState};
@@ -15,7 +17,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use vfs::{Attributes, Handle, Result};
 
-use crate::object::ObjectState;
+use crate::object::{ObjectState, Resting};
+pub use resting::RECORD_BYTES;
+use resting::RestingObjects;
 
 const SHARDS: usize = 64;
 /// The largest number of objects that are examined for each one that arrives.
@@ -83,10 +87,11 @@ impl Object {
     }
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Shard {
     objects: HashMap<Handle, Arc<Object>>,
     order: VecDeque<Handle>,
+    resting: RestingObjects,
     departures: u64,
     /// When one of the evicted objects was last written by us.
     written: Option<Instant>,
@@ -101,27 +106,29 @@ pub struct ObjectTable {
 }
 
 impl ObjectTable {
-    /// A table for about so many objects.
-    pub fn new(objects_max: usize) -> ObjectTable {
+    /// A table for about so many objects, and for at most so many known states at rest.
+    pub fn new(objects_max: usize, resting_max: usize) -> ObjectTable {
+        let shard = |_| Mutex::new(Shard::new(resting_max / SHARDS));
         ObjectTable {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(shard).collect(),
             hasher: RandomState::new(),
             shard_max: (objects_max / SHARDS).max(4),
         }
     }
 
-    /// The object, from memory or as `load` reads it from the index.
-    pub fn get(&self, handle: &Handle, load: impl Fn() -> Object) -> Arc<Object> {
+    /// The object, from memory or as `load` reads it from the index. `load` gets the state that rested in
+    /// memory, if any.
+    pub fn get(&self, handle: &Handle, load: impl Fn(Option<&Resting>) -> Object) -> Arc<Object> {
         loop {
-            let departures = {
+            let (departures, resting) = {
                 let shard = self.shard(handle).lock();
                 if let Some(object) = shard.objects.get(handle) {
                     object.recent.store(true, Ordering::Relaxed);
                     return object.clone();
                 }
-                shard.departures
+                (shard.departures, shard.resting.get(handle))
             };
-            let loaded = load();
+            let loaded = load(resting.as_ref());
             let mut shard = self.shard(handle).lock();
             if let Some(object) = shard.objects.get(handle) {
                 return object.clone();
@@ -134,6 +141,7 @@ impl ObjectTable {
             let object = Arc::new(loaded);
             shard.objects.insert(*handle, object.clone());
             shard.order.push_back(*handle);
+            shard.resting.remove(handle);
             if shard.objects.len() > self.shard_max {
                 shard.free_capacity();
             }
@@ -144,6 +152,11 @@ impl ObjectTable {
     /// The object, if it is in memory.
     pub fn peek(&self, handle: &Handle) -> Option<Arc<Object>> {
         self.shard(handle).lock().objects.get(handle).cloned()
+    }
+
+    /// The known state of an object at rest.
+    pub fn resting(&self, handle: &Handle) -> Option<Resting> {
+        self.shard(handle).lock().resting.get(handle)
     }
 
     /// May we have written this object since then, although it was evicted meanwhile and its new state does
@@ -162,12 +175,27 @@ impl ObjectTable {
         self.shards.iter().map(|shard| shard.lock().objects.len()).sum()
     }
 
+    /// The number of known states at rest.
+    pub fn resting_len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().resting.len()).sum()
+    }
+
     fn shard(&self, handle: &Handle) -> &Mutex<Shard> {
         &self.shards[self.hasher.hash_one(handle) as usize % SHARDS]
     }
 }
 
 impl Shard {
+    fn new(resting_max: usize) -> Shard {
+        Shard {
+            objects: HashMap::new(),
+            order: VecDeque::new(),
+            resting: RestingObjects::new(resting_max),
+            departures: 0,
+            written: None,
+        }
+    }
+
     fn free_capacity(&mut self) {
         for _ in 0..SEARCH_MAX {
             let Some(handle) = self.order.pop_front() else { return };
@@ -177,8 +205,13 @@ impl Shard {
                 continue;
             }
             // No task holds the object, so its lock is free.
-            let written = object.state.try_lock().and_then(|state| state.data.written());
-            self.written = self.written.max(written);
+            if let Some(state) = object.state.try_lock() {
+                self.written = self.written.max(state.data.written());
+                let is_indexed = object.used_in_index.load(Ordering::Relaxed) != 0;
+                if let Some(resting) = state.rest().filter(|_| is_indexed) {
+                    self.resting.insert(&handle, resting);
+                }
+            }
             self.objects.remove(&handle);
             self.departures += 1;
             return;

@@ -225,6 +225,7 @@ pub fn cache(stats: &cache::Stats) -> Value {
         "revalidations": stats.revalidations,
         "distrusted": stats.distrusted,
         "objects_in_memory": stats.objects_in_memory,
+        "objects_at_rest": stats.objects_at_rest,
     })
 }
 

@@ -143,13 +143,17 @@ impl Core {
         let (recent, _) = self.policy.timeouts(false);
         let mut file_type = None;
         let node = listed.handle.filter(|_| plus).map(|handle| {
-            let attributes = self.memory.table().peek(&handle).and_then(|object| {
+            // The type of what a handle leads to never changes.
+            let attributes = if let Some(object) = self.memory.table().peek(&handle) {
                 self.with(&object, |state| {
-                    // The type of what a handle leads to never changes.
                     file_type = state.attributes().map(|known| known.file_type);
                     state.current_within(Some(recent)).copied()
                 })
-            });
+            } else {
+                let resting = self.memory.table().resting(&handle);
+                file_type = resting.map(|resting| resting.attributes().file_type);
+                resting.and_then(|resting| resting.current_within(Some(recent)).copied())
+            };
             Node { handle, attributes }
         });
         let Listed { name, fileid, cookie, .. } = listed.clone();

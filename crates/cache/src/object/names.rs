@@ -119,7 +119,7 @@ pub struct DirectoryNames {
     /// positive entries.
     pub(super) doubted: u64,
     /// A negative entry holds only if it is confirmed by a call that was sent after this event.
-    negative_from: u64,
+    pub(super) negative_from: u64,
     busy: Vec<BusyName>,
     tickets: u64,
     /// How soon to ask again for a lease on this directory.

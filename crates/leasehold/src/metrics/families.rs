@@ -286,6 +286,7 @@ pub const FAMILIES: &[Family] = families! {
     Gauge "cache_used" B, NONE, |of, take| cached(of, take, |it| it.used_bytes), "disk used by file data";
     Gauge "cache_limit" B, NONE, |of, take| cached(of, take, |it| it.used_max_bytes), "the most disk for file data";
     Gauge "cache_objects_in_memory" None, NONE, |of, take| cached(of, take, |it| it.objects_in_memory), "objects whose state is in memory";
+    Gauge "cache_objects_at_rest" None, NONE, |of, take| cached(of, take, |it| it.objects_at_rest), "objects of which memory has the known attributes alone";
     Counter "cache_evictions" None, NONE, |of, take| cached(of, take, |it| it.evictions), "objects whose data was evicted to free space";
     Gauge "cache_cleaning" None, NONE, |of, take| cached(of, take, |it| it.cleaning), "1 while the cleaner runs";
     Gauge "cache_paused" None, NONE, |of, take| cached(of, take, |it| it.paused), "1 while a limit is reached and nothing is stored";
