@@ -45,7 +45,8 @@ impl Core {
         let vouched = self.vouched_for(&adopted.leases);
         for lease in &adopted.leases {
             let vouched = vouched.contains(&lease.handle);
-            let object = self.memory.table().get(&lease.handle, |_| self.load_adopted(&lease.handle, vouched));
+            let object =
+                self.memory.table().get(&lease.handle, |_| self.load_adopted(&lease.handle, vouched));
             if vouched && !self.with(&object, |state| state.is_vouched()) {
                 // The index records a lease for an entry that it no longer has.
                 self.unvouch(&lease.handle);

@@ -158,9 +158,8 @@ impl Core {
         if !self.with(directory, |state| state.attributes().is_some_and(is_small)) {
             return;
         }
-        let fits = |complete: &CompleteListing| {
-            complete.entries.len() as u64 * ENTRY_BYTES <= LISTING_BYTES_MAX.into()
-        };
+        let fits =
+            |complete: &CompleteListing| complete.len() as u64 * ENTRY_BYTES <= LISTING_BYTES_MAX.into();
         if let Some(complete) = self.complete_listing(caller, directory).filter(|complete| fits(complete)) {
             let roster = Arc::new(self.roster_of(&complete));
             prefetch.walks().remembered(&directory.handle, &roster, Instant::now());
@@ -192,8 +191,7 @@ impl Core {
         } else if part.cookie == 0 {
             let entry = |entry: &vfs::Entry| {
                 let handle = entry.node?.handle;
-                let kind = self.with(&self.glance(&handle), kind_of)?;
-                Some(Entry { name: entry.name.clone(), handle, kind })
+                Some(Entry { name: entry.name.clone(), handle, kind: self.kind_of(&handle)? })
             };
             let roster = Roster::new(listing.entries.iter().filter_map(entry).collect(), listing.eof);
             prefetch.walks().listed(&directory.handle, &Arc::new(roster), Instant::now());
@@ -201,13 +199,20 @@ impl Core {
         self.make_guesses();
     }
 
+    /// The kind of an object. An object at rest stays at rest.
+    fn kind_of(&self, handle: &Handle) -> Option<Kind> {
+        match self.memory.table().resting(handle) {
+            Some(resting) => Some(kind_from(resting.attributes(), resting.is_complete())),
+            None => self.with(&self.glance(handle), kind_of),
+        }
+    }
+
     fn roster_of(&self, complete: &CompleteListing) -> Roster {
-        let entry = |listed: &crate::listing::Listed| {
+        let entry = |listed: crate::listing::Listed| {
             let handle = listed.handle?;
-            let kind = self.with(&self.glance(&handle), kind_of)?;
-            Some(Entry { name: listed.name.clone(), handle, kind })
+            Some(Entry { kind: self.kind_of(&handle)?, name: listed.name, handle })
         };
-        Roster::new(complete.entries.iter().filter_map(entry).collect(), true)
+        Roster::new(complete.entries().filter_map(entry).collect(), true)
     }
 
     /// Makes as many guesses as there may be now.
@@ -307,7 +312,7 @@ impl Core {
     pub fn whole_listing(&self, directory: &Arc<Object>) -> ReadDir {
         let (size, entries) = self.with(directory, |state| {
             let complete = state.names.listing.as_ref().and_then(|listing| listing.complete.as_ref());
-            (state.attributes().map_or(0, |known| known.size), complete.map_or(0, |all| all.entries.len()))
+            (state.attributes().map_or(0, |known| known.size), complete.map_or(0, |all| all.len()))
         });
         let entries = (size / STORED_ENTRY_BYTES).max(entries as u64);
         let bytes = u32::try_from(entries.saturating_mul(ENTRY_BYTES)).unwrap_or(u32::MAX);
@@ -329,10 +334,11 @@ impl Core {
     pub fn known_listing(&self, caller: &Caller, directory: &Arc<Object>) -> Option<Arc<CompleteListing>> {
         let complete = self.complete_listing(caller, directory)?;
         self.with(directory, |state| state.current().map(|_| ()))?;
-        let current = |handle: Handle| {
-            self.with(&self.glance(&handle), |state| state.current_within(Some(OLD_MIN)).is_some())
+        let current = |handle: Handle| match self.memory.table().resting(&handle) {
+            Some(resting) => resting.current_within(Some(OLD_MIN)).is_some(),
+            None => self.with(&self.glance(&handle), |state| state.current_within(Some(OLD_MIN)).is_some()),
         };
-        let known = complete.entries.iter().filter_map(|listed| listed.handle).take(SAMPLE).all(current);
+        let known = complete.handles().take(SAMPLE).all(current);
         known.then_some(complete)
     }
 
@@ -458,10 +464,14 @@ impl Core {
 /// The kind of an object, if it is known. A file has as many bytes as a guess of it would bring.
 fn kind_of(state: &mut ObjectState) -> Option<Kind> {
     let known = state.attributes()?;
-    Some(match known.file_type {
+    Some(kind_from(known, state.is_complete()))
+}
+
+fn kind_from(known: &Attributes, is_complete: bool) -> Kind {
+    match known.file_type {
         FileType::Directory => Kind::Directory,
-        FileType::Regular if state.is_complete() => Kind::File { bytes: 0 },
+        FileType::Regular if is_complete => Kind::File { bytes: 0 },
         FileType::Regular => Kind::File { bytes: known.size },
         _ => Kind::Other,
-    })
+    }
 }

@@ -4,13 +4,17 @@
 //! continue at the origin when the cache has lost the listing. A listing is kept once it has been gathered
 //! from cookie zero to the end. It must have no gap, and the directory must not have changed in between.
 
+mod complete;
+
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use vfs::{Handle, Listing, Name, Verifier};
 
+pub use self::complete::{CompleteListing, Packed};
+
 /// The largest number of entries of a directory that is kept.
-pub const ENTRIES_MAX: usize = 200_000;
+pub const ENTRIES_MAX: usize = 2_000_000;
 /// The bytes of an entry with attributes in a READDIR reply, approximately.
 pub const ENTRY_BYTES: u64 = 200;
 /// The most bytes that the cache asks for in one READDIR of its own. A larger directory takes several.
@@ -27,58 +31,6 @@ pub struct Listed {
     pub cookie: u64,
     /// The object that the name leads to, if it was requested and reported.
     pub handle: Option<Handle>,
-}
-
-/// The complete listing of a directory.
-#[derive(Debug)]
-pub struct CompleteListing {
-    /// The origin's verifier.
-    pub verifier: Verifier,
-    /// Handles were requested (READDIRPLUS).
-    pub plus: bool,
-    /// All names, in the origin's order.
-    pub entries: Vec<Listed>,
-    by_cookie: HashMap<u64, usize>,
-    by_name: HashMap<Name, usize>,
-}
-
-impl CompleteListing {
-    /// A listing of these entries.
-    pub fn new(verifier: Verifier, plus: bool, entries: Vec<Listed>) -> CompleteListing {
-        let by_cookie = entries.iter().enumerate().map(|(at, entry)| (entry.cookie, at)).collect();
-        let by_name = entries.iter().enumerate().map(|(at, entry)| (entry.name.clone(), at)).collect();
-        CompleteListing { verifier, plus, entries, by_cookie, by_name }
-    }
-
-    /// The entries behind a cookie, as many as fit into about `bytes` encoded, and whether the directory ends
-    /// there. `None` if the cookie does not belong to this listing.
-    pub fn part(&self, cookie: u64, bytes: u32, plus: bool) -> Option<(&[Listed], bool)> {
-        let start = if cookie == 0 { 0 } else { self.by_cookie.get(&cookie)? + 1 };
-        let rest = self.entries.get(start..)?;
-        let mut capacity = bytes as usize;
-        let mut count = 0;
-        for entry in rest {
-            let size = encoded_bytes(entry, plus);
-            if size > capacity && count > 0 {
-                break;
-            }
-            capacity = capacity.saturating_sub(size);
-            count += 1;
-        }
-        Some((&rest[..count], count == rest.len()))
-    }
-
-    /// Is the name in the listing?
-    pub fn contains(&self, name: &Name) -> bool {
-        self.by_name.contains_key(name)
-    }
-}
-
-/// The size of an entry in a READDIR or READDIRPLUS reply of NFSv3: its fixed words, and the padded strings.
-fn encoded_bytes(entry: &Listed, plus: bool) -> usize {
-    let name = entry.name.as_bytes().len().next_multiple_of(4);
-    let handle = entry.handle.map_or(0, |handle| handle.as_bytes().len().next_multiple_of(4));
-    if plus { 24 + name + 4 + 84 + 8 + handle } else { 24 + name }
 }
 
 /// The effect of our own changes on a name since a listing was read.
@@ -138,7 +90,9 @@ impl KnownListing {
 pub struct Gathering {
     verifier: Verifier,
     plus: bool,
-    entries: Vec<Listed>,
+    entries: Packed,
+    /// There is no capacity for all entries.
+    overflow: bool,
     /// The cookie at which the next part must begin.
     next: u64,
     /// Part of it was read in a racy state.
@@ -148,7 +102,8 @@ pub struct Gathering {
 impl Gathering {
     /// Begins with the first part.
     pub fn begin(part: &Listing, plus: bool, racy: bool) -> Gathering {
-        let mut gathering = Gathering { verifier: part.verifier, plus, entries: Vec::new(), next: 0, racy };
+        let (entries, overflow) = (Packed::default(), false);
+        let mut gathering = Gathering { verifier: part.verifier, plus, entries, overflow, next: 0, racy };
         gathering.take(part);
         gathering
     }
@@ -165,7 +120,7 @@ impl Gathering {
 
     /// Is the listing too large to keep?
     pub fn is_too_large(&self) -> bool {
-        self.entries.len() > ENTRIES_MAX
+        self.overflow || self.entries.len() > ENTRIES_MAX
     }
 
     /// The complete listing, after the last part was added.
@@ -177,8 +132,7 @@ impl Gathering {
         for entry in &part.entries {
             self.next = entry.cookie;
             let handle = entry.node.map(|node| node.handle);
-            let (fileid, cookie) = (entry.fileid, entry.cookie);
-            self.entries.push(Listed { name: entry.name.clone(), fileid, cookie, handle });
+            self.overflow |= !self.entries.push(&entry.name, entry.fileid, entry.cookie, handle.as_ref());
         }
     }
 }
@@ -214,7 +168,7 @@ mod tests {
         assert!(gathering.add(5, &part(6..8, 1, true), false, true));
         assert!(gathering.racy);
         let complete = gathering.complete();
-        assert_eq!(complete.entries.len(), 5);
+        assert_eq!(complete.len(), 5);
         assert!(
             complete.contains(&Name::new(b"n7").unwrap()) && !complete.contains(&Name::new(b"n8").unwrap())
         );
@@ -230,24 +184,5 @@ mod tests {
         assert!(known.edit(&name("n4"), Edit::Unknown));
         assert!(known.lacks(&name("n3")) && !known.lacks(&name("n9")) && !known.lacks(&name("n4")));
         assert!((0..EDITS_MAX as u64).any(|n| !known.edit(&name(&format!("m{n}")), Edit::There)), "bounded");
-    }
-
-    #[test]
-    fn parts_are_cut_to_size_and_go_on_at_any_cookie() {
-        let complete = Gathering::begin(&part(3..103, 1, true), false, false).complete();
-        let (mut cookie, mut count) = (0, 0);
-        loop {
-            let (entries, eof) = complete.part(cookie, 100, false).unwrap();
-            assert!(!entries.is_empty() && entries.len() <= 4);
-            count += entries.len();
-            cookie = entries.last().unwrap().cookie;
-            if eof {
-                break;
-            }
-        }
-        assert_eq!(count, 100);
-        assert_eq!(complete.part(50, 1, false).unwrap().0[0].cookie, 51, "one at least");
-        assert!(complete.part(102, 100, false).unwrap().0.is_empty());
-        assert!(complete.part(4711, 100, false).is_none());
     }
 }

@@ -1,4 +1,4 @@
-//! The complete listings in memory, whose entries are limited. All of them are in the index too.
+//! The complete listings in memory, whose bytes are limited. All of them are in the index too.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -7,8 +7,8 @@ use parking_lot::Mutex;
 
 use crate::table::Object;
 
-/// Most entries of all listings in memory.
-const LOADED_ENTRIES_MAX: usize = 500_000;
+/// Most bytes of all listings in memory: 64 MiB have about a million entries.
+const LOADED_BYTES_MAX: usize = 64 << 20;
 
 /// The listings in memory, whose number is limited.
 #[derive(Debug, Default)]
@@ -16,23 +16,22 @@ pub struct LoadedListings(Mutex<Loaded>);
 
 #[derive(Debug, Default)]
 struct Loaded {
-    /// The directory and the number of its entries, plus one, so that empty listings count too.
+    /// The directory and the bytes of its listing.
     queue: VecDeque<(Weak<Object>, usize)>,
-    entries: usize,
+    bytes: usize,
 }
 
 impl LoadedListings {
-    /// Adds a listing. If there are too many, drops the oldest ones from memory. They are still in the
+    /// Adds a listing of so many bytes. If there are too many, drops the oldest ones from memory. They are still in the
     /// index.
-    pub fn loaded(&self, object: &Arc<Object>, entries: usize) {
+    pub fn loaded(&self, object: &Arc<Object>, bytes: usize) {
         let mut loaded = self.0.lock();
-        let entries = entries + 1;
-        loaded.queue.push_back((Arc::downgrade(object), entries));
-        loaded.entries += entries;
+        loaded.queue.push_back((Arc::downgrade(object), bytes));
+        loaded.bytes += bytes;
         let mut gone = Vec::new();
-        while loaded.entries > LOADED_ENTRIES_MAX && loaded.queue.len() > 1 {
-            let Some((object, entries)) = loaded.queue.pop_front() else { break };
-            loaded.entries -= entries;
+        while loaded.bytes > LOADED_BYTES_MAX && loaded.queue.len() > 1 {
+            let Some((object, bytes)) = loaded.queue.pop_front() else { break };
+            loaded.bytes -= bytes;
             gone.extend(object.upgrade());
         }
         drop(loaded);
@@ -50,16 +49,16 @@ mod tests {
     use vfs::Handle;
 
     #[test]
-    fn empty_directories_take_up_room_too() {
+    fn the_bytes_in_memory_are_limited() {
         let policy = crate::policy::Policy::new(&crate::Options::new("d", "nfs://origin/export"), 1);
         let state = crate::object::ObjectState::new(&policy);
         let object = Arc::new(Object::new(Handle::new(b"d").unwrap(), state, 0));
         let listings = LoadedListings::default();
-        for _ in 0..LOADED_ENTRIES_MAX + 100 {
-            listings.loaded(&object, 0);
+        for _ in 0..100 {
+            listings.loaded(&object, LOADED_BYTES_MAX / 64);
         }
-        assert_eq!(listings.0.lock().queue.len(), LOADED_ENTRIES_MAX);
-        listings.loaded(&object, LOADED_ENTRIES_MAX);
+        assert_eq!(listings.0.lock().queue.len(), 64);
+        listings.loaded(&object, LOADED_BYTES_MAX);
         assert_eq!(listings.0.lock().queue.len(), 1);
     }
 }

@@ -225,7 +225,7 @@ impl Options {
             prefetch_max_bytes: 0,
             granularity_min: Duration::from_millis(10),
             clock_skew: Duration::from_secs(3),
-            objects_in_memory_max: 1 << 16,
+            objects_in_memory_max: 1 << 15,
             resting_max_bytes: 256 << 20,
             objects_max: 4_000_000,
             leases_max: 50_000,

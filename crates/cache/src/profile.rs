@@ -251,7 +251,7 @@ impl Core {
     fn listing_here(&self, caller: &Caller, directory: &Arc<Object>) -> Option<BroughtListing> {
         let complete = self.known_listing(caller, directory)?;
         let mut brought = BroughtListing { is_complete: true, was_here: true, ..BroughtListing::default() };
-        for listed in &complete.entries {
+        for listed in complete.entries() {
             brought.add(&directory.handle, &listed.name, listed.handle);
         }
         Some(brought)

@@ -143,7 +143,7 @@ impl ObjectTable {
             shard.order.push_back(*handle);
             shard.resting.remove(handle);
             if shard.objects.len() > self.shard_max {
-                shard.free_capacity();
+                shard.free_capacity(self.shard_max);
             }
             return object;
         }
@@ -196,8 +196,13 @@ impl Shard {
         }
     }
 
-    fn free_capacity(&mut self) {
+    /// Evicts idle objects until the shard is within its limit. More than one may go: while many were in use,
+    /// the shard grew beyond it.
+    fn free_capacity(&mut self, max: usize) {
         for _ in 0..SEARCH_MAX {
+            if self.objects.len() <= max {
+                return;
+            }
             let Some(handle) = self.order.pop_front() else { return };
             let Some(object) = self.objects.get(&handle) else { continue };
             if !object.is_idle() || object.recent.swap(false, Ordering::Relaxed) {
@@ -214,7 +219,6 @@ impl Shard {
             }
             self.objects.remove(&handle);
             self.departures += 1;
-            return;
         }
     }
 }

@@ -339,19 +339,21 @@ impl Front {
     pub fn attr(&self, inode: &Inode, attributes: &Attributes) -> Attr {
         let (foreign, silly) = {
             let mut state = inode.state.lock();
-            let ours = state.writers > 0 || state.lease.is_some_and(|lease| is_valid(&lease));
+            let ours = state.opened.writers > 0 || state.lease.is_some_and(|lease| is_valid(&lease));
             state.told = Some(attributes.wcc());
             state.told_size = attributes.size;
             if attributes.is_dir() {
-                state.seen = Some(Box::new(*attributes));
-                state.removed = None;
+                state.directory.seen = Some(*attributes);
+                state.directory.removed = None;
             }
-            if let Some(passed) = &state.backing
+            if let Some(passed) = &state.opened.backing
                 && !passed.is_of(attributes.wcc())
             {
                 passed.poke();
             }
-            (!ours && state.pages.told(attributes), inode.opens.have_silly_of(attributes.nlink))
+            let opened = if ours { None } else { state.opened.used() };
+            let foreign = opened.is_some_and(|opened| opened.pages.told(attributes));
+            (foreign, inode.opens.have_silly_of(attributes.nlink))
         };
         if foreign {
             self.notifier.data(inode.number);
@@ -379,7 +381,7 @@ impl Front {
         let now = Instant::now();
         let lease = {
             let state = inode.state.lock();
-            if state.doubt.is_raised() {
+            if state.directory.doubt.is_raised() {
                 return Duration::ZERO;
             }
             state.lease.filter(is_valid)

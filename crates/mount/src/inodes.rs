@@ -16,7 +16,9 @@
 //! one. This is how a file leaves passthrough: the kernel cannot undo passthrough for an existing open. The
 //! nodes of a file share the count of its opens.
 
-use std::collections::{BTreeMap, HashMap};
+use std::borrow::Borrow;
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::ops::Deref;
 use std::sync::{Arc, Weak};
 
@@ -34,8 +36,10 @@ use crate::wire::abi::ROOT;
 
 mod forgotten;
 mod opens;
+mod part;
 
 pub use self::opens::{Opens, Silly};
+use self::part::{Absent, Part};
 
 /// Names remembered for each file. If a file has more links, the kernel may cache none of its names.
 pub const NAMES_MAX: usize = 8;
@@ -69,10 +73,55 @@ pub struct NodeState {
     /// last.
     pub names: Vec<(u64, Name)>,
     /// The last of `names` that was taken away. A thread that found the node under it will look it up again.
-    pub last_name: Option<(u64, Name)>,
+    pub last_name: Option<Box<(u64, Name)>>,
+    /// The lease that the layer below has granted.
+    pub lease: Option<Lease>,
+    /// The attributes last sent to the kernel.
+    pub told: Option<WccAttributes>,
+    /// The size last sent to the kernel.
+    pub told_size: u64,
+    /// The time of the last lock of the file. For a directory: of the last lock of a file in it.
+    pub locked: Option<Instant>,
+    /// What a directory has besides.
+    pub directory: Part<DirectoryPart>,
+    /// What a file has that was opened.
+    pub opened: Part<OpenedPart>,
+    /// What a file has that was locked.
+    pub locks: Part<LocksPart>,
+}
+
+/// The part of a directory's node.
+#[derive(Debug, Default)]
+pub struct DirectoryPart {
     /// For a directory that another client has moved: its name in another directory, which the kernel is
     /// being told to drop.
     pub moved_from: Option<(u64, Name)>,
+    /// The attributes last sent to the kernel.
+    pub seen: Option<Attributes>,
+    /// What processes see that have the directory open after its removal.
+    pub removed: Option<Removed>,
+    /// The listing that the kernel keeps, if it is complete.
+    pub listed: Option<Listed>,
+    /// The open by which the kernel is reading that listing now.
+    pub lister: Option<u64>,
+    /// Names that the kernel caches although another client may have changed them.
+    pub doubt: Doubt,
+}
+
+impl Absent for DirectoryPart {
+    const ABSENT: &'static DirectoryPart = &DirectoryPart {
+        moved_from: None,
+        seen: None,
+        removed: None,
+        listed: None,
+        lister: None,
+        doubt: Doubt::NONE,
+    };
+}
+
+/// The part of the node of a file that was opened.
+#[derive(Debug, Default)]
+pub struct OpenedPart {
     /// Number of opens of this node.
     pub opens: u32,
     /// Opens that may write.
@@ -81,36 +130,39 @@ pub struct NodeState {
     pub ordinary: u32,
     /// The backing file of the other opens. The kernel demands the same one for all of them.
     pub backing: Option<Arc<Passed>>,
-    /// The lease that the layer below has granted.
-    pub lease: Option<Lease>,
     /// The state of the kernel's page cache for this file.
     pub pages: Pages,
-    /// The attributes last sent to the kernel.
-    pub told: Option<WccAttributes>,
-    /// The size last sent to the kernel.
-    pub told_size: u64,
     /// Number of opens and locks. Each may have shown another size than the kernel's.
     pub looks: u64,
     /// The value of `looks` when the kernel last appended at the true end of file.
     pub ends_known: u64,
+}
+
+impl Absent for OpenedPart {
+    const ABSENT: &'static OpenedPart = &OpenedPart {
+        opens: 0,
+        writers: 0,
+        ordinary: 0,
+        backing: None,
+        pages: Pages::NONE,
+        looks: 0,
+        ends_known: 0,
+    };
+}
+
+/// The part of the node of a file that was locked.
+#[derive(Debug, Default)]
+pub struct LocksPart {
     /// The processes that got locks on the file, by lock owner, with the open that they used last. An entry
     /// stays until the owner gives up all its locks or that open is released. The kernel does not say which
     /// owners are open files (`F_OFD_SETLK`).
-    pub lockers: HashMap<Owner, Locker>,
+    pub lockers: BTreeMap<Owner, Locker>,
     /// Opens with locks of which a descriptor was closed, and when. Their RELEASE may be on its way.
-    pub leaving: HashMap<OpenId, Instant>,
-    /// For a directory: the attributes last sent to the kernel.
-    pub seen: Option<Box<Attributes>>,
-    /// For a directory that was removed: what processes that have it open see.
-    pub removed: Option<Box<Removed>>,
-    /// The time of the last lock of the file. For a directory: of the last lock of a file in it.
-    pub locked: Option<Instant>,
-    /// For a directory: the listing that the kernel keeps, if it is complete.
-    pub listed: Option<Listed>,
-    /// For a directory: the open by which the kernel is reading that listing now.
-    pub lister: Option<u64>,
-    /// For a directory: names that the kernel caches although another client may have changed them.
-    pub doubt: Doubt,
+    pub leaving: BTreeMap<OpenId, Instant>,
+}
+
+impl Absent for LocksPart {
+    const ABSENT: &'static LocksPart = &LocksPart { lockers: BTreeMap::new(), leaving: BTreeMap::new() };
 }
 
 /// A directory that was removed.
@@ -151,7 +203,7 @@ pub struct Inodes {
 #[derive(Debug)]
 struct Table {
     by_number: HashMap<u64, (Arc<Inode>, u64)>,
-    by_handle: HashMap<Handle, u64>,
+    by_handle: HashSet<ByHandle>,
     /// The opens of files of which a node was retired.
     retired: HashMap<Handle, Weak<Opens>>,
     /// The size of `retired` at which unused entries are dropped.
@@ -161,6 +213,30 @@ struct Table {
     forgotten: Forgotten,
     next: u64,
 }
+
+/// The current node of a file, found by the handle of the file.
+#[derive(Debug)]
+struct ByHandle(Arc<Inode>);
+
+impl Borrow<Handle> for ByHandle {
+    fn borrow(&self) -> &Handle {
+        &self.0.handle
+    }
+}
+
+impl Hash for ByHandle {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.handle.hash(state);
+    }
+}
+
+impl PartialEq for ByHandle {
+    fn eq(&self, other: &ByHandle) -> bool {
+        self.0.handle == other.0.handle
+    }
+}
+
+impl Eq for ByHandle {}
 
 /// A name that was sent to the kernel.
 #[derive(Clone, Copy, Debug)]
@@ -185,9 +261,9 @@ impl Inode {
     /// name by which the kernel may still know it.
     pub fn is_removed(&self, at: Option<(u64, Name)>) {
         let mut state = self.state.lock();
-        if let Some(mut left) = state.seen.take() {
+        if let Some(mut left) = state.directory.used().and_then(|part| part.seen.take()) {
             (left.nlink, left.ctime) = (0, wall());
-            state.removed = Some(Box::new(Removed { attributes: *left, at, dropped: None }));
+            state.directory.removed = Some(Removed { attributes: left, at, dropped: None });
         }
     }
 }
@@ -195,25 +271,26 @@ impl Inode {
 impl NodeState {
     /// Counts an open. `passed` says whether it reads from the backing file.
     pub fn opened(&mut self, access: Share, passed: bool) {
-        self.opens += 1;
-        self.writers += u32::from(access.contains(Share::WRITE));
-        self.ordinary += u32::from(!passed);
+        self.opened.opens += 1;
+        self.opened.writers += u32::from(access.contains(Share::WRITE));
+        self.opened.ordinary += u32::from(!passed);
     }
 
     /// Undoes the count of [`NodeState::opened`], with the same arguments.
     pub fn closed(&mut self, access: Share, passed: bool) {
         let (writers, ordinary) = (u32::from(access.contains(Share::WRITE)), u32::from(!passed));
-        let counted = self.opens > 0 && self.writers >= writers && self.ordinary >= ordinary;
+        let opened = &mut self.opened;
+        let counted = opened.opens > 0 && opened.writers >= writers && opened.ordinary >= ordinary;
         debug_assert!(counted, "an open is closed that was not counted");
-        self.opens = self.opens.saturating_sub(1);
-        self.writers = self.writers.saturating_sub(writers);
-        self.ordinary = self.ordinary.saturating_sub(ordinary);
+        opened.opens = opened.opens.saturating_sub(1);
+        opened.writers = opened.writers.saturating_sub(writers);
+        opened.ordinary = opened.ordinary.saturating_sub(ordinary);
     }
 
     /// Records a WRITE for the kernel. The kernel knows the new size by itself and asks for the times when
     /// it needs them. So the state that it was told before the write counts as the state after it.
     pub fn wrote(&mut self, wcc: &Wcc, leased: bool) {
-        if let Some((before, after)) = self.pages.wrote(wcc, leased)
+        if let Some((before, after)) = self.opened.pages.wrote(wcc, leased)
             && self.told == Some(before)
         {
             self.told = Some(after);
@@ -237,8 +314,8 @@ impl Deref for OrdinaryInode {
 impl Drop for OrdinaryInode {
     fn drop(&mut self) {
         let mut state = self.0.state.lock();
-        debug_assert!(state.ordinary > 0, "an ordinary open ends that was not counted");
-        state.ordinary = state.ordinary.saturating_sub(1);
+        debug_assert!(state.opened.ordinary > 0, "an ordinary open ends that was not counted");
+        state.opened.ordinary = state.opened.ordinary.saturating_sub(1);
     }
 }
 
@@ -257,15 +334,19 @@ impl Table {
         });
         let inode = Inode::new(number, *handle, self.opens_of(handle));
         self.by_number.insert(number, (inode.clone(), 1));
-        self.by_handle.insert(*handle, number);
+        self.by_handle.replace(ByHandle(inode.clone()));
         inode
     }
 
     /// The opens of a file that gets a node.
     fn opens_of(&self, handle: &Handle) -> Arc<Opens> {
-        let current = self.by_handle.get(handle).and_then(|number| self.by_number.get(number));
-        let shared = current.map(|(inode, _)| inode.opens.clone());
+        let shared = self.by_handle.get(handle).map(|current| current.0.opens.clone());
         shared.or_else(|| self.retired.get(handle)?.upgrade()).unwrap_or_default()
+    }
+
+    /// The number of the current node of a file.
+    fn number_of(&self, handle: &Handle) -> Option<u64> {
+        self.by_handle.get(handle).map(|current| current.0.number)
     }
 
     fn retire(&mut self, inode: &Inode) {
@@ -287,9 +368,10 @@ impl Table {
 impl Inodes {
     /// A table with the root only.
     pub fn new(root: Handle) -> Inodes {
+        let root = Inode::new(ROOT, root, Arc::default());
         let table = Table {
-            by_number: HashMap::from([(ROOT, (Inode::new(ROOT, root, Arc::default()), 1))]),
-            by_handle: HashMap::from([(root, ROOT)]),
+            by_number: HashMap::from([(ROOT, (root.clone(), 1))]),
+            by_handle: HashSet::from([ByHandle(root)]),
             retired: HashMap::new(),
             retired_max: RETIRED_MIN,
             by_name: BTreeMap::new(),
@@ -313,15 +395,13 @@ impl Inodes {
 
     /// The node of a file, if the kernel knows it.
     pub fn find(&self, handle: &Handle) -> Option<Arc<Inode>> {
-        let table = self.table.lock();
-        let number = table.by_handle.get(handle)?;
-        table.by_number.get(number).map(|(inode, _)| inode.clone())
+        self.table.lock().by_handle.get(handle).map(|current| current.0.clone())
     }
 
     /// The node of a file, with one more lookup. A reply to the kernel is about to name it.
     pub fn remember(&self, handle: &Handle) -> Arc<Inode> {
         let mut table = self.table.lock();
-        if let Some(number) = table.by_handle.get(handle).copied()
+        if let Some(number) = table.number_of(handle)
             && let Some((inode, lookups)) = table.by_number.get_mut(&number)
         {
             *lookups += 1;
@@ -335,19 +415,19 @@ impl Inodes {
     pub fn remember_ordinary(&self, handle: &Handle) -> (OrdinaryInode, Option<Arc<Inode>>) {
         let mut table = self.table.lock();
         let mut retired = None;
-        if let Some(number) = table.by_handle.get(handle).copied()
+        if let Some(number) = table.number_of(handle)
             && let Some((inode, lookups)) = table.by_number.get_mut(&number)
         {
             let mut state = inode.state.lock();
-            if state.backing.is_none() {
-                state.ordinary += 1;
+            if state.opened.backing.is_none() {
+                state.opened.ordinary += 1;
                 *lookups += 1;
                 return (OrdinaryInode(inode.clone()), None);
             }
             retired = Some(inode.clone());
         }
         let inode = table.add(handle);
-        inode.state.lock().ordinary += 1;
+        inode.state.lock().opened.ordinary += 1;
         (OrdinaryInode(inode), retired)
     }
 
@@ -371,7 +451,7 @@ impl Inodes {
             return None;
         }
         let (inode, _) = table.by_number.remove(&number)?;
-        if table.by_handle.get(&inode.handle) == Some(&number) {
+        if table.number_of(&inode.handle) == Some(number) {
             table.by_handle.remove(&inode.handle);
             table.forgotten.insert(number, inode.handle);
         }
@@ -395,9 +475,11 @@ impl Inodes {
         if let Some(lost) = &lost {
             table.unname(lost, inode.number);
             if alone && lost.0 != at.0 {
-                state.moved_from = Some(lost.clone());
+                state.directory.moved_from = Some(lost.clone());
             }
         }
+        // Most files have one name.
+        state.names.reserve_exact(1);
         state.names.push(at.clone());
         table.by_name.insert(at, Told { number: inode.number, until });
         lost
@@ -409,7 +491,7 @@ impl Inodes {
         {
             let mut state = inode.state.lock();
             state.names.retain(|name| name != at);
-            state.last_name = Some(at.clone());
+            state.last_name = Some(Box::new(at.clone()));
         }
         table.unname(at, inode.number);
     }
@@ -450,14 +532,14 @@ impl Inodes {
     /// Detaches the node from its file: the next lookup of the file gets another node.
     pub fn retire(&self, inode: &Inode) {
         let mut table = self.table.lock();
-        if table.by_handle.get(&inode.handle) == Some(&inode.number) && inode.number != ROOT {
+        if table.number_of(&inode.handle) == Some(inode.number) && inode.number != ROOT {
             table.retire(inode);
         }
     }
 
     /// Would the next lookup of the file get this node?
     pub fn is_current(&self, inode: &Inode) -> bool {
-        self.table.lock().by_handle.get(&inode.handle) == Some(&inode.number)
+        self.table.lock().number_of(&inode.handle) == Some(inode.number)
     }
 
     /// Number of nodes that the kernel knows.

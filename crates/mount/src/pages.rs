@@ -47,6 +47,10 @@ pub struct Pages {
 }
 
 impl Pages {
+    /// No pages.
+    pub const NONE: Pages =
+        Pages { seen: None, racy: false, mixed: false, dropping: Vec::new(), filled: false };
+
     /// Records an open as `fh` with the current attributes. True if its pages may be kept.
     pub fn open(&mut self, fh: u64, now: &Attributes, leased: bool) -> bool {
         let state = now.wcc();

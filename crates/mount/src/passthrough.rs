@@ -51,7 +51,7 @@ impl Front {
         let candidate = self.passthrough.load(Ordering::Relaxed) && access == Share::READ && now.size > 0;
         let wanted = candidate && {
             let state = inode.state.lock();
-            state.ordinary == 0 && state.backing.is_none() && !was_locked(&state)
+            state.opened.ordinary == 0 && state.opened.backing.is_none() && !was_locked(&state)
         };
         let complete = match open.filter(|_| wanted) {
             Some(open) => self.fs.complete_file(caller, open).await,
@@ -60,12 +60,12 @@ impl Front {
         let complete = complete.filter(|complete| complete.attributes.wcc() == now.wcc());
         let fresh = complete.and_then(|complete| self.register(complete));
         let mut state = inode.state.lock();
-        let way = match (&state.backing, fresh) {
+        let way = match (&state.opened.backing, fresh) {
             (Some(passed), _) if candidate && passed.is_of(now.wcc()) => Way::Passed(passed.backing.id),
             (Some(_), _) => Way::Again,
-            (None, Some(fresh)) if state.ordinary == 0 => {
+            (None, Some(fresh)) if state.opened.ordinary == 0 => {
                 let id = fresh.backing.id;
-                state.backing = Some(self.watch(inode, fresh));
+                state.opened.backing = Some(self.watch(inode, fresh));
                 Way::Passed(id)
             }
             (None, _) => Way::Ordinary,

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use vfs::{AccessMask, BringsDirectoryLease, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
 
 use crate::core::Core;
-use crate::listing::{CompleteListing, ENTRY_BYTES, Gathering, KnownListing, LISTING_BYTES_MAX, Listed};
+use crate::listing::{
+    CompleteListing, ENTRY_BYTES, Gathering, KnownListing, LISTING_BYTES_MAX, Listed, Packed,
+};
 use crate::names::{directory_prefix, put_name};
 use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::store::codec::{Reader, Writer};
@@ -14,7 +16,7 @@ use crate::table::Object;
 use crate::trust::Sent;
 use crate::walk::Action;
 
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 /// READDIRs for the attributes of all files of a directory.
 const SIBLINGS_PARTS_MAX: usize = 16;
 /// Entries in one value of the index.
@@ -65,7 +67,7 @@ impl Core {
         let open = self.policy.is_open(caller) && part.cookie == 0;
         let Some(complete) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
         let Some((entries, _)) = complete.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
-        let entries: Vec<Entry> = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
+        let entries: Vec<Entry> = entries.map(|listed| self.entry(listed, part.plus)).collect();
         if !self.suffices(part, &complete, &entries) {
             return Ok(None);
         }
@@ -77,7 +79,7 @@ impl Core {
         };
         let Some(complete) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
         let Some((entries, eof)) = complete.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
-        let entries: Vec<Entry> = entries.iter().map(|listed| self.entry(listed, part.plus)).collect();
+        let entries: Vec<Entry> = entries.map(|listed| self.entry(listed, part.plus)).collect();
         if !self.suffices(part, &complete, &entries) {
             return Ok(None);
         }
@@ -133,13 +135,13 @@ impl Core {
         }
         part.names_suffice
             && self.prefetch.is_some()
-            && complete.entries.len() as u64 * ENTRY_BYTES <= LISTING_BYTES_MAX.into()
+            && complete.len() as u64 * ENTRY_BYTES <= LISTING_BYTES_MAX.into()
             && entries.iter().all(|entry| entry.file_type.is_some())
     }
 
     /// An entry of a reply from a listing. It has attributes only if they are recent (`acregmin`) or
     /// leased.
-    fn entry(&self, listed: &Listed, plus: bool) -> Entry {
+    fn entry(&self, listed: Listed, plus: bool) -> Entry {
         let (recent, _) = self.policy.timeouts(false);
         let mut file_type = None;
         let node = listed.handle.filter(|_| plus).map(|handle| {
@@ -156,7 +158,7 @@ impl Core {
             };
             Node { handle, attributes }
         });
-        let Listed { name, fileid, cookie, .. } = listed.clone();
+        let Listed { name, fileid, cookie, .. } = listed;
         Entry { name, fileid, cookie, node, file_type }
     }
 
@@ -308,14 +310,15 @@ impl Core {
             Some((id, complete))
         });
         if let Some((id, complete)) = complete {
-            self.memory.listings().loaded(object, complete.entries.len());
+            self.memory.listings().loaded(object, complete.bytes());
             self.disk.index().commit(encode_listing(&object.handle, id, &complete));
         }
     }
 
     /// Records that a directory is empty, under a lease that is held.
     pub(super) fn note_empty(&self, object: &Arc<Object>) {
-        let (id, complete) = (self.policy.epoch(), Arc::new(CompleteListing::new([0; 8], true, Vec::new())));
+        let (id, complete) =
+            (self.policy.epoch(), Arc::new(CompleteListing::new([0; 8], true, Packed::default())));
         let noted = self.with(object, |state| {
             let noted = state.names_epoch().is_some() && !state.is_busy();
             if noted {
@@ -325,7 +328,7 @@ impl Core {
             noted
         });
         if noted {
-            self.memory.listings().loaded(object, 0);
+            self.memory.listings().loaded(object, complete.bytes());
             self.disk.index().commit(encode_listing(&object.handle, id, &complete));
         }
     }
@@ -338,7 +341,7 @@ impl Core {
         });
         let complete = complete.map(Arc::new);
         if let Some(complete) = &complete {
-            self.memory.listings().loaded(object, complete.entries.len());
+            self.memory.listings().loaded(object, complete.bytes());
         }
         self.with(object, |state| {
             let listing = state.names.listing.as_mut().filter(|listing| listing.id == id)?;
@@ -373,7 +376,7 @@ fn piece_key(directory: &Handle, number: u32) -> Vec<u8> {
 /// A listing as values of the index. The first has the number of the listing and of its pieces.
 fn encode_listing(directory: &Handle, id: u64, complete: &CompleteListing) -> Batch {
     let mut batch = Batch::default();
-    let pieces = complete.entries.chunks(PIECE_ENTRIES);
+    let pieces = complete.pieces(PIECE_ENTRIES);
     let mut head = Writer::new(VERSION);
     head.u64(id);
     head.u64(u64::from_be_bytes(complete.verifier));
@@ -383,16 +386,7 @@ fn encode_listing(directory: &Handle, id: u64, complete: &CompleteListing) -> Ba
     for (number, piece) in (1..).zip(pieces) {
         let mut writer = Writer::new(VERSION);
         writer.u64(id);
-        writer.u32(piece.len() as u32);
-        for entry in piece {
-            writer.bytes(entry.name.as_bytes());
-            writer.u64(entry.fileid);
-            writer.u64(entry.cookie);
-            writer.bool(entry.handle.is_some());
-            if let Some(handle) = &entry.handle {
-                writer.bytes(handle.as_bytes());
-            }
-        }
+        writer.bytes(piece);
         batch.put(Table::Listings, piece_key(directory, number), writer.finish());
     }
     batch
@@ -409,19 +403,14 @@ fn decode_listing(id: u64, head: &[u8], piece: impl Fn(u32) -> Option<Vec<u8>>) 
         return None;
     }
     let (verifier, plus, pieces) = (reader.u64()?.to_be_bytes(), reader.bool()?, reader.u32()?);
-    let mut entries = Vec::new();
+    let mut entries = Packed::default();
     for number in 1..=pieces {
         let piece = piece(number)?;
         let mut reader = Reader::new(&piece, VERSION)?;
         if reader.u64()? != id {
             return None;
         }
-        for _ in 0..reader.u32()? {
-            let name = vfs::Name::new(reader.bytes()?).ok()?;
-            let (fileid, cookie) = (reader.u64()?, reader.u64()?);
-            let handle = if reader.bool()? { Some(reader.handle()?) } else { None };
-            entries.push(Listed { name, fileid, cookie, handle });
-        }
+        entries.add_piece(reader.bytes()?)?;
     }
     Some(CompleteListing::new(verifier, plus, entries))
 }
@@ -433,19 +422,18 @@ mod tests {
     #[test]
     fn listings_come_back_and_only_under_their_number() {
         let directory = Handle::new(b"d").unwrap();
-        let listed = |n: u64| Listed {
-            name: vfs::Name::new(format!("n{n}").as_bytes()).unwrap(),
-            fileid: n,
-            cookie: n,
-            handle: n.is_multiple_of(2).then_some(directory),
-        };
-        let complete = CompleteListing::new([7; 8], true, (3..1000).map(listed).collect());
+        let mut entries = Packed::default();
+        for n in 3..1000_u64 {
+            let name = vfs::Name::new(format!("n{n}").as_bytes()).unwrap();
+            entries.push(&name, n, n, n.is_multiple_of(2).then_some(&directory));
+        }
+        let complete = CompleteListing::new([7; 8], true, entries);
         let index = crate::store::Index::open(&tempfile::tempdir().unwrap().path().join("index")).unwrap();
         index.commit(encode_listing(&directory, 5, &complete));
         let head = index.get(Table::Listings, &piece_key(&directory, 0)).unwrap();
         let piece = |number| index.get(Table::Listings, &piece_key(&directory, number));
         let back = decode_listing(5, &head, piece).unwrap();
-        assert_eq!(back.entries, complete.entries);
+        assert_eq!(back.entries().collect::<Vec<_>>(), complete.entries().collect::<Vec<_>>());
         assert_eq!((back.verifier, back.plus), (complete.verifier, complete.plus));
         assert!(decode_listing(6, &head, piece).is_none());
         assert!(decode_listing(5, &head, |_| None).is_none());

@@ -96,7 +96,7 @@ impl Core {
         };
         let Some(entry) = self.steady_entry(&object, name) else {
             let complete = self.offline_listing(&object)?;
-            return match complete.entries.iter().find(|listed| listed.name == *name) {
+            return match complete.find(name) {
                 Some(listed) => found(listed.handle.as_ref()?),
                 None => Some(Err(self.absent(&object))),
             };
@@ -140,14 +140,14 @@ impl Core {
         }
         let (entries, eof) = complete.part(part.cookie, part.bytes, part.plus)?;
         let node = |handle: Handle| Node { handle, attributes: self.offline_attributes(&handle) };
-        let entry = |listed: &crate::listing::Listed| Entry {
-            name: listed.name.clone(),
+        let entry = |listed: crate::listing::Listed| Entry {
+            name: listed.name,
             fileid: listed.fileid,
             cookie: listed.cookie,
             node: listed.handle.filter(|_| part.plus).map(node),
             file_type: None,
         };
-        let entries = entries.iter().map(entry).collect();
+        let entries = entries.map(entry).collect();
         let directory = self.with(&object, |state| known(state).copied());
         Some(Listing { entries, verifier: complete.verifier, eof, directory, directory_lease: None })
     }

@@ -26,6 +26,7 @@ pub struct Resting {
     at: Instant,
     /// How long the attributes are believed, in milliseconds.
     timeout_milliseconds: u32,
+    is_complete: bool,
     epoch: u64,
     doubted: u64,
     negative_from: u64,
@@ -42,6 +43,11 @@ impl Resting {
         let timeout = self.timeout();
         let timeout = age_max.map_or(timeout, |max| max.min(timeout));
         (self.at.elapsed() < timeout).then_some(&self.attributes)
+    }
+
+    /// Was every byte of the file cached when it came to rest?
+    pub fn is_complete(&self) -> bool {
+        self.is_complete
     }
 
     fn timeout(&self) -> Duration {
@@ -63,6 +69,7 @@ impl ObjectState {
             sequence: known.sent.sequence,
             at: known.sent.at,
             timeout_milliseconds: u32::try_from(known.timeout.as_millis()).unwrap_or(u32::MAX),
+            is_complete: self.is_complete(),
             epoch: self.epoch,
             doubted: self.names.doubted,
             negative_from: self.names.negative_from,

@@ -31,7 +31,10 @@ impl RestingObjects {
         let records_max = records_max.max(1);
         let mut options = OptionsBuilder::new();
         // A ghost takes as much memory as a record, and a record that comes back was removed by its object.
-        options.estimated_items_capacity(records_max).weight_capacity(records_max as u64).ghost_allocation(0.0);
+        options
+            .estimated_items_capacity(records_max)
+            .weight_capacity(records_max as u64)
+            .ghost_allocation(0.0);
         let options = options.build().expect("both capacities are set");
         let records =
             Cache::with_options(options, UnitWeighter, RandomState::default(), DefaultLifecycle::default());

@@ -15,10 +15,10 @@ struct State {
     /// Number of opens. An open in flight counts, even if it fails later.
     count: u32,
     /// Set if the file was removed while it was open: its silly name, until the last close.
-    silly: Option<Silly>,
+    silly: Option<Box<Silly>>,
     /// Set if the silly name was removed too: the place where the file was before. If the file has another
     /// link, a lookup of that link finds it.
-    gone: Option<(u64, Name)>,
+    gone: Option<Box<(u64, Name)>>,
 }
 
 /// A name that a removed file has until it is closed.
@@ -61,7 +61,7 @@ impl Opens {
     #[must_use]
     pub fn give_silly(&self, silly: Silly) -> Option<Silly> {
         let mut state = self.0.lock();
-        state.silly = Some(silly);
+        state.silly = Some(Box::new(silly));
         state.take_silly()
     }
 
@@ -80,12 +80,12 @@ impl Opens {
 
     /// Where the file was, if it was removed and closed.
     pub fn gone(&self) -> Option<(u64, Name)> {
-        self.0.lock().gone.clone()
+        self.0.lock().gone.as_deref().cloned()
     }
 
     /// Takes the silly name at the end of the mount.
     pub fn abandon(&self) -> Option<Silly> {
-        self.0.lock().silly.take()
+        self.0.lock().silly.take().map(|silly| *silly)
     }
 }
 
@@ -93,8 +93,8 @@ impl State {
     fn take_silly(&mut self) -> Option<Silly> {
         let silly = if self.count > 0 { None } else { self.silly.take() };
         if let Some(silly) = &silly {
-            self.gone = Some(silly.of.clone());
+            self.gone = Some(Box::new(silly.of.clone()));
         }
-        silly
+        silly.map(|silly| *silly)
     }
 }

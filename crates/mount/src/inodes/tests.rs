@@ -33,7 +33,7 @@ fn a_directory_that_was_moved_to_another_one_has_a_name_to_leave() {
     let inodes = Inodes::new(handle(0));
     let (to, moved) = (inodes.remember(&handle(1)), inodes.remember(&handle(2)));
     let at = |parent, text: &str| (parent, Name::new(text.as_bytes()).unwrap());
-    let leaves = || moved.state.lock().moved_from.take();
+    let leaves = || moved.state.lock().directory.moved_from.take();
     inodes.name(&moved, at(ROOT, "a"), true, soon());
     inodes.name(&moved, at(ROOT, "b"), true, soon());
     assert_eq!(leaves(), None, "it stayed in its directory");
@@ -69,13 +69,13 @@ fn a_node_that_takes_every_open_is_the_one_that_is_there_unless_that_is_in_passt
     let inodes = Inodes::new(handle(0));
     let there = inodes.remember(&handle(1));
     let (same, retired) = inodes.remember_ordinary(&handle(1));
-    assert!(Arc::ptr_eq(&there, &same) && retired.is_none() && same.state.lock().ordinary == 1);
+    assert!(Arc::ptr_eq(&there, &same) && retired.is_none() && same.state.lock().opened.ordinary == 1);
     drop(same);
-    assert_eq!(there.state.lock().ordinary, 0);
+    assert_eq!(there.state.lock().opened.ordinary, 0);
     assert!(inodes.tell_again(there.number) && inodes.forget(there.number, 2).is_none(), "told three times");
     assert!(inodes.forget(there.number, 1).is_some() && !inodes.tell_again(there.number));
     let (new, retired) = inodes.remember_ordinary(&handle(1));
-    assert!(!Arc::ptr_eq(&new, &there) && retired.is_none() && new.state.lock().ordinary == 1);
+    assert!(!Arc::ptr_eq(&new, &there) && retired.is_none() && new.state.lock().opened.ordinary == 1);
     assert_eq!(new.number, there.number, "it is the same file's");
 }
 

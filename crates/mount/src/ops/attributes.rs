@@ -59,7 +59,7 @@ impl Front {
             None => self.fs.getattr(caller, &inode.handle).await.map_err(errno::of)?,
         };
         let leased = inode.is_leased();
-        inode.state.lock().pages.wrote(&Wcc { after: Some(attributes), ..wcc }, leased);
+        inode.state.lock().opened.pages.wrote(&Wcc { after: Some(attributes), ..wcc }, leased);
         self.refill_soon(&inode.handle);
         Ok(attributes)
     }

@@ -45,13 +45,13 @@ impl Front {
         let now = attributes.wcc();
         let (stale, kept, fills) = {
             let mut state = inode.state.lock();
-            state.listed.take_if(|listed| listed.state != now || listed.until <= Instant::now());
+            state.directory.listed.take_if(|listed| listed.state != now || listed.until <= Instant::now());
             let stale = state.told.take_if(|told| *told != now).is_some();
             // One reader at a time: two that read different states would mix them in the kernel's listing.
-            if state.listed.is_none() && is_old(&attributes) {
-                state.lister.get_or_insert(fh);
+            if state.directory.listed.is_none() && is_old(&attributes) {
+                state.directory.lister.get_or_insert(fh);
             }
-            (stale, state.listed.is_some(), state.lister == Some(fh))
+            (stale, state.directory.listed.is_some(), state.directory.lister == Some(fh))
         };
         if stale {
             self.notifier.attributes(inode.number);
@@ -72,7 +72,7 @@ impl Front {
         let accessed = self.fs.access(caller, &inode.handle, AccessMask::READ).await;
         let may = accessed.is_ok_and(|accessed| accessed.granted.contains(AccessMask::READ));
         if !may {
-            inode.state.lock().listed = None;
+            inode.state.lock().directory.listed = None;
         }
         may
     }
@@ -80,7 +80,7 @@ impl Front {
     /// RELEASEDIR.
     pub fn releasedir(&self, fh: u64) {
         if let Some(directory) = self.files.remove_directory(fh) {
-            directory.inode.state.lock().lister.take_if(|lister| *lister == fh);
+            directory.inode.state.lock().directory.lister.take_if(|lister| *lister == fh);
         }
     }
 
@@ -257,7 +257,7 @@ impl Front {
 /// Records that the kernel has a complete listing of the directory.
 fn read_to_the_end(directory: &Directory, position: &Position) {
     let Some((state, until)) = directory.state.zip(position.good) else { return };
-    directory.inode.state.lock().listed = Some(Listed { state, until });
+    directory.inode.state.lock().directory.listed = Some(Listed { state, until });
 }
 
 /// Would the next change show another timestamp? See the timestamp granularity rule in docs/semantics.md.

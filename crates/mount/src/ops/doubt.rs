@@ -54,6 +54,9 @@ pub struct Doubt {
 }
 
 impl Doubt {
+    /// No doubt.
+    pub const NONE: Doubt = Doubt { known: 0, telling: 0, raisers: Vec::new(), changing: 0 };
+
     /// Does the kernel still cache doubted names?
     pub fn is_raised(&self) -> bool {
         self.telling > 0
@@ -66,7 +69,7 @@ struct Telling(Arc<Inode>);
 impl Telling {
     fn begin(directory: Arc<Inode>, thread: u32) -> Telling {
         {
-            let doubt = &mut directory.state.lock().doubt;
+            let doubt = &mut directory.state.lock().directory.doubt;
             doubt.telling += 1;
             if doubt.raisers.len() < RAISERS_MAX {
                 doubt.raisers.push(thread);
@@ -79,7 +82,7 @@ impl Telling {
 impl Drop for Telling {
     fn drop(&mut self) {
         {
-            let doubt = &mut self.0.state.lock().doubt;
+            let doubt = &mut self.0.state.lock().directory.doubt;
             doubt.telling -= 1;
             if doubt.telling == 0 {
                 doubt.raisers.clear();
@@ -94,14 +97,14 @@ struct Changing(Arc<Inode>);
 
 impl Changing {
     fn begin(directory: Arc<Inode>) -> Changing {
-        directory.state.lock().doubt.changing += 1;
+        directory.state.lock().directory.doubt.changing += 1;
         Changing(directory)
     }
 }
 
 impl Drop for Changing {
     fn drop(&mut self) {
-        self.0.state.lock().doubt.changing -= 1;
+        self.0.state.lock().directory.doubt.changing -= 1;
     }
 }
 
@@ -133,10 +136,10 @@ impl Front {
         let doubted = self.doubted(directory);
         {
             let mut state = directory.state.lock();
-            if doubted <= state.doubt.known {
+            if doubted <= state.directory.doubt.known {
                 return;
             }
-            state.doubt.known = doubted;
+            state.directory.doubt.known = doubted;
         }
         let names = self.inodes.doubt_names(directory.number);
         if names.is_empty() {
@@ -154,14 +157,14 @@ impl Front {
     /// Waits until the kernel has dropped the doubted names of a directory, with a bound.
     pub async fn settle_names(&self, header: &Header, directory: &Inode) {
         let end = Instant::now() + PATIENCE_MAX;
-        let raiser = directory.state.lock().doubt.raisers.contains(&header.pid);
+        let raiser = directory.state.lock().directory.doubt.raisers.contains(&header.pid);
         loop {
             let settled = directory.settled.notified();
-            if !directory.state.lock().doubt.is_raised() {
+            if !directory.state.lock().directory.doubt.is_raised() {
                 return;
             }
             let late = tokio::time::timeout(PATIENCE, settled).await.is_err();
-            let explained = raiser || directory.state.lock().doubt.changing > 0;
+            let explained = raiser || directory.state.lock().directory.doubt.changing > 0;
             if late && (!explained || Instant::now() >= end) {
                 return;
             }

@@ -305,10 +305,10 @@ impl Front {
     async fn presence(self: &Arc<Front>, caller: &Caller, inode: &Arc<Inode>) -> Presence {
         {
             let state = inode.state.lock();
-            if state.removed.is_some() {
+            if state.directory.removed.is_some() {
                 return Presence::Gone;
             }
-            if state.seen.is_none() && inode.number != ROOT {
+            if state.directory.seen.is_none() && inode.number != ROOT {
                 return Presence::Unknown;
             }
         }
@@ -341,7 +341,7 @@ impl Front {
             if let Some(front) = this.upgrade() {
                 front.inodes.unname(&inode, &at);
             }
-            if let Some(removed) = &mut inode.state.lock().removed {
+            if let Some(removed) = &mut inode.state.lock().directory.removed {
                 removed.dropped = Some(Instant::now());
             }
         });
@@ -394,7 +394,7 @@ impl Front {
     fn set_on_removed(&self, inode: &Inode, set: &SetAttributes) -> Outcome {
         {
             let mut state = inode.state.lock();
-            let left = &mut state.removed.as_mut().ok_or(Errno::STALE)?.attributes;
+            let left = &mut state.directory.removed.as_mut().ok_or(Errno::STALE)?.attributes;
             let now = wall();
             let time = |set: Option<SetTime>, old| match set {
                 Some(SetTime::Client(time)) => time,
@@ -418,19 +418,19 @@ impl Front {
 }
 
 fn known(inode: &Inode) -> Option<Attributes> {
-    inode.state.lock().removed.as_ref().map(|removed| removed.attributes)
+    inode.state.lock().directory.removed.as_ref().map(|removed| removed.attributes)
 }
 
 /// The name by which the kernel has come to a directory.
 fn known_at(inode: &Inode) -> Option<(u64, Name)> {
     let state = inode.state.lock();
-    state.removed.as_ref().map_or_else(|| state.names.last().cloned(), |removed| removed.at.clone())
+    state.directory.removed.as_ref().map_or_else(|| state.names.last().cloned(), |removed| removed.at.clone())
 }
 
 /// May a path of the kernel lead to the removed directory, or a call be on its way from it?
 fn is_reached_by_a_path(inode: &Inode) -> bool {
     let state = inode.state.lock();
-    let Some(Removed { at: Some(_), dropped, .. }) = state.removed.as_deref() else { return false };
+    let Some(Removed { at: Some(_), dropped, .. }) = &state.directory.removed else { return false };
     dropped.is_none_or(|dropped| dropped.elapsed() < ON_THE_WAY)
 }
 

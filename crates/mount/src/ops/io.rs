@@ -46,9 +46,9 @@ impl Front {
         let leased = file.inode.is_leased();
         {
             let mut state = file.inode.state.lock();
-            state.pages.heard_of(fh);
+            state.opened.pages.heard_of(fh);
             if !how.direct {
-                state.pages.read(leased, granularity, wall());
+                state.opened.pages.read(leased, granularity, wall());
             }
         }
         for _ in 0..GROWTHS_MAX {
@@ -103,9 +103,9 @@ impl Front {
         let stale = {
             let mut state = file.inode.state.lock();
             if !how.direct {
-                state.pages.put(length);
+                state.opened.pages.put(length);
             }
-            how.direct && state.pages.are_filled()
+            how.direct && state.opened.pages.are_filled()
         };
         if stale {
             let gone = self.notifier.range_gone(file.inode.number, offset, length as u64);
@@ -117,17 +117,17 @@ impl Front {
     /// Writes at the true end of the file; `offset` is the end that the kernel knows.
     async fn append(&self, file: &File, offset: u64, data: Bytes, how: WriteHow) -> Outcome {
         let _turn = file.inode.appending.lock().await;
-        let looks = file.inode.state.lock().looks;
+        let looks = file.inode.state.lock().opened.looks;
         let end = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?.size;
         if end == offset {
-            file.inode.state.lock().ends_known = looks;
+            file.inode.state.lock().opened.ends_known = looks;
             return self.write_at(file, offset, data, how).await;
         }
         let length = data.len();
         let written = self.write_at(file, end, data, how).await?;
         // As after every write, the kernel asks for the size before it shows one. But it has put the bytes
         // into its pages.
-        let readable = file.inode.state.lock().pages.misplaced(length);
+        let readable = file.inode.state.lock().opened.pages.misplaced(length);
         if readable {
             // Bounded: the kernel keeps one incomplete page locked until the reply.
             let gone = self.notifier.data_gone(file.inode.number);
@@ -179,7 +179,7 @@ impl Front {
         }
         let leased = file.inode.is_leased();
         let mut state = file.inode.state.lock();
-        state.pages.heard_of(file.fh);
+        state.opened.pages.heard_of(file.fh);
         state.wrote(&written.wcc, leased);
         drop(state);
         self.refill_soon(handle);
@@ -243,7 +243,7 @@ impl Front {
         let wcc = done.map_err(errno::of)?;
         file.dirty.store(true, Ordering::Release);
         let leased = file.inode.is_leased();
-        file.inode.state.lock().pages.wrote(&wcc, leased);
+        file.inode.state.lock().opened.pages.wrote(&wcc, leased);
         self.refill_soon(&file.inode.handle);
         Ok(Answer::Done)
     }
@@ -273,7 +273,7 @@ impl Front {
             target.unstable.lock().get_or_insert(copied.verifier);
         }
         let leased = target.inode.is_leased();
-        target.inode.state.lock().pages.wrote(&copied.wcc, leased);
+        target.inode.state.lock().opened.pages.wrote(&copied.wcc, leased);
         self.refill_soon(&target.inode.handle);
         Ok(Answer::Written(copied.count.min(COPY_MAX_BYTES) as u32))
     }
@@ -282,5 +282,5 @@ impl Front {
 /// Has there been an open or a lock since the last append that the kernel sent to the true end?
 fn is_end_in_doubt(file: &File) -> bool {
     let state = file.inode.state.lock();
-    state.looks != state.ends_known
+    state.opened.looks != state.opened.ends_known
 }

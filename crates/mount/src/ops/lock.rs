@@ -52,7 +52,7 @@ impl Front {
         let Some(wanted) = lock_of(lock_owner(owner, flock), lock) else { return Err(Errno::INVAL) };
         let found = self.fs.test(&file.caller, &file.inode.handle, &wanted).await.map_err(errno::of)?;
         let free = FileLock { kind: libc::F_UNLCK as u32, ..lock };
-        let pid = |found: &Lock| file.inode.state.lock().lockers.get(&found.owner).map(|it| it.pid);
+        let pid = |found: &Lock| file.inode.state.lock().locks.lockers.get(&found.owner).map(|it| it.pid);
         Ok(Answer::Lock(found.map_or(free, |found| held(&found, pid(&found)))))
     }
 
@@ -82,7 +82,7 @@ impl Front {
         }
         {
             let mut state = file.inode.state.lock();
-            state.lockers.insert(owner.clone(), Locker { pid: lock.pid, open });
+            state.locks.lockers.insert(owner.clone(), Locker { pid: lock.pid, open });
             state.locked = Some(Instant::now());
         }
         self.look_anew(&file).await;
@@ -152,7 +152,7 @@ impl Front {
     ) -> vfs::Result<()> {
         let released = self.fs.unlock(&file.caller, open, owner, range).await;
         if !self.fs.holds_locks(open, owner) {
-            file.inode.state.lock().lockers.remove(owner);
+            file.inode.state.lock().locks.lockers.remove(owner);
         }
         file.inode.unlocked.notify_waiters();
         released
@@ -184,21 +184,21 @@ impl Front {
     async fn look_anew(&self, file: &File) {
         let leased = file.inode.is_leased();
         let now = self.fs.getattr(&opening(&file.caller), &file.inode.handle).await;
-        file.inode.state.lock().looks += 1;
+        file.inode.state.lock().opened.looks += 1;
         let Ok(now) = now else { return };
-        let keep = leased || file.inode.state.lock().pages.open(file.fh, &now, leased);
+        let keep = leased || file.inode.state.lock().opened.pages.open(file.fh, &now, leased);
         if !keep {
             // Bounded: a page that is being read may wait for a process that waits for this lock.
             let gone = self.notifier.data_gone(file.inode.number);
             if tokio::time::timeout(FORGET_PATIENCE, gone).await.is_ok() {
-                file.inode.state.lock().pages.heard_of(file.fh);
+                file.inode.state.lock().opened.pages.heard_of(file.fh);
             }
         }
     }
 
     /// Releases all locks of an owner on a file.
     pub async fn unlock_all(&self, file: &File, owner: &Owner) {
-        file.inode.state.lock().lockers.remove(owner);
+        file.inode.state.lock().locks.lockers.remove(owner);
         let Some(open) = file.open.filter(|open| self.fs.holds_locks(*open, owner)) else { return };
         if let Err(error) = self.fs.unlock(&file.caller, open, owner, (0, u64::MAX)).await {
             tracing::warn!("cannot unlock {}: {error}", file.inode.handle);
@@ -214,8 +214,8 @@ impl Front {
 async fn until_left(inode: &Inode, owner: &Owner) -> bool {
     let is_leaving = || {
         let state = inode.state.lock();
-        let open = state.lockers.get(owner).map(|locker| locker.open);
-        let closed = open.and_then(|open| state.leaving.get(&open).copied());
+        let open = state.locks.lockers.get(owner).map(|locker| locker.open);
+        let closed = open.and_then(|open| state.locks.leaving.get(&open).copied());
         closed.is_some_and(|at| at.elapsed() < LEAVING_MAX)
     };
     if !is_leaving() {

@@ -76,7 +76,7 @@ impl Front {
         };
         let open = match (opened, which) {
             (Err(Errno::STALE), Try::First) => {
-                let found = if names.is_empty() { last_name.into_iter().collect() } else { names };
+                let found = if names.is_empty() { last_name.map(|name| *name).into_iter().collect() } else { names };
                 self.will_be_back(header, flags, found);
                 Err(Errno::STALE)
             }
@@ -239,8 +239,8 @@ impl Front {
         let (keep, stale) = {
             let mut state = inode.state.lock();
             let leased = state.lease.is_some_and(|lease| is_valid(&lease));
-            state.looks += 1;
-            let keep = state.pages.open(fh, &below.attributes, leased);
+            state.opened.looks += 1;
+            let keep = state.opened.pages.open(fh, &below.attributes, leased);
             let now = below.attributes.wcc();
             (keep, state.told.take_if(|told| *told != now).is_some())
         };
@@ -325,8 +325,8 @@ impl Front {
         let file = self.file(fh)?;
         if let Some(open) = file.open {
             let mut state = file.inode.state.lock();
-            if state.lockers.values().any(|locker| locker.open == open) {
-                state.leaving.insert(open, Instant::now());
+            if state.locks.lockers.values().any(|locker| locker.open == open) {
+                state.locks.leaving.insert(open, Instant::now());
             }
         }
         let flushed = if self.is_gone(&file).await { Ok(()) } else { self.send(&file).await };
@@ -354,7 +354,7 @@ impl Front {
 
     /// The origin has refused data that is in the kernel's pages: drops the pages.
     pub(super) fn refused(&self, file: &File) {
-        file.inode.state.lock().pages = Pages::default();
+        file.inode.state.lock().opened.pages = Pages::default();
         self.notifier.data(file.inode.number);
     }
 
@@ -409,7 +409,7 @@ impl Front {
             }
             Ok(commit) => {
                 let leased = file.inode.is_leased();
-                file.inode.state.lock().pages.wrote(&commit.wcc, leased);
+                file.inode.state.lock().opened.pages.wrote(&commit.wcc, leased);
                 // The origin has set other times than those that the kernel got meanwhile, under a lease
                 // too.
                 self.notifier.attributes(file.inode.number);
@@ -435,9 +435,9 @@ impl Front {
         }
         let unused = {
             let mut state = file.inode.state.lock();
-            state.pages.heard_of(fh);
+            state.opened.pages.heard_of(fh);
             state.closed(file.access, file.passed);
-            if state.opens == state.ordinary { state.backing.take() } else { None }
+            if state.opened.opens == state.opened.ordinary { state.opened.backing.take() } else { None }
         };
         if unused.is_some() {
             self.passed.leave(&file.inode);
@@ -460,8 +460,8 @@ impl Front {
         {
             // The locks of this open have ended with it.
             let mut state = file.inode.state.lock();
-            state.lockers.retain(|_, locker| Some(locker.open) != file.open);
-            state.leaving.retain(|open, _| Some(*open) != file.open);
+            state.locks.lockers.retain(|_, locker| Some(locker.open) != file.open);
+            state.locks.leaving.retain(|open, _| Some(*open) != file.open);
         }
         file.inode.unlocked.notify_waiters();
         Ok(Answer::Done)

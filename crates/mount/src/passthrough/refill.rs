@@ -200,7 +200,7 @@ impl Front {
 
     /// Waits at most `PATIENCE` until the backing file of a node has the bytes of these attributes.
     pub async fn wait_for_refill(&self, inode: &Inode, now: &Attributes) {
-        let Some(passed) = inode.state.lock().backing.clone() else { return };
+        let Some(passed) = inode.state.lock().opened.backing.clone() else { return };
         let wait = async {
             loop {
                 let refilled = passed.refilled.notified();
@@ -224,7 +224,7 @@ impl Front {
     /// # Errors
     /// Those of the origin or of the local disk. Then the backing file may have old bytes.
     pub async fn refill_now(&self, file: &OpenFile) -> Result<(), Errno> {
-        let Some(passed) = file.inode.state.lock().backing.clone() else { return Ok(()) };
+        let Some(passed) = file.inode.state.lock().opened.backing.clone() else { return Ok(()) };
         self.refill(&file.inode, &passed).await.map(drop)
     }
 

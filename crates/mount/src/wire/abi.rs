@@ -76,10 +76,9 @@ bitflags::bitflags! {
         const BIG_WRITES = 1 << 5;
         /// The kernel forwards `flock` locks.
         const FLOCK_LOCKS = 1 << 10;
-        /// READDIRPLUS is supported.
+        /// Listings have attributes. `FUSE_READDIRPLUS_AUTO` is not negotiated: a program that reads a
+        /// complete directory before its first `stat` would get the attributes of the first page alone.
         const DO_READDIRPLUS = 1 << 13;
-        /// The kernel uses READDIRPLUS where it helps.
-        const READDIRPLUS_AUTO = 1 << 14;
         /// Several direct reads and writes at a time.
         const ASYNC_DIO = 1 << 15;
         /// Several lookups and listings of one directory at a time.
