@@ -24,6 +24,8 @@ use resting::RestingObjects;
 const SHARDS: usize = 64;
 /// The largest number of objects that are examined for each one that arrives.
 const SEARCH_MAX: usize = 16;
+/// The same, in multiples, for each flush of the index.
+const SHRINK_ROUNDS: usize = 64;
 
 /// The result of the latest GETATTR of an object, and the event at which it was sent.
 pub type Revalidated = Option<(u64, Result<Attributes>)>;
@@ -112,7 +114,7 @@ impl ObjectTable {
         ObjectTable {
             shards: (0..SHARDS).map(shard).collect(),
             hasher: RandomState::new(),
-            shard_max: (objects_max / SHARDS).max(4),
+            shard_max: if objects_max == 0 { 0 } else { (objects_max / SHARDS).max(4) },
         }
     }
 
@@ -163,6 +165,20 @@ impl ObjectTable {
     /// not tell?
     pub fn may_be_written_since(&self, handle: &Handle, since: Instant) -> bool {
         self.shard(handle).lock().written.is_some_and(|at| at >= since)
+    }
+
+    /// Evicts idle objects where there are too many. Arrivals evict as well, but find none that waits for the
+    /// index; call this when the index has them.
+    pub fn shrink(&self) {
+        for shard in &self.shards {
+            let mut shard = shard.lock();
+            for _ in 0..SHRINK_ROUNDS {
+                if shard.objects.len() <= self.shard_max {
+                    break;
+                }
+                shard.free_capacity(self.shard_max);
+            }
+        }
     }
 
     /// All objects in memory, shard by shard.

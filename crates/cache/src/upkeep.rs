@@ -137,12 +137,14 @@ impl Core {
         self.flush_companions(false);
         let objects = self.flushing.take();
         if objects.is_empty() {
-            return;
+            return self.memory.table().shrink();
         }
         let core = self.clone();
         // Runs to completion even if the caller gives up.
         let flush = move || {
             core.flush_now(&objects);
+            drop(objects);
+            core.memory.table().shrink();
             drop(turn);
         };
         let _ = tokio::task::spawn_blocking(flush).await;

@@ -193,6 +193,8 @@ async fn run(seed: u64, without_before: bool, jitter_micros: u64) {
     let mut options = bench.options();
     options.flush_interval = Duration::from_millis(5);
     options.prefetch_max_bytes = if seed.is_multiple_of(2) { 64 << 20 } else { 0 };
+    // Objects come to rest with each flush.
+    options.objects_in_memory_max = if seed.is_multiple_of(3) { 0 } else { options.objects_in_memory_max };
     let cache = bench.open_with(options).await;
     let clients: Vec<_> = (0..6)
         .map(|number| {

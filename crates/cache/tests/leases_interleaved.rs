@@ -354,6 +354,8 @@ async fn run(seed: u64, policy: Policy, jitter_micros: u64) {
     let mut options = bench.options();
     options.flush_interval = Duration::from_millis(5);
     options.prefetch_max_bytes = if seed.is_multiple_of(2) { 64 << 20 } else { 0 };
+    // Objects come to rest with each flush.
+    options.objects_in_memory_max = if seed.is_multiple_of(3) { 0 } else { options.objects_in_memory_max };
     options.close_delay = Duration::from_millis(3);
     options.leases_max = 3;
     let cache = bench.open_with(options).await;

@@ -148,6 +148,11 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
+/// The cache fetches ahead of readers, and each flush brings all idle objects to rest.
+fn options(bench: &Bench) -> cache::Options {
+    cache::Options { objects_in_memory_max: 0, ..bench.eager() }
+}
+
 struct World {
     bench: Bench,
     cache: Option<Arc<Cache>>,
@@ -159,7 +164,7 @@ impl World {
     async fn new(behind: Option<WriteBehind>) -> World {
         let bench = Bench { behind, ..Bench::over(Origin::with_granularity(GRANULARITY)) };
         bench.origin.put(&root(), NAMES[0], &vec![1; 10_000]);
-        let cache = Some(bench.open_with(bench.eager()).await);
+        let cache = Some(bench.open_with(options(&bench)).await);
         World { bench, cache, opened: HashMap::new() }
     }
 
@@ -210,7 +215,7 @@ impl World {
 
     async fn go_on_with(&mut self, killed: Bench) {
         drop(self.cache.take());
-        self.cache = Some(killed.open_with(killed.eager()).await);
+        self.cache = Some(killed.open_with(options(&killed)).await);
         self.bench = killed;
     }
 
