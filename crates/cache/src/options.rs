@@ -227,7 +227,7 @@ impl Options {
             clock_skew: Duration::from_secs(3),
             objects_in_memory_max: 1 << 15,
             resting_max_bytes: 256 << 20,
-            objects_max: 4_000_000,
+            objects_max: 16_000_000,
             leases_max: 50_000,
             close_delay: Duration::from_secs(1),
             flush_interval: Duration::from_millis(150),

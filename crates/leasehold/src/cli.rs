@@ -156,6 +156,7 @@ Options of Leasehold:
   cachesize=SIZE     keep at most this much file data [10G]
   minfree=SIZE       leave this much space free on the disk [1G]
   prefetch=SIZE      fetch at most this much ahead of readers who go through a tree, or 0 [64M]
+  memory=SIZE        keep the known attributes of unused files in this much memory [a sixteenth, at most 512M]
   nofill             do not fetch the rest of files that were read in part
   offline=read       while the server is away, read complete files as last known [wait]
   allow_other        let all users use the mount; the default for root (noallow_other: do not)

@@ -41,6 +41,10 @@ pub struct Keeping {
     /// do: listings, leases and small files. 0: nothing
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     pub prefetch: u64,
+    /// Keep the known attributes of unused files in this much memory, some 4,700 files in each MiB; a sixteenth
+    /// of the memory, up to 512M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub memory: Option<u64>,
     /// Send access times of cached reads to the origin: a SETATTR after a read, at most every 30 s for each
     /// file. Then every other cache of the file must revalidate it
     #[arg(long)]
@@ -76,6 +80,7 @@ impl Default for Keeping {
             changed_min: 0,
             no_fill: false,
             prefetch: 64 << 20,
+            memory: None,
             atime: false,
             offline: OfflineAnswer::Wait,
             offline_after: 5,
@@ -88,6 +93,8 @@ impl Keeping {
     const ATIME_AFTER: Duration = Duration::from_secs(30);
     /// The most that is read ahead: a link of 600 MB/s over 400 ms holds it twice.
     const READAHEAD_MAX_BYTES: usize = 512 << 20;
+    /// The default of `--memory` is never larger: 2,400,000 files.
+    const MEMORY_MAX_BYTES: usize = 512 << 20;
 
     /// The limits and thresholds.
     pub fn limits(&self) -> cache::Limits {
@@ -107,6 +114,10 @@ impl Keeping {
         options.limits = self.limits();
         options.fill = (!self.no_fill).then(cache::Fill::default);
         options.prefetch_max_bytes = self.prefetch;
+        options.resting_max_bytes = match self.memory {
+            Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
+            None => rpc::memory::default_in_flight().min(Keeping::MEMORY_MAX_BYTES),
+        };
         options.readahead_max_bytes =
             rpc::memory::default_in_flight().min(Keeping::READAHEAD_MAX_BYTES) as u64;
         options.atime_after = self.atime.then_some(Keeping::ATIME_AFTER);

@@ -127,6 +127,7 @@ impl Words {
             "prefetch" => {
                 self.keeping.prefetch = parse_size(text("write e.g. 64M, or 0")?).map_err(Failure)?;
             }
+            "memory" => self.keeping.memory = Some(parse_size(text("write e.g. 512M")?).map_err(Failure)?),
             "metrics" => {
                 let address = text("write a port, such as 9464")?;
                 self.metrics = Some(crate::cli::parse_metrics(address).map_err(Failure)?);
@@ -306,6 +307,7 @@ mod tests {
             ("ro=1", "`ro=1`"),
             ("minfree=lots", "lots"),
             ("prefetch=", "64M"),
+            ("memory=much", "much"),
             ("metrics=x", "9464"),
         ] {
             let failure = take(wrong).unwrap_err();
