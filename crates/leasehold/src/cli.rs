@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use server::{ClientList, Locations, XprtSec};
+use synthetic::Shape;
 
 pub use config::{ConfigArguments, ConfigCommand, ConfigKeys, ConfigShow};
 pub use tls::{Tls, TlsPolicy};
@@ -207,8 +208,13 @@ pub const SERVED: &str = "directory";
 #[derive(Debug, Args)]
 pub struct Serve {
     /// The directory to serve
-    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    #[arg(required_unless_present_any = ["config", "synthetic"], conflicts_with = "config")]
     pub directory: Option<PathBuf>,
+    /// Serve a computed tree instead of a directory, for measurements:
+    /// `files=N,per-directory=N,bytes=N,seed=N`. Every user may change everything, and changes end with the
+    /// process
+    #[arg(long, value_name = "SHAPE", hide = true, conflicts_with_all = ["directory", "config"])]
+    pub synthetic: Option<Shape>,
     /// Serve the exports that this TOML file lists, instead of one directory. It may set the other options,
     /// too
     #[arg(long, value_name = "FILE", conflicts_with_all = OF_ONE_EXPORT)]

@@ -1,4 +1,4 @@
-//! `leasehold serve`: serves directories of this machine over NFS.
+//! `leasehold serve`: serves directories of this machine, or a computed tree, over NFS.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -7,6 +7,8 @@ use local::LocalFs;
 use serde_json::json;
 use server::exports::ExportId;
 use server::{Export, ExportOptions, Nqnfs};
+use synthetic::{Shape, Synthetic};
+use vfs::{FileSystem, Handle};
 
 use crate::admin::{Admin, Sources};
 use crate::auditing::AuditLog;
@@ -20,13 +22,48 @@ use crate::stack::{self, End, Keep, Listening, Stack, Told};
 use crate::state::{self, Kind};
 use crate::{Failure, status, tls, usage};
 
-/// One directory to serve.
+/// The path of a computed tree that has no `--export`.
+const COMPUTED: &str = "/synthetic";
+
+/// One tree to serve.
 struct Served {
-    root: PathBuf,
+    tree: Tree,
     path: Option<String>,
     options: ExportOptions,
-    sync: bool,
-    crossmnt: bool,
+}
+
+/// Where the files of an export come from.
+enum Tree {
+    Directory { root: PathBuf, sync: bool, crossmnt: bool },
+    Computed(Shape),
+}
+
+impl Tree {
+    /// The tree, as messages name it.
+    fn name(&self) -> String {
+        match self {
+            Tree::Directory { root, .. } => root.display().to_string(),
+            Tree::Computed(shape) => format!("the tree {shape}"),
+        }
+    }
+
+    /// The same tree, by the only path of its directory.
+    fn canonical(self) -> std::io::Result<Tree> {
+        match self {
+            Tree::Directory { root, sync, crossmnt } => {
+                Ok(Tree::Directory { root: std::fs::canonicalize(root)?, sync, crossmnt })
+            }
+            Tree::Computed(_) => Ok(self),
+        }
+    }
+
+    /// Names the same [canonical](Tree::canonical) tree after a restart.
+    fn identity(&self) -> String {
+        match self {
+            Tree::Directory { root, .. } => root.to_string_lossy().into_owned(),
+            Tree::Computed(shape) => format!("synthetic {shape}"),
+        }
+    }
 }
 
 /// Serves until the process is told to stop.
@@ -104,8 +141,8 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
 
 /// Sets the options of an export that is served. Others need a restart.
 fn change(stack: &Stack, served: Served) {
-    let Ok(directory) = std::fs::canonicalize(&served.root) else { return };
-    let id = ExportId::of(&directory.to_string_lossy());
+    let Ok(tree) = served.tree.canonical() else { return };
+    let id = ExportId::of(&tree.identity());
     if let Some(export) = stack.front().exports().iter().find(|export| export.id == id) {
         export.set_options(served.options);
     }
@@ -122,7 +159,8 @@ fn greeting(export: &Export, stack: &Stack) -> String {
 fn default_state(arguments: &Serve) -> Result<PathBuf, Failure> {
     let named = arguments.directory.as_ref().or(arguments.config.as_ref());
     let canonical = named.map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.clone()));
-    let name = canonical.unwrap_or_default().to_string_lossy().into_owned();
+    let computed = || arguments.synthetic.map(|shape| format!("synthetic {shape}")).unwrap_or_default();
+    let name = canonical.map_or_else(computed, |path| path.to_string_lossy().into_owned());
     state::default_directory(Kind::State, &format!("serve-{}", state::file_name(&name)))
 }
 
@@ -130,33 +168,32 @@ fn default_state(arguments: &Serve) -> Result<PathBuf, Failure> {
 fn directories(arguments: &Serve, tls: &Tls) -> Result<Vec<Served>, Failure> {
     let mut served = named_directories(arguments)?;
     for one in &mut served {
-        let name = one.path.clone().unwrap_or_else(|| one.root.display().to_string());
+        let name = one.path.clone().unwrap_or_else(|| one.tree.name());
         one.options.xprtsec = tls::confine(tls, one.options.xprtsec, &name)?;
     }
     Ok(served)
 }
 
 fn named_directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
-    if let Some(directory) = &arguments.directory {
+    let named = arguments.directory.clone().map(|root| Tree::Directory {
+        root,
+        sync: !arguments.asynchronous,
+        crossmnt: !arguments.no_crossmnt,
+    });
+    if let Some(tree) = named.or(arguments.synthetic.map(Tree::Computed)) {
         let options = ExportOptions {
             refer: arguments.refer.clone().unwrap_or_default(),
             replicas: arguments.replicas.clone().unwrap_or_default(),
             ..arguments.access.to_server()
         };
-        return Ok(vec![Served {
-            root: directory.clone(),
-            path: arguments.export.clone(),
-            options,
-            sync: !arguments.asynchronous,
-            crossmnt: !arguments.no_crossmnt,
-        }]);
+        return Ok(vec![Served { tree, path: arguments.export.clone(), options }]);
     }
     let Some(config) = &arguments.config else {
         return Err(Failure("nothing to serve: name a directory, or a file with --config".into()));
     };
     let of = |(export, options): (exports::ExportConfig, ExportOptions)| {
-        let (sync, crossmnt) = (export.sync, export.crossmnt);
-        Served { root: export.directory, path: export.path, options, sync, crossmnt }
+        let (root, sync, crossmnt) = (export.directory, export.sync, export.crossmnt);
+        Served { tree: Tree::Directory { root, sync, crossmnt }, path: export.path, options }
     };
     Ok(exports::load(config)?.into_iter().map(of).collect())
 }
@@ -168,22 +205,27 @@ fn open(
     nqnfs: &Nqnfs,
     audit: &AuditLog,
 ) -> Result<(Export, Listed), Failure> {
-    let Served { root, path, options, sync, crossmnt } = served;
-    let directory = std::fs::canonicalize(&root).map_err(|error| {
+    let Served { tree, path, options } = served;
+    let name = tree.name();
+    let tree = tree.canonical().map_err(|error| {
         Failure(format!(
-            "cannot serve {}: {error}; name a directory that exists and that this user may read",
-            root.display()
+            "cannot serve {name}: {error}; name a directory that exists and that this user may read"
         ))
     })?;
-    let name = directory.to_string_lossy().into_owned();
-    let own_state = state.join(state::file_name(&name));
-    state::make(&own_state)?;
-    let fs = open_local(&directory, &own_state, sync, crossmnt)?;
-    let arbiter = stack::arbiter(fs.clone(), version4, nqnfs);
-    let path = path.unwrap_or_else(|| name.clone());
-    let place: Arc<Place> = Arc::new(move |handle: &vfs::Handle| fs.path_of(handle));
+    let identity = tree.identity();
+    let (fs, place, default_path): (Arc<dyn FileSystem>, Arc<Place>, &str) = match tree {
+        Tree::Directory { root, sync, crossmnt } => {
+            let own_state = state.join(state::file_name(&identity));
+            state::make(&own_state)?;
+            let fs = open_local(&root, &own_state, sync, crossmnt)?;
+            (fs.clone(), Arc::new(move |handle: &Handle| fs.path_of(handle)), &identity)
+        }
+        Tree::Computed(shape) => (Arc::new(Synthetic::new(shape)), Arc::new(|_: &Handle| None), COMPUTED),
+    };
+    let arbiter = stack::arbiter(fs, version4, nqnfs);
+    let path = path.unwrap_or_else(|| default_path.to_owned());
     let audited = audit.over(arbiter.clone(), &path, &place);
-    let export = stack::export(&name, path.clone(), audited, options);
+    let export = stack::export(&identity, path.clone(), audited, options);
     let listed = Listed { id: export.id, path, arbiter, place };
     Ok((export, listed))
 }

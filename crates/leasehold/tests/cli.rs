@@ -25,6 +25,40 @@ fn mistakes_on_the_command_line_are_code_2() {
 }
 
 #[test]
+fn a_computed_tree_is_served_in_place_of_a_directory() {
+    let tree = Tree::new();
+    let state = tree.path("state");
+    for (shape, reason) in [
+        ("files=many", "\"many\" is no value of files"),
+        ("size=3", "\"size=3\" is not one of files=N"),
+        ("files=1,files=2", "files is given twice"),
+    ] {
+        let output = run(&["serve", "--synthetic", shape, "--state", &state]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.lines().next().unwrap().contains(reason), "{error}");
+    }
+    let shape = "files=25,per-directory=10,bytes=100,seed=7";
+    let both = run(&["serve", &tree.path("served"), "--synthetic", shape, "--state", &state]);
+    assert_eq!(both.status.code(), Some(2));
+    let serve =
+        program::Running::start(&["serve", "--synthetic", shape, "--export", "/export", "--state", &state]);
+    let url = client::Url::parse(&serve.url()).unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let read = runtime.block_on(async {
+        let (client, caller) = (client::connect(&url).await.unwrap(), vfs::Caller::unix(0, 0, &[]));
+        let mut at = client.root_handle();
+        for name in ["d0000001", "f0000003"] {
+            let name = vfs::Name::new(name.as_bytes()).unwrap();
+            at = client.lookup(&caller, &at, &name, vfs::Want::None).await.unwrap().node.handle;
+        }
+        client.read(&caller, &at, vfs::StateidBasis::Anonymous, 0, 200).await.unwrap().data.to_bytes()
+    });
+    let expected = shape.parse::<synthetic::Shape>().unwrap().bytes(13);
+    assert_eq!(read.unwrap(), expected);
+}
+
+#[test]
 fn options_of_one_export_are_refused_beside_a_configuration_file() {
     let tree = Tree::new();
     let (config, state) = (tree.path("exports.toml"), tree.path("state"));

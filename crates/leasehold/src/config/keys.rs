@@ -22,7 +22,7 @@ use crate::{Failure, mount};
 /// The commands that have configuration files.
 const COMMANDS: [&str; 3] = ["serve", "proxy", "mount"];
 /// Options that belong on a command line alone.
-const NO_KEYS: [&str; 6] = ["help", "version", "config", "foreground", "sloppy", "ready"];
+const NO_KEYS: [&str; 7] = ["help", "version", "config", "synthetic", "foreground", "sloppy", "ready"];
 /// The options whose values are lists.
 const LISTS: [&str; 2] = ["clients", "options"];
 /// Options that turn something off, whose names do not begin with `no-`; and their keys.
