@@ -27,7 +27,7 @@ use crate::listing::{CompleteListing, ENTRY_BYTES, KnownListing, LISTING_BYTES_M
 use crate::object::ObjectState;
 use crate::singleflight::Asking;
 use crate::store::Place;
-use crate::table::Object;
+use crate::table::{Found, Object};
 use crate::upstream::piggyback::Brought;
 use crate::walk::roster::{Entry, Kind, Roster};
 use crate::walk::{Action, FILE_READ_MAX_BYTES, Guess, OLD_MIN, Outcome, Step, Target};
@@ -201,9 +201,10 @@ impl Core {
 
     /// The kind of an object. An object at rest stays at rest.
     fn kind_of(&self, handle: &Handle) -> Option<Kind> {
-        match self.memory.table().resting(handle) {
-            Some(resting) => Some(kind_from(resting.attributes(), resting.is_complete())),
-            None => self.with(&self.glance(handle), kind_of),
+        match self.memory.table().find(handle) {
+            Found::Awake(object) => self.with(&object, kind_of),
+            Found::Resting(resting) => Some(kind_from(resting.attributes(), resting.is_complete())),
+            Found::Nothing => self.with(&self.glance(handle), kind_of),
         }
     }
 
@@ -334,9 +335,11 @@ impl Core {
     pub fn known_listing(&self, caller: &Caller, directory: &Arc<Object>) -> Option<Arc<CompleteListing>> {
         let complete = self.complete_listing(caller, directory)?;
         self.with(directory, |state| state.current().map(|_| ()))?;
-        let current = |handle: Handle| match self.memory.table().resting(&handle) {
-            Some(resting) => resting.current_within(Some(OLD_MIN)).is_some(),
-            None => self.with(&self.glance(&handle), |state| state.current_within(Some(OLD_MIN)).is_some()),
+        let current = |handle: Handle| match self.memory.table().find(&handle) {
+            Found::Awake(object) => self.with(&object, |state| state.current_within(Some(OLD_MIN)).is_some()),
+            Found::Resting(resting) => resting.current_within(Some(OLD_MIN)).is_some(),
+            // What the index alone has is not current.
+            Found::Nothing => false,
         };
         let known = complete.handles().take(SAMPLE).all(current);
         known.then_some(complete)

@@ -89,6 +89,17 @@ impl Object {
     }
 }
 
+/// What memory has of an object.
+#[derive(Debug)]
+pub enum Found {
+    /// Its complete state.
+    Awake(Arc<Object>),
+    /// Its known state alone.
+    Resting(Resting),
+    /// Nothing: the index may have it.
+    Nothing,
+}
+
 #[derive(Debug)]
 struct Shard {
     objects: HashMap<Handle, Arc<Object>>,
@@ -156,9 +167,14 @@ impl ObjectTable {
         self.shard(handle).lock().objects.get(handle).cloned()
     }
 
-    /// The known state of an object at rest.
-    pub fn resting(&self, handle: &Handle) -> Option<Resting> {
-        self.shard(handle).lock().resting.get(handle)
+    /// What memory has of an object. An object at rest stays at rest.
+    pub fn find(&self, handle: &Handle) -> Found {
+        let shard = self.shard(handle).lock();
+        match (shard.objects.get(handle), shard.resting.get(handle)) {
+            (Some(object), _) => Found::Awake(object.clone()),
+            (None, Some(resting)) => Found::Resting(resting),
+            (None, None) => Found::Nothing,
+        }
     }
 
     /// May we have written this object since then, although it was evicted meanwhile and its new state does

@@ -6,7 +6,7 @@ use vfs::{AccessMask, Accessed, Attributes, Caller, Freshness, Handle, Result};
 
 use crate::core::Core;
 use crate::object::{Before, Opening, Seen};
-use crate::table::Object;
+use crate::table::{Found, Object};
 use crate::trust::Sent;
 use crate::walk::Action;
 
@@ -37,8 +37,8 @@ impl Core {
     }
 
     /// The attributes of a file at rest, if they are believed for this caller. The file stays at rest.
-    fn attributes_at_rest(&self, caller: &Caller, handle: &Handle) -> Option<Attributes> {
-        let resting = self.memory.table().resting(handle)?;
+    pub fn attributes_at_rest(&self, caller: &Caller, handle: &Handle) -> Option<Attributes> {
+        let Found::Resting(resting) = self.memory.table().find(handle) else { return None };
         let attributes = resting.current_within(None).filter(|known| !known.is_dir())?;
         (!self.policy.is_open(caller)).then_some(*attributes)
     }

@@ -7,7 +7,7 @@ use vfs::{AccessMask, Caller, CompleteFile, FileType, Handle, OpenId, Pinned};
 
 use crate::core::Core;
 use crate::store::Pin;
-use crate::table::Object;
+use crate::table::{Found, Object};
 
 /// Keeps the bytes of a complete file unchanged, until the layer above takes the file over.
 struct CompletePin {
@@ -33,14 +33,20 @@ impl Pinned for CompletePin {
 impl Core {
     /// Until when the known attributes of a file may be believed without asking.
     pub fn believed_until(&self, handle: &Handle) -> Option<Instant> {
-        let object = self.memory.table().peek(handle)?;
-        self.with(&object, |state| state.current_until())
+        match self.memory.table().find(handle) {
+            Found::Awake(object) => self.with(&object, |state| state.current_until()),
+            Found::Resting(resting) => Some(resting.current_until()),
+            Found::Nothing => None,
+        }
     }
 
     /// The last event that showed a change of a directory by another client, or 0.
     pub fn names_doubted(&self, directory: &Handle) -> u64 {
-        let object = self.memory.table().peek(directory);
-        object.map_or(0, |object| self.with(&object, |state| state.names_doubted()))
+        match self.memory.table().find(directory) {
+            Found::Awake(object) => self.with(&object, |state| state.names_doubted()),
+            Found::Resting(resting) => resting.names_doubted(),
+            Found::Nothing => 0,
+        }
     }
 
     /// The file of an open, if all of its bytes are here and belong to the known state. None if some bytes

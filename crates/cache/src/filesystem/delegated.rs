@@ -65,6 +65,10 @@ impl Core {
             let absent = || Err(Error::from(Status::NoEnt).with(attributes));
             return Ok((self.policy.lookup_cache == LookupCache::All).then(absent));
         };
+        if let Some(known) = self.attributes_at_rest(caller, &handle) {
+            let node = Node { handle, attributes: Some(known) };
+            return Ok(Some(Ok(Looked { node, directory: attributes, directory_lease: None })));
+        }
         let child = match self.fresh(caller, &self.object(&handle), arrived).await {
             Ok(attributes) => attributes,
             Err(error) if matches!(error.status, Status::Stale | Status::BadHandle) => return Ok(None),

@@ -12,7 +12,7 @@ use crate::names::{directory_prefix, put_name};
 use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::store::codec::{Reader, Writer};
 use crate::store::{Batch, Table};
-use crate::table::Object;
+use crate::table::{Found, Object};
 use crate::trust::Sent;
 use crate::walk::Action;
 
@@ -146,15 +146,16 @@ impl Core {
         let mut file_type = None;
         let node = listed.handle.filter(|_| plus).map(|handle| {
             // The type of what a handle leads to never changes.
-            let attributes = if let Some(object) = self.memory.table().peek(&handle) {
-                self.with(&object, |state| {
+            let attributes = match self.memory.table().find(&handle) {
+                Found::Awake(object) => self.with(&object, |state| {
                     file_type = state.attributes().map(|known| known.file_type);
                     state.current_within(Some(recent)).copied()
-                })
-            } else {
-                let resting = self.memory.table().resting(&handle);
-                file_type = resting.map(|resting| resting.attributes().file_type);
-                resting.and_then(|resting| resting.current_within(Some(recent)).copied())
+                }),
+                Found::Resting(resting) => {
+                    file_type = Some(resting.attributes().file_type);
+                    resting.current_within(Some(recent)).copied()
+                }
+                Found::Nothing => None,
             };
             Node { handle, attributes }
         });

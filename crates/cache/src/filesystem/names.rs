@@ -13,7 +13,7 @@ use crate::names::{Leads, NameEntry, name_key, put_name};
 use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::options::LookupCache;
 use crate::store::{Batch, Table};
-use crate::table::Object;
+use crate::table::{Found, Object};
 use crate::trust::Sent;
 use crate::walk::Action;
 
@@ -151,9 +151,12 @@ impl Core {
     /// Did an answer from what is remembered need a call all the same? Then a guess has saved nothing.
     fn was_confirmed(&self, found: &Result<Looked>, arrived: u64) -> bool {
         let Ok(Looked { node, .. }) = found else { return false };
-        self.with(&self.object(&node.handle), |state| {
-            state.leased().is_none() && state.is_known_since(arrived)
-        })
+        match self.memory.table().find(&node.handle) {
+            Found::Awake(object) => {
+                self.with(&object, |state| state.leased().is_none() && state.is_known_since(arrived))
+            }
+            Found::Resting(_) | Found::Nothing => false,
+        }
     }
 
     /// The entry in the index for a name, unless a change of ours to the name is in flight.

@@ -45,6 +45,16 @@ impl Resting {
         (self.at.elapsed() < timeout).then_some(&self.attributes)
     }
 
+    /// Until when the attributes may be believed without a call.
+    pub fn current_until(&self) -> Instant {
+        self.at + self.timeout()
+    }
+
+    /// The last event that showed a change of this directory by another client, or 0.
+    pub fn names_doubted(&self) -> u64 {
+        self.doubted
+    }
+
     /// Was every byte of the file cached when it came to rest?
     pub fn is_complete(&self) -> bool {
         self.is_complete
