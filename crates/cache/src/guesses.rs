@@ -334,10 +334,15 @@ impl Core {
     /// The listing of a directory, if a reader would get it, with attributes, without a call.
     pub fn known_listing(&self, caller: &Caller, directory: &Arc<Object>) -> Option<Arc<CompleteListing>> {
         let complete = self.complete_listing(caller, directory)?;
-        self.with(directory, |state| state.current().map(|_| ()))?;
+        // Under a lease on the directory the timeouts of its files decide. Without one, a `stat` of a file is
+        // answered from the last second alone.
+        let age_max = self.with(directory, |state| {
+            state.current()?;
+            Some(state.leased().is_none().then_some(OLD_MIN))
+        })?;
         let current = |handle: Handle| match self.memory.table().find(&handle) {
-            Found::Awake(object) => self.with(&object, |state| state.current_within(Some(OLD_MIN)).is_some()),
-            Found::Resting(resting) => resting.current_within(Some(OLD_MIN)).is_some(),
+            Found::Awake(object) => self.with(&object, |state| state.current_within(age_max).is_some()),
+            Found::Resting(resting) => resting.current_within(age_max).is_some(),
             // What the index alone has is not current.
             Found::Nothing => false,
         };
