@@ -13,8 +13,8 @@ use vfs::{Handle, Listing, Name, Verifier};
 
 pub use self::complete::{CompleteListing, Packed};
 
-/// The largest number of entries of a directory that is kept.
-pub const ENTRIES_MAX: usize = 2_000_000;
+/// The largest listing that is kept, in bytes: about 250,000 entries.
+pub const KEPT_BYTES_MAX: usize = 16 << 20;
 /// The bytes of an entry with attributes in a READDIR reply, approximately.
 pub const ENTRY_BYTES: u64 = 200;
 /// The most bytes that the cache asks for in one READDIR of its own. A larger directory takes several.
@@ -120,7 +120,7 @@ impl Gathering {
 
     /// Is the listing too large to keep?
     pub fn is_too_large(&self) -> bool {
-        self.overflow || self.entries.len() > ENTRIES_MAX
+        self.overflow || self.entries.bytes() > KEPT_BYTES_MAX
     }
 
     /// The complete listing, after the last part was added.

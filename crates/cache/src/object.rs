@@ -221,7 +221,7 @@ impl ObjectState {
             guessed: false,
             listed_bare: false,
             link: None,
-            names: DirectoryNames::default(),
+            names: DirectoryNames::loaded_at(policy.event()),
         }
     }
 
@@ -504,7 +504,7 @@ impl ObjectState {
     /// An open: drops everything that is valid only until the next open.
     fn open(&mut self) {
         self.index.changed |= self.data.distrust_racy();
-        self.rights.forget_racy();
+        self.index.changed |= self.rights.forget_racy();
         if self.names.listing.as_ref().is_some_and(|listing| listing.racy) {
             self.names.listing = None;
             self.index.changed = true;

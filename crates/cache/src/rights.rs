@@ -123,9 +123,11 @@ impl Rights {
         Some(right.granted.unwrap_or(AccessMask::empty()) | right.proven)
     }
 
-    /// Forgets the answers that belong to a racy state.
-    pub fn forget_racy(&mut self) {
+    /// Forgets the answers that belong to a racy state. True if there were any.
+    pub fn forget_racy(&mut self) -> bool {
+        let before = self.entries.len();
         self.entries.retain(|right| !right.racy);
+        self.entries.len() < before
     }
 
     /// Forgets everything. True if there was anything.

@@ -24,8 +24,6 @@ use resting::RestingObjects;
 const SHARDS: usize = 64;
 /// The largest number of objects that are examined for each one that arrives.
 const SEARCH_MAX: usize = 16;
-/// The same, in multiples, for each flush of the index.
-const SHRINK_ROUNDS: usize = 64;
 
 /// The result of the latest GETATTR of an object, and the event at which it was sent.
 pub type Revalidated = Option<(u64, Result<Attributes>)>;
@@ -155,9 +153,11 @@ impl ObjectTable {
             shard.objects.insert(*handle, object.clone());
             shard.order.push_back(*handle);
             shard.resting.remove(handle);
+            let mut evicted = Vec::new();
             if shard.objects.len() > self.shard_max {
-                shard.free_capacity(self.shard_max);
+                shard.free_capacity(self.shard_max, &mut evicted);
             }
+            drop(shard);
             return object;
         }
     }
@@ -187,13 +187,15 @@ impl ObjectTable {
     /// index; call this when the index has them.
     pub fn shrink(&self) {
         for shard in &self.shards {
+            let mut evicted = Vec::new();
             let mut shard = shard.lock();
-            for _ in 0..SHRINK_ROUNDS {
-                if shard.objects.len() <= self.shard_max {
+            let rounds = shard.objects.len().div_ceil(SEARCH_MAX) * 2;
+            for _ in 0..rounds {
+                if !shard.free_capacity(self.shard_max, &mut evicted) {
                     break;
                 }
-                shard.free_capacity(self.shard_max);
             }
+            drop(shard);
         }
     }
 
@@ -228,16 +230,20 @@ impl Shard {
         }
     }
 
-    /// Evicts idle objects until the shard is within its limit. More than one may go: while many were in use,
-    /// the shard grew beyond it.
-    fn free_capacity(&mut self, max: usize) {
+    /// Evicts idle objects until the shard is within its limit, of the next [`SEARCH_MAX`] in order. More than
+    /// one may go: while many were in use, the shard grew beyond its limit. The caller drops the evicted
+    /// objects when it has released the shard. False if none of these objects can be evicted soon.
+    fn free_capacity(&mut self, max: usize, evicted: &mut Vec<Arc<Object>>) -> bool {
+        let mut progress = false;
         for _ in 0..SEARCH_MAX {
             if self.objects.len() <= max {
-                return;
+                return false;
             }
-            let Some(handle) = self.order.pop_front() else { return };
+            let Some(handle) = self.order.pop_front() else { return false };
             let Some(object) = self.objects.get(&handle) else { continue };
-            if !object.is_idle() || object.recent.swap(false, Ordering::Relaxed) {
+            let is_idle = object.is_idle();
+            progress |= is_idle;
+            if !is_idle || object.recent.swap(false, Ordering::Relaxed) {
                 self.order.push_back(handle);
                 continue;
             }
@@ -249,8 +255,9 @@ impl Shard {
                     self.resting.insert(&handle, resting);
                 }
             }
-            self.objects.remove(&handle);
+            evicted.extend(self.objects.remove(&handle));
             self.departures += 1;
         }
+        progress
     }
 }

@@ -140,3 +140,31 @@ async fn memory_for_resting_states_is_bounded() {
     }
     assert_eq!(bench.origin.calls(), [("GETATTR", FILES as u64)]);
 }
+
+/// The directory was heard to be changed by another client and then left memory. The names of its files at
+/// rest must be confirmed all the same.
+#[tokio::test]
+async fn a_doubt_of_names_is_not_forgotten_with_the_directory() {
+    let bench = Bench::new();
+    let directory = bench.origin.put_dir(&root(), "d");
+    let old = bench.origin.put(&directory, "n", b"old");
+    bench.origin.put(&directory, "m", b"other");
+    bench.origin.pass(LONG);
+    let mut options = Options { objects_in_memory_max: 0, ..bench.options() };
+    (options.timeouts.acregmin, options.timeouts.acregmax) = (LONG, LONG);
+    let cache = bench.open_with(options).await;
+    let look = async |text: &str| cache.lookup(&stat(), &directory, &name(text), Want::None).await;
+    assert_eq!(look("n").await.unwrap().node.handle, old);
+    look("m").await.unwrap();
+    rest(&cache).await;
+    bench.origin.tree().remove(&directory, &name("n"), false).unwrap();
+    let new = bench.origin.put(&directory, "n", b"new");
+    // The reply to a creation of ours shows a change that is not ours alone.
+    bench.origin.without_before.store(true, std::sync::atomic::Ordering::Relaxed);
+    let set = vfs::SetAttributes::default();
+    cache.create(&stat(), &directory, &name("x"), vfs::CreateHow::Guarded, &set).await.unwrap();
+    bench.origin.pass(LONG);
+    rest(&cache).await;
+    look("m").await.unwrap();
+    assert_eq!(look("n").await.unwrap().node.handle, new);
+}

@@ -257,6 +257,13 @@ impl Inode {
         self.state.lock().lease.is_some_and(|lease| is_valid(&lease))
     }
 
+    /// A lock owner has given up its locks on the file.
+    pub fn forget_locker(&self, owner: &Owner) {
+        if let Some(locks) = self.state.lock().locks.used() {
+            locks.lockers.remove(owner);
+        }
+    }
+
     /// If it is a directory, it was removed: processes that have it open see a link count of zero. `at`: the
     /// name by which the kernel may still know it.
     pub fn is_removed(&self, at: Option<(u64, Name)>) {

@@ -284,7 +284,7 @@ impl Core {
         purpose: Purpose,
         (seen, sent, before): (Option<Seen>, &Sent, &Before),
     ) {
-        let complete = self.with(object, |state| {
+        let gathered = self.with(object, |state| {
             if !belongs(state, seen, before) {
                 state.names.gathering = None;
                 return None;
@@ -302,15 +302,22 @@ impl Core {
                 state.names.gathering = Some(gathering);
                 return None;
             }
-            let racy = gathering.racy;
-            let complete = Arc::new(gathering.complete());
-            let id = self.policy.epoch();
-            let known = KnownListing::new(id, racy, Some(complete.clone()));
-            state.names.listing = Some(KnownListing { guessed: purpose == Purpose::Guess, ..known });
-            state.index.changed = true;
-            Some((id, complete))
+            Some((gathering, state.epoch()))
         });
-        if let Some((id, complete)) = complete {
+        let Some((gathering, epoch)) = gathered else { return };
+        let (id, racy) = (self.policy.epoch(), gathering.racy);
+        // Without the lock of the object: to sort a large listing takes a while.
+        let complete = Arc::new(gathering.complete());
+        let kept = self.with(object, |state| {
+            let still = state.epoch() == epoch && belongs(state, None, &Before { epoch, ..*before });
+            if still {
+                let known = KnownListing::new(id, racy, Some(complete.clone()));
+                state.names.listing = Some(KnownListing { guessed: purpose == Purpose::Guess, ..known });
+                state.index.changed = true;
+            }
+            still
+        });
+        if kept {
             self.memory.listings().loaded(object, complete.bytes());
             self.disk.index().commit(encode_listing(&object.handle, id, &complete));
         }

@@ -168,7 +168,7 @@ impl Core {
     /// If another client has changed the directory since the child was last shown, attribute timeouts of the
     /// child do not prove its name.
     fn is_doubtful(&self, directory: &Arc<Object>, child: &Arc<Object>) -> bool {
-        let doubted = self.with(directory, |state| state.names_doubted());
+        let doubted = self.with(directory, |state| state.names_doubted_or_forgotten());
         self.with(child, |state| state.leased().is_none() && !state.is_known_since(doubted))
     }
 

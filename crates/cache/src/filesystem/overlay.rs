@@ -10,6 +10,7 @@ use vfs::{
 
 use crate::core::Core;
 use crate::object::ObjectState;
+use crate::table::Found;
 use crate::writes::Delayed;
 
 impl Core {
@@ -34,7 +35,8 @@ impl Core {
         if self.delayed.is_none() || attributes.file_type != FileType::Regular {
             return;
         }
-        let object = self.object(handle);
+        // An object at rest has no delayed writes.
+        let Found::Awake(object) = self.memory.table().find(handle) else { return };
         if self.settle_doubt(&object).await
             && let Ok(known) = self.getattr(caller, handle).await
         {

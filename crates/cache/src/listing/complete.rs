@@ -39,6 +39,11 @@ impl Packed {
         self.starts.len()
     }
 
+    /// The memory that the entries take, in bytes.
+    pub fn bytes(&self) -> usize {
+        self.bytes.len() + size_of::<u32>() * self.starts.len()
+    }
+
     /// Adds the entries of a piece. `None` if the piece is no sequence of valid entries.
     pub fn add_piece(&mut self, piece: &[u8]) -> Option<()> {
         let mut rest = piece;
@@ -149,8 +154,8 @@ impl CompleteListing {
 
     /// The memory that the listing takes, in bytes.
     pub fn bytes(&self) -> usize {
-        let positions = self.entries.starts.len() + self.by_cookie.len() + self.by_name.len();
-        size_of::<CompleteListing>() + self.entries.bytes.len() + size_of::<u32>() * positions
+        let positions = self.by_cookie.len() + self.by_name.len();
+        size_of::<CompleteListing>() + self.entries.bytes() + size_of::<u32>() * positions
     }
 
     /// All entries, in the origin's order.
@@ -213,14 +218,18 @@ impl CompleteListing {
         (start..end).filter_map(|at| self.entries.entry(at)?.listed())
     }
 
+    /// The position of the last entry with this cookie: a faulty origin may give one cookie to several.
     fn position_of(&self, cookie: u64) -> Option<usize> {
         if self.by_cookie.is_empty() {
             let cookie_at = |start: &u32| self.entries.starting_at(*start).map(|entry| entry.cookie);
-            return self.entries.starts.binary_search_by_key(&Some(cookie), cookie_at).ok();
+            let behind = self.entries.starts.partition_point(|start| cookie_at(start) <= Some(cookie));
+            let at = behind.checked_sub(1)?;
+            return (self.entries.entry(at)?.cookie == cookie).then_some(at);
         }
         let cookie_of = |at: &u32| self.entries.entry(*at as usize).map(|entry| entry.cookie);
-        let found = self.by_cookie.binary_search_by_key(&Some(cookie), cookie_of).ok()?;
-        self.by_cookie.get(found).map(|at| *at as usize)
+        let behind = self.by_cookie.partition_point(|at| cookie_of(at) <= Some(cookie));
+        let at = *self.by_cookie.get(behind.checked_sub(1)?)? as usize;
+        (self.entries.entry(at)?.cookie == cookie).then_some(at)
     }
 }
 

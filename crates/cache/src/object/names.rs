@@ -118,6 +118,9 @@ pub struct DirectoryNames {
     /// The last event that showed a change of this directory by another client. A later call must confirm
     /// positive entries.
     pub(super) doubted: u64,
+    /// The event at which this object came into memory. What was heard of the directory before is not known
+    /// any more, so attributes from before do not prove positive entries either.
+    pub(super) loaded: u64,
     /// A negative entry holds only if it is confirmed by a call that was sent after this event.
     pub(super) negative_from: u64,
     busy: Vec<BusyName>,
@@ -128,6 +131,13 @@ pub struct DirectoryNames {
     pub listing: Option<KnownListing>,
     /// The part of a listing that READDIR replies have brought so far.
     pub gathering: Option<Gathering>,
+}
+
+impl DirectoryNames {
+    /// Nothing is known of the names, and what was heard of them before this event is forgotten.
+    pub(super) fn loaded_at(event: u64) -> DirectoryNames {
+        DirectoryNames { loaded: event, ..DirectoryNames::default() }
+    }
 }
 
 impl ObjectState {
@@ -190,6 +200,12 @@ impl ObjectState {
     /// The last event that showed a change of this directory by another client, or 0.
     pub fn names_doubted(&self) -> u64 {
         self.names.doubted
+    }
+
+    /// A call after this event must confirm positive entries: what it shows is newer than everything that was
+    /// heard of this directory.
+    pub fn names_doubted_or_forgotten(&self) -> u64 {
+        self.names.doubted.max(self.names.loaded)
     }
 
     /// Is the name missing in the complete listing, if there is one?

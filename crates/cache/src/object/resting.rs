@@ -29,6 +29,7 @@ pub struct Resting {
     is_complete: bool,
     epoch: u64,
     doubted: u64,
+    loaded: u64,
     negative_from: u64,
 }
 
@@ -82,6 +83,7 @@ impl ObjectState {
             is_complete: self.is_complete(),
             epoch: self.epoch,
             doubted: self.names.doubted,
+            loaded: self.names.loaded,
             negative_from: self.names.negative_from,
         })
     }
@@ -106,6 +108,7 @@ impl ObjectState {
             timeout_from: resting.at,
         });
         state.names.doubted = resting.doubted;
+        state.names.loaded = resting.loaded;
         state.names.negative_from = resting.negative_from;
         state
     }

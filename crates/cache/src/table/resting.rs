@@ -11,8 +11,8 @@ use vfs::Handle;
 
 use crate::object::Resting;
 
-/// The bytes that one record takes, with its share of the tables: 1,000,000 of them took 221 MB.
-pub const RECORD_BYTES: usize = 224;
+/// The bytes that one record takes, with its share of the tables.
+pub const RECORD_BYTES: usize = 256;
 
 /// Two hashes of a handle with secret keys. Nobody can make two handles that share them. If two handles
 /// share them by chance, the epoch in the record tells.

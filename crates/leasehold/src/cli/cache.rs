@@ -41,7 +41,7 @@ pub struct Keeping {
     /// do: listings, leases and small files. 0: nothing
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = parse_size)]
     pub prefetch: u64,
-    /// Keep the known attributes of unused files in this much memory, some 4,700 files in each MiB; a sixteenth
+    /// Keep the known attributes of unused files in this much memory, 4,096 files in each MiB; a sixteenth
     /// of the memory, up to 512M
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory: Option<u64>,
@@ -93,7 +93,7 @@ impl Keeping {
     const ATIME_AFTER: Duration = Duration::from_secs(30);
     /// The most that is read ahead: a link of 600 MB/s over 400 ms holds it twice.
     const READAHEAD_MAX_BYTES: usize = 512 << 20;
-    /// The default of `--memory` is never larger: 2,400,000 files.
+    /// The default of `--memory` is never larger: 2,097,152 files.
     const MEMORY_MAX_BYTES: usize = 512 << 20;
 
     /// The limits and thresholds.

@@ -45,7 +45,8 @@ impl Front {
         let now = attributes.wcc();
         let (stale, kept, fills) = {
             let mut state = inode.state.lock();
-            state.directory.listed.take_if(|listed| listed.state != now || listed.until <= Instant::now());
+            let part = &mut state.directory;
+            part.listed.take_if(|listed| listed.state != now || listed.until <= Instant::now());
             let stale = state.told.take_if(|told| *told != now).is_some();
             // One reader at a time: two that read different states would mix them in the kernel's listing.
             if state.directory.listed.is_none() && is_old(&attributes) {

@@ -152,7 +152,7 @@ impl Front {
     ) -> vfs::Result<()> {
         let released = self.fs.unlock(&file.caller, open, owner, range).await;
         if !self.fs.holds_locks(open, owner) {
-            file.inode.state.lock().locks.lockers.remove(owner);
+            file.inode.forget_locker(owner);
         }
         file.inode.unlocked.notify_waiters();
         released
@@ -198,7 +198,7 @@ impl Front {
 
     /// Releases all locks of an owner on a file.
     pub async fn unlock_all(&self, file: &File, owner: &Owner) {
-        file.inode.state.lock().locks.lockers.remove(owner);
+        file.inode.forget_locker(owner);
         let Some(open) = file.open.filter(|open| self.fs.holds_locks(*open, owner)) else { return };
         if let Err(error) = self.fs.unlock(&file.caller, open, owner, (0, u64::MAX)).await {
             tracing::warn!("cannot unlock {}: {error}", file.inode.handle);

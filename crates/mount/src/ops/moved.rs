@@ -66,7 +66,8 @@ impl Front {
     /// unless that leads to another object by now. Returns whether the reply had to wait.
     pub async fn leave_old_name(&self, header: &Header, node: u64) -> bool {
         let Some(inode) = self.inodes.get(node) else { return false };
-        let Some((parent, name)) = inode.state.lock().directory.moved_from.take() else { return false };
+        let moved = inode.state.lock().directory.used().and_then(|part| part.moved_from.take());
+        let Some((parent, name)) = moved else { return false };
         if self.inodes.named(parent, &name).is_some() {
             return false;
         }

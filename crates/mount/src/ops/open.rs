@@ -76,7 +76,8 @@ impl Front {
         };
         let open = match (opened, which) {
             (Err(Errno::STALE), Try::First) => {
-                let found = if names.is_empty() { last_name.map(|name| *name).into_iter().collect() } else { names };
+                let found =
+                    if names.is_empty() { last_name.map(|name| *name).into_iter().collect() } else { names };
                 self.will_be_back(header, flags, found);
                 Err(Errno::STALE)
             }
@@ -460,8 +461,10 @@ impl Front {
         {
             // The locks of this open have ended with it.
             let mut state = file.inode.state.lock();
-            state.locks.lockers.retain(|_, locker| Some(locker.open) != file.open);
-            state.locks.leaving.retain(|open, _| Some(*open) != file.open);
+            if let Some(locks) = state.locks.used() {
+                locks.lockers.retain(|_, locker| Some(locker.open) != file.open);
+                locks.leaving.retain(|open, _| Some(*open) != file.open);
+            }
         }
         file.inode.unlocked.notify_waiters();
         Ok(Answer::Done)

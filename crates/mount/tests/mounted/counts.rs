@@ -97,6 +97,28 @@ fn a_list_of_a_directory_brings_the_attributes() {
     });
 }
 
+/// `find` and `git` read a complete directory before they `stat` the first file in it. Every page of the
+/// listing must bring attributes, not the first one alone.
+#[test]
+fn a_directory_that_is_read_before_its_files_costs_one_request_for_many_of_them() {
+    if !may_mount() {
+        return;
+    }
+    const FILES: u64 = 2000;
+    let setting = Setting::counting(&format!("vers=3&{LONG}"));
+    (0..FILES).for_each(|n| fs::write(setting.there(format!("f{n}")), b"").unwrap());
+    let before = setting.stats().requests;
+    let names: Vec<_> =
+        fs::read_dir(setting.mnt()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(names.len() as u64, FILES);
+    for name in &names {
+        assert!(fs::symlink_metadata(setting.at(name)).unwrap().is_file());
+    }
+    let requests = setting.stats().requests - before;
+    // Before Linux 6.16 a page of the kernel's has 4 KiB: some 20 names with their attributes.
+    assert!(requests < FILES / 5, "{requests} requests for {FILES} files");
+}
+
 /// A lock counts as an open: the file is looked at under it.
 // Promise: locks-at-a-version-3-origin
 #[test]
