@@ -1,5 +1,6 @@
 //! File attributes: from statx(2) to NFS.
 
+use std::ffi::CStr;
 use std::os::fd::AsFd;
 
 use rustix::fs::{AtFlags, Statx, StatxFlags, StatxTimestamp};
@@ -16,8 +17,18 @@ pub(crate) struct Stat {
 impl Stat {
     /// The attributes of `file` now. Needs no permission.
     pub(crate) fn of(file: impl AsFd) -> Result<Stat, Errno> {
+        Stat::at(file, c"", AtFlags::EMPTY_PATH)
+    }
+
+    /// The attributes of the file under a name now. A symbolic link is not followed, and an automount is
+    /// not triggered.
+    pub(crate) fn child(directory: impl AsFd, name: &CStr) -> Result<Stat, Errno> {
+        Stat::at(directory, name, AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT)
+    }
+
+    fn at(file: impl AsFd, name: &CStr, flags: AtFlags) -> Result<Stat, Errno> {
         let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | StatxFlags::MNT_ID;
-        let statx = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, wanted)?;
+        let statx = rustix::fs::statx(file, name, flags, wanted)?;
         Ok(Stat { statx, change: timestamp(statx.stx_ctime).as_nanos() as u64 })
     }
 

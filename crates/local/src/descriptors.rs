@@ -210,6 +210,11 @@ impl Descriptors {
         Some(slot.node.clone())
     }
 
+    /// Records the use of a node that [`Descriptors::get`] has not returned.
+    pub(crate) fn touch(&self, node: &Node) {
+        node.used.store(self.now.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+
     /// Adds a node. If the cache has one with this handle, returns that one instead.
     pub(crate) fn insert(&self, node: Node) -> Arc<Node> {
         let mut shard = self.shard(&node.handle).lock();

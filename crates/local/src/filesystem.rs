@@ -29,7 +29,7 @@ use crate::make::Making;
 use crate::opening::{self, ToMake};
 use crate::opens::DataRight;
 use crate::tree::Tree;
-use crate::{LocalFs, copy, directory, errno, lookup, workers};
+use crate::{LocalFs, copy, directory, errno, listings, lookup, workers};
 
 /// With locks of this many files, a change goes on without further ones.
 const LOCKS_MAX: usize = 8;
@@ -456,8 +456,15 @@ impl FileSystem for LocalFs {
 
     async fn readdir(&self, caller: &Caller, directory: &Handle, part: ReadDir) -> Result<Listing> {
         let node = self.node(directory).await?;
-        let listed = node.clone();
-        let done = self.work(caller, move |tree, _| directory::read(tree, &listed, part)).await;
+        let done = match listings::read_remembered(&self.tree, &caller.principal, &node, &part) {
+            Ok(None) => {
+                let listed = node.clone();
+                self.work(caller, move |tree, principal| directory::read(tree, principal, &listed, part))
+                    .await
+            }
+            Ok(Some(listing)) => Ok(listing),
+            Err(status) => Err(status),
+        };
         done.map_err(|status| self.failed(&node, status))
     }
 
@@ -503,6 +510,7 @@ impl FileSystem for LocalFs {
     async fn shutdown(&self) {
         self.tree.sync_table();
         self.tree.leases.end_all();
+        self.tree.listings.clear();
         self.tree.descriptors.clear();
     }
 

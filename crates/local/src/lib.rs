@@ -50,6 +50,7 @@ mod handles;
 mod identity;
 mod io;
 mod leases;
+mod listings;
 mod locks;
 mod lookup;
 mod make;

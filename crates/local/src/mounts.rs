@@ -13,14 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::{Mutex, RwLock};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fs::{Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 use siphasher::sip::SipHasher24;
 use tokio::time::Instant;
-use vfs::{Features, FileType, Status};
+use vfs::{Features, FileType, Status, Timestamp};
 
 use crate::attributes::Stat;
 use crate::descriptors::Proc;
+use crate::permission::is_nonracy_at;
 use crate::{acl, change_attribute, errno, identity, sys, xattr};
 
 /// Shortest interval between scans of the mount table, which handles of unknown file systems cause.
@@ -54,6 +56,8 @@ pub(crate) struct Mount {
     pub(crate) in_memory: bool,
     /// Each change by this server has a later ctime than the one before: see [`crate::change_attribute`].
     pub(crate) fine_stamps: bool,
+    /// A known file system of this machine, whose stamps are those of the kernel's clock.
+    kernel_stamps: bool,
     /// When it was last found in the mount table or entered.
     seen: Mutex<Instant>,
     /// A file or directory that is open in it, for `open_by_handle_at`.
@@ -65,12 +69,20 @@ impl Mount {
         let tried = sys::name_to_handle(anchor.as_fd()).and_then(|handle| {
             identity::as_self(|| sys::open_by_handle(anchor.as_fd(), &handle)).unwrap_or(Err(Errno::PERM))
         });
-        let in_memory = rustix::fs::fstatfs(&anchor)
-            .is_ok_and(|is| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(is.f_type as u64)));
+        let kind = rustix::fs::fstatfs(&anchor).map_or(0, |is| is.f_type as u64);
+        let in_memory = [TMPFS_MAGIC, RAMFS_MAGIC].contains(&kind);
+        let kernel_stamps = WITH_EXTENTS.contains(&kind);
         let by_handle = tried.is_ok();
         let fine_stamps =
             identity::as_self(|| change_attribute::has_fine_stamps(anchor.as_fd())).unwrap_or(false);
-        Mount { id, fsid, tag, by_handle, in_memory, fine_stamps, seen: Mutex::new(Instant::now()), anchor }
+        let seen = Mutex::new(Instant::now());
+        Mount { id, fsid, tag, by_handle, in_memory, fine_stamps, kernel_stamps, seen, anchor }
+    }
+
+    /// A directory here had this ctime at `now` or later. Does each change of its names since then give it
+    /// another one?
+    pub(crate) fn tells_changes(&self, ctime: Timestamp, now: Timestamp) -> bool {
+        self.kernel_stamps && (self.fine_stamps || is_nonracy_at(ctime, now))
     }
 
     /// Its features beyond v3.
@@ -95,6 +107,15 @@ pub(crate) struct Mounts {
     below: RwLock<Vec<Arc<Mount>>>,
     cross: bool,
     scanned: Mutex<Option<Instant>>,
+    /// `/proc/self/mountinfo`, and how often the kernel reported a change of it. `None` if it cannot be
+    /// opened.
+    changes: Mutex<Option<MountChanges>>,
+}
+
+#[derive(Debug)]
+struct MountChanges {
+    table: OwnedFd,
+    count: u64,
 }
 
 impl Mounts {
@@ -103,7 +124,23 @@ impl Mounts {
     pub(crate) fn new(root: OwnedFd, fsid: u64, cross: bool) -> Result<Mounts, Errno> {
         let id = Stat::of(&root)?.mount_id().ok_or(Errno::NOSYS)?;
         let root = Arc::new(Mount::new(id, fsid, 0, root));
-        Ok(Mounts { root, below: RwLock::default(), cross, scanned: Mutex::new(None) })
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let table = rustix::fs::open(c"/proc/self/mountinfo", flags, Mode::empty());
+        let changes = Mutex::new(table.ok().map(|table| MountChanges { table, count: 0 }));
+        Ok(Mounts { root, below: RwLock::default(), cross, scanned: Mutex::new(None), changes })
+    }
+
+    /// A number that each change of the process's mounts changes, when mount(2) or umount(2) returns. `None`
+    /// if the kernel does not tell.
+    pub(crate) fn generation(&self) -> Option<u64> {
+        let mut changes = self.changes.lock();
+        let MountChanges { table, count } = changes.as_mut()?;
+        let mut asked = [PollFd::new(table, PollFlags::PRI)];
+        // The kernel reports each change once, so the lock is held until it is counted.
+        if rustix::event::poll(&mut asked, Some(&Timespec::default())).ok()? > 0 {
+            *count += 1;
+        }
+        Some(*count)
     }
 
     pub(crate) fn root(&self) -> &Arc<Mount> {

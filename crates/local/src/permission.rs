@@ -184,12 +184,20 @@ fn is_owner(principal: &Principal, stat: &Stat) -> bool {
     matches!(principal, Principal::Unix(credential) if credential.uid == stat.uid())
 }
 
-/// Will a later change of the file have another ctime? This compares with the clock that file systems use
-/// for timestamps; tests cannot replace it.
+/// Will a later change of the file have another ctime?
 pub(crate) fn is_nonracy(ctime: Timestamp) -> bool {
+    is_nonracy_at(ctime, coarse_now())
+}
+
+/// Will a change of the file after `now` have another ctime?
+pub(crate) fn is_nonracy_at(ctime: Timestamp, now: Timestamp) -> bool {
+    now.as_nanos() - ctime.as_nanos() > TICK_NANOSECONDS
+}
+
+/// The clock that file systems use for timestamps; tests cannot replace it.
+pub(crate) fn coarse_now() -> Timestamp {
     let now = rustix::time::clock_gettime(ClockId::RealtimeCoarse);
-    let age = Timestamp::new(now.tv_sec, now.tv_nsec as u32).as_nanos() - ctime.as_nanos();
-    age > TICK_NANOSECONDS
+    Timestamp::new(now.tv_sec, now.tv_nsec as u32)
 }
 
 #[cfg(test)]

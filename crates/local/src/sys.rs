@@ -6,6 +6,7 @@
 //! another identity than asked for.
 #![allow(unsafe_code, reason = "rustix wraps neither file handles nor per-thread identity")]
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 
@@ -61,22 +62,39 @@ fn result(returned: c_long) -> Result<c_long, Errno> {
 /// # Errors
 /// `OPNOTSUPP` if the file system has no handles, `OVERFLOW` if its handle is too long for ours.
 pub(crate) fn name_to_handle(file: BorrowedFd<'_>) -> Result<KernelHandle, Errno> {
+    handle_at(file, c"", libc::AT_EMPTY_PATH).map(|(handle, _)| handle)
+}
+
+/// The kernel's handle of the file under a name, and the id of the mount through which it was reached. A
+/// symbolic link is not followed.
+///
+/// # Errors
+/// As [`name_to_handle`], and those of a lookup.
+pub(crate) fn child_to_handle(
+    directory: BorrowedFd<'_>,
+    name: &CStr,
+) -> Result<(KernelHandle, c_int), Errno> {
+    handle_at(directory, name, 0)
+}
+
+fn handle_at(file: BorrowedFd<'_>, name: &CStr, flags: c_int) -> Result<(KernelHandle, c_int), Errno> {
     let mut raw = RawHandle { handle_bytes: 128, handle_type: 0, f_handle: [0; 128] };
     let mut mount_id: c_int = 0;
-    // SAFETY: `raw` has the 128 bytes that `handle_bytes` states, and all pointers live across the call.
+    // SAFETY: `raw` has the 128 bytes that `handle_bytes` states, `name` ends with NUL, and all pointers live
+    // across the call.
     result(unsafe {
         libc::syscall(
             libc::SYS_name_to_handle_at,
             file.as_raw_fd(),
-            c"".as_ptr(),
+            name.as_ptr(),
             &raw mut raw,
             &raw mut mount_id,
-            libc::AT_EMPTY_PATH,
+            flags,
         )
     })?;
     let bytes = raw.f_handle.get(..raw.handle_bytes as usize).ok_or(Errno::OVERFLOW)?;
     let kind = u8::try_from(raw.handle_type).map_err(|_| Errno::OVERFLOW)?;
-    KernelHandle::new(kind, bytes).ok_or(Errno::OVERFLOW)
+    Ok((KernelHandle::new(kind, bytes).ok_or(Errno::OVERFLOW)?, mount_id))
 }
 
 /// Opens (`O_PATH`) the file that a handle names, in the file system of `mount`. Needs `CAP_DAC_READ_SEARCH`.

@@ -22,6 +22,7 @@ use crate::descriptors::{Bounds, Descriptors, Node, PER_LEASED_FILE, PER_NODE, P
 use crate::handles::table::{Place, Table};
 use crate::handles::{Key, Parsed};
 use crate::leases::Leases;
+use crate::listings::Listings;
 use crate::locks::Locks;
 use crate::mounts::{self, Mount, Mounts};
 use crate::opens::Opens;
@@ -51,6 +52,7 @@ pub(crate) struct Tree {
     pub(crate) locks: Locks,
     pub(crate) opens: Opens,
     pub(crate) leases: Arc<Leases>,
+    pub(crate) listings: Listings,
     /// Metadata is durable before it is acknowledged.
     pub(crate) sync: bool,
     /// The key of the root in the table.
@@ -106,6 +108,7 @@ impl Tree {
             descriptors,
             locks: Locks::new(),
             opens: Opens::default(),
+            listings: Listings::new(),
             sync: options.sync,
             root_key,
             handles: options.handles,
@@ -226,18 +229,33 @@ impl Tree {
     ) -> Result<Described, Status> {
         let stat = Stat::of(file).map_err(errno::status)?;
         let mount = self.mount_of(directory, file, &stat)?;
-        let handle = match kernel_handle(&mount, file.as_fd(), self.handles).map_err(errno::status)? {
-            Some(kernels) if self.mounts.is_tag_unique(&mount) => Parsed::Kernel(mount.tag, kernels).handle(),
-            Some(kernels) => Parsed::KernelLong(mount.fsid, kernels).handle(),
-            None => None,
-        };
-        let handle = match handle {
+        let kernels = kernel_handle(&mount, file.as_fd(), self.handles).map_err(errno::status)?;
+        let handle = match kernels.and_then(|kernels| self.kernel_handle(&mount, &kernels)) {
             Some(handle) => handle,
             None => self.table_handle(directory, name, &mount, &stat)?,
         };
+        Ok(self.described(handle, mount, &stat))
+    }
+
+    /// Do files of this mount have handles of the kernel? (One of them may be too long.)
+    pub(crate) fn names_by_kernel(&self, mount: &Mount) -> bool {
+        mount.by_handle && self.handles == HandleKind::Kernel
+    }
+
+    /// The handle with the kernel's handle of a file, if it fits.
+    pub(crate) fn kernel_handle(&self, mount: &Mount, kernels: &KernelHandle) -> Option<Handle> {
+        if self.mounts.is_tag_unique(mount) {
+            Parsed::Kernel(mount.tag, *kernels).handle()
+        } else {
+            Parsed::KernelLong(mount.fsid, *kernels).handle()
+        }
+    }
+
+    /// The description of a file with this handle and these attributes.
+    pub(crate) fn described(&self, handle: Handle, mount: Arc<Mount>, stat: &Stat) -> Described {
         let in_use = if mount.fine_stamps { None } else { self.cached(&handle) };
-        let stat = self.numbered(&stat, &mount, in_use.as_deref());
-        Ok(Described { handle, mount, stat })
+        let stat = self.numbered(stat, &mount, in_use.as_deref());
+        Described { handle, mount, stat }
     }
 
     fn table_handle(
@@ -320,7 +338,7 @@ impl Tree {
     }
 
     /// The same attributes with the change attribute.
-    fn numbered(&self, stat: &Stat, mount: &Mount, node: Option<&Node>) -> Stat {
+    pub(crate) fn numbered(&self, stat: &Stat, mount: &Mount, node: Option<&Node>) -> Stat {
         if mount.fine_stamps {
             return *stat;
         }
