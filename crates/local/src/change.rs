@@ -21,6 +21,10 @@ use crate::make::{chown, peek_locked};
 use crate::opens::DataRight;
 use crate::ranges::Out;
 use crate::tree::{Described, Tree};
+use crate::workers;
+
+/// The blocks of a file of this size are freed at once.
+const SMALL_BYTES: u64 = 1 << 20;
 
 /// Why a change was not made.
 #[derive(Debug)]
@@ -147,7 +151,7 @@ fn timespec(time: Option<SetTime>) -> Result<Timespec, Status> {
     })
 }
 
-/// Removes a name; with `AtFlags::REMOVEDIR` that of a directory.
+/// Removes a name; with `AtFlags::REMOVEDIR` that of a directory. The caller makes the directory durable.
 pub(crate) fn remove(
     tree: &Tree,
     directory: &Node,
@@ -165,8 +169,10 @@ pub(crate) fn remove(
     tree.gone(directory, name, &victim, &path);
     let wcc = wcc(tree, directory, &before);
     drop(held);
+    if victim.stat.used() > SMALL_BYTES {
+        workers::about_to_wait(); // freeing its blocks may take long
+    }
     drop(path);
-    tree.persist_if_sync(directory)?;
     Ok(wcc)
 }
 
@@ -177,7 +183,7 @@ pub(crate) struct End<'a> {
     pub(crate) name: &'a Name,
 }
 
-/// Renames, and replaces an existing target.
+/// Renames, and replaces an existing target. The caller makes the directories durable.
 pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: HeldLocks) -> Result<Renamed, Stop> {
     let before = (tree.stat_directory(from.directory)?, tree.stat_directory(to.directory)?);
     if from.directory.mount.fsid != to.directory.mount.fsid {
@@ -199,11 +205,8 @@ pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: HeldLock
     let renamed =
         Renamed { from: wcc(tree, from.directory, &before.0), to: wcc(tree, to.directory, &before.1) };
     drop(held);
+    workers::about_to_wait();
     drop((moved, victim));
-    tree.persist_if_sync(to.directory)?;
-    if from.directory.handle != to.directory.handle {
-        tree.persist_if_sync(from.directory)?;
-    }
     Ok(renamed)
 }
 

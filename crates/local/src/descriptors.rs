@@ -25,6 +25,7 @@ use crate::identity;
 use crate::mounts::Mount;
 use crate::permission::Grants;
 use crate::ranges::Ranges;
+use crate::syncs::Syncs;
 
 const SHARDS: usize = 16;
 /// Nodes that one operation closes at most to free descriptors.
@@ -48,6 +49,7 @@ pub(crate) struct Node {
     pub(crate) grants: Mutex<Grants>,
     pub(crate) ranges: Arc<Ranges>,
     pub(crate) change: ChangeCounter,
+    pub(crate) syncs: Syncs,
     /// Number of opens and of leases. Only changed under the lock of its shard.
     opens: AtomicUsize,
     leases: AtomicUsize,
@@ -90,6 +92,7 @@ impl Node {
             grants: Mutex::default(),
             ranges: Arc::default(),
             change: ChangeCounter::new(stat),
+            syncs: Syncs::default(),
             opens: AtomicUsize::new(0),
             leases: AtomicUsize::new(0),
             used: AtomicU32::new(0),

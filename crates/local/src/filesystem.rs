@@ -11,13 +11,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use rustix::fs::AtFlags;
 use rustix::time::ClockId;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use vfs::replay::{self, Made};
 use vfs::{
     AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Data, Device, Error, Features,
-    FileSystem, FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, OpenRequest, Opened, Place,
-    Principal, Read, ReadDir, Renamed, Result, SetAttributes, Share, Stability, StateidBasis, Status,
-    Timestamp, UnansweredSince, Want, Wcc, Written,
+    FileSystem, FileType, FsLimits, FsStat, Handle, Listing, Looked, Name, Place, Principal, Read, ReadDir,
+    Renamed, Result, SetAttributes, Share, Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want,
+    Wcc, Written,
 };
 
 use crate::change::{self, End, Stop};
@@ -26,13 +26,55 @@ use crate::extents::{self, Reservation};
 use crate::io::{self, Wait};
 use crate::locks::{HeldLocks, Stripe};
 use crate::make::Making;
-use crate::opening::{self, ToMake};
 use crate::opens::DataRight;
+use crate::syncs::Target;
 use crate::tree::Tree;
-use crate::{LocalFs, copy, directory, errno, listings, lookup, workers};
+use crate::{LocalFs, copy, directory, errno, identity, listings, lookup, syncs, workers};
 
 /// With locks of this many files, a change goes on without further ones.
 const LOCKS_MAX: usize = 8;
+
+/// One attempt to make a change.
+struct Attempt {
+    tree: Arc<Tree>,
+    principal: Principal,
+}
+
+impl Attempt {
+    /// Waits for the locks, runs the job on a worker, and makes the result durable. An attempt whose requester
+    /// has gone away while it waited for the locks is not made.
+    async fn run<T: Send + 'static>(
+        self,
+        stripes: Vec<Stripe>,
+        job: Arc<
+            impl Fn(&Tree, &Principal, HeldLocks) -> Result<(T, Option<Arc<Node>>), Stop> + Send + Sync + 'static,
+        >,
+    ) -> Result<(T, Result<(), Status>), Stop> {
+        let _capacity = workers::capacity().await?;
+        let (answer, answered) = oneshot::channel();
+        workers::start_task(async move {
+            let Attempt { tree, principal } = self;
+            let held = tree.locks.hold(&stripes, stripes.len() >= LOCKS_MAX).await;
+            workers::on_worker().await;
+            if answer.is_closed() {
+                return;
+            }
+            let worn = identity::wear(&principal).map_err(Stop::from);
+            let outcome = worn.and_then(|_worn| job(&tree, &principal, held));
+            let outcome = match outcome {
+                Ok((done, Some(node))) => {
+                    let waiter = Box::new(move |synced| drop(answer.send(Ok((done, synced)))));
+                    return syncs::persist_then(Target { tree, node, principal }, waiter);
+                }
+                Ok((done, None)) => Ok((done, Ok(()))),
+                Err(stop) => Err(stop),
+            };
+            drop(tree); // a requester that has its answer may close the directory
+            let _ = answer.send(outcome);
+        });
+        answered.await.unwrap_or(Err(Status::ServerFault.into()))
+    }
+}
 
 impl LocalFs {
     /// The node of a handle: at once if it is in use, else from a worker.
@@ -61,15 +103,25 @@ impl LocalFs {
         files: &[&Node],
         job: impl Fn(&Tree, &Principal, HeldLocks) -> Result<T, Stop> + Send + Sync + 'static,
     ) -> Result<T, Status> {
+        let job = move |tree: &Tree, principal: &Principal, held| Ok((job(tree, principal, held)?, None));
+        self.change_names(caller, files, job).await.map(|(done, _)| done)
+    }
+
+    /// As `change`, and then makes the directory durable that the job returns, if any. Returns also how that
+    /// ended.
+    async fn change_names<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        files: &[&Node],
+        job: impl Fn(&Tree, &Principal, HeldLocks) -> Result<(T, Option<Arc<Node>>), Stop> + Send + Sync + 'static,
+    ) -> Result<(T, Result<(), Status>), Status> {
         let job = Arc::new(job);
         let mut stripes: Vec<Stripe> =
             files.iter().map(|node| self.tree.locks.stripe(&node.handle)).collect();
         let mut cleared = Vec::new();
         loop {
-            let held = self.tree.locks.hold(&stripes, stripes.len() >= LOCKS_MAX).await;
-            let (tree, principal, job) = (self.tree.clone(), caller.principal.clone(), job.clone());
-            let done = workers::run(caller.principal.clone(), move || job(&tree, &principal, held)).await;
-            match done {
+            let attempt = Attempt { tree: self.tree.clone(), principal: caller.principal.clone() };
+            match attempt.run(stripes.clone(), job.clone()).await {
                 Ok(done) => return Ok(done),
                 Err(Stop::Failed(status)) => return Err(status),
                 Err(Stop::Blocked(stripe)) => stripes.push(stripe),
@@ -84,73 +136,31 @@ impl LocalFs {
         Error::from(status).with(self.tree.attributes(node))
     }
 
-    /// Makes a name in a directory.
+    /// Makes a name in a directory. The job tells whether the directory may have changed.
     async fn make(
         &self,
         caller: &Caller,
         directory: &Handle,
         name: &Name,
         made: Made<'_>,
-        job: impl Fn(Making<'_>) -> Result<Created, Stop> + Send + Sync + 'static,
+        job: impl Fn(Making<'_>) -> Result<(Created, bool), Stop> + Send + Sync + 'static,
     ) -> Result<Created> {
         let node = self.node(directory).await?;
         let (parent, name_made) = (node.clone(), name.clone());
         let done = self
-            .change(caller, &[&node], move |tree, principal, held| {
-                job(Making { tree, principal, directory: &parent, name: &name_made, held })
+            .change_names(caller, &[&node], move |tree, principal, held| {
+                let making = Making { tree, principal, directory: &parent, name: &name_made, held };
+                let (created, is_changed) = job(making)?;
+                Ok((created, is_changed.then(|| parent.clone())))
             })
             .await;
-        match done {
+        match done.and_then(durable) {
             Ok(created) => Ok(created),
             Err(status) if caller.resent => {
                 replay::made(self, caller, directory, name, self.failed(&node, status), made).await
             }
             Err(status) => Err(self.failed(&node, status)),
         }
-    }
-
-    async fn try_open(
-        &self,
-        caller: &Caller,
-        node: &Arc<Node>,
-        request: &OpenRequest,
-    ) -> Result<Opened, Status> {
-        let (target, request, holder) = (node.clone(), request.clone(), caller.holder);
-        let Some((how, set)) = request.create else {
-            return self
-                .work(caller, move |tree, principal| {
-                    opening::open(tree, principal, holder, &target, &request)
-                })
-                .await;
-        };
-        let name = request.name.clone().ok_or(Status::Inval)?;
-        self.change(caller, &[node], move |tree, principal, held| {
-            let make = ToMake { directory: &target, name: &name, how, set: &set };
-            opening::create(tree, principal, holder, &make, &request, held)
-        })
-        .await
-    }
-
-    /// A resent OPEN finds that its name exists. If the file is the one that the OPEN would create, the
-    /// first transmission has created it, and the OPEN succeeds.
-    async fn open_made_before(
-        &self,
-        caller: &Caller,
-        directory: &Arc<Node>,
-        request: &OpenRequest,
-    ) -> Result<Opened> {
-        let failed = self.failed(directory, Status::Exist);
-        let (Some(name), Some((how, set))) = (&request.name, &request.create) else { return Err(failed) };
-        // The verifier detects a resent exclusive create.
-        if matches!(how, CreateHow::Exclusive(_)) {
-            return Err(failed);
-        }
-        let made = Made::Node { file_type: FileType::Regular, set };
-        let made = replay::made(self, caller, &directory.handle, name, failed, made).await?;
-        let there = OpenRequest { handle: made.node.handle, name: None, create: None, ..request.clone() };
-        let node = self.node(&there.handle).await?;
-        let opened = self.try_open(caller, &node, &there).await?;
-        Ok(Opened { created: true, directory: made.directory, ..opened })
     }
 
     async fn reserve(&self, caller: &Caller, at: Place, length: u64, what: Reservation) -> Result<Wcc> {
@@ -201,9 +211,11 @@ impl LocalFs {
         let node = self.node(directory).await?;
         let (parent, name) = (node.clone(), name.clone());
         let done = self
-            .change(caller, &[&node], move |tree, _, held| change::remove(tree, &parent, &name, flags, held))
+            .change_names(caller, &[&node], move |tree, _, held| {
+                Ok((change::remove(tree, &parent, &name, flags, held)?, Some(parent.clone())))
+            })
             .await;
-        match done {
+        match done.and_then(durable) {
             Ok(wcc) => Ok(wcc),
             Err(status) if caller.resent => {
                 replay::removed(self, caller, directory, self.failed(&node, status)).await
@@ -211,6 +223,11 @@ impl LocalFs {
             Err(status) => Err(self.failed(&node, status)),
         }
     }
+}
+
+/// The result of a change that is durable.
+fn durable<T>((done, synced): (T, Result<(), Status>)) -> Result<T, Status> {
+    synced.map(|()| done)
 }
 
 #[async_trait]
@@ -358,7 +375,7 @@ impl FileSystem for LocalFs {
         let caller = Caller { resent, ..caller.clone() };
         let made = Made::Node { file_type: FileType::Regular, set };
         let set = *set;
-        let job = move |making: Making<'_>| Ok(making.file(how, &set, Share::empty())?.0);
+        let job = move |making: Making<'_>| making.file(how, &set, Share::empty());
         self.make(&caller, directory, name, made, job).await
     }
 
@@ -372,7 +389,7 @@ impl FileSystem for LocalFs {
     ) -> Result<Created> {
         let made = Made::Node { file_type: FileType::Directory, set };
         let set = *set;
-        self.make(caller, directory, name, made, move |making| making.directory(&set)).await
+        self.make(caller, directory, name, made, move |making| Ok((making.directory(&set)?, true))).await
     }
 
     async fn symlink(
@@ -385,7 +402,8 @@ impl FileSystem for LocalFs {
     ) -> Result<Created> {
         let made = Made::Symlink { target };
         let (target, set) = (target.to_vec(), *set);
-        self.make(caller, directory, name, made, move |making| making.symlink(&target, &set)).await
+        self.make(caller, directory, name, made, move |making| Ok((making.symlink(&target, &set)?, true)))
+            .await
     }
 
     async fn mknod(
@@ -399,7 +417,10 @@ impl FileSystem for LocalFs {
     ) -> Result<Created> {
         let made = Made::Node { file_type, set };
         let set = *set;
-        self.make(caller, directory, name, made, move |making| making.node(file_type, device, &set)).await
+        self.make(caller, directory, name, made, move |making| {
+            Ok((making.node(file_type, device, &set)?, true))
+        })
+        .await
     }
 
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
@@ -421,12 +442,20 @@ impl FileSystem for LocalFs {
         let (source, target) = (self.node(from).await?, self.node(to).await?);
         let (parents, names) = ((source.clone(), target.clone()), (from_name.clone(), to_name.clone()));
         let done = self
-            .change(caller, &[&source, &target], move |tree, _, held| {
+            .change_names(caller, &[&source, &target], move |tree, _, held| {
                 let from = End { directory: &parents.0, name: &names.0 };
                 let to = End { directory: &parents.1, name: &names.1 };
-                change::rename(tree, from, to, held)
+                // The new name first: a file without a name would be lost.
+                Ok((change::rename(tree, from, to, held)?, Some(parents.1.clone())))
             })
             .await;
+        let done = match done.and_then(durable) {
+            Ok(renamed) if source.handle != target.handle => {
+                let (tree, principal) = (self.tree.clone(), caller.principal.clone());
+                syncs::persist(Target { tree, node: source.clone(), principal }).await.map(|()| renamed)
+            }
+            other => other,
+        };
         match done {
             Ok(renamed) => Ok(renamed),
             Err(status) if caller.resent => {
@@ -440,11 +469,12 @@ impl FileSystem for LocalFs {
         let (linked, parent) = (self.node(file).await?, self.node(directory).await?);
         let (nodes, new_name) = ((linked.clone(), parent.clone()), name.clone());
         let done = self
-            .change(caller, &[&linked, &parent], move |tree, principal, held| {
-                Making { tree, principal, directory: &nodes.1, name: &new_name, held }.link(&nodes.0)
+            .change_names(caller, &[&linked, &parent], move |tree, principal, held| {
+                let making = Making { tree, principal, directory: &nodes.1, name: &new_name, held };
+                Ok((making.link(&nodes.0)?, Some(nodes.1.clone())))
             })
             .await;
-        match done {
+        match done.and_then(durable) {
             Ok(created) => Ok(created),
             Err(status) if caller.resent => {
                 let failed = self.failed(&linked, status);

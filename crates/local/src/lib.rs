@@ -24,7 +24,9 @@
 //! - **Extended attributes** are those of `user.`. NFSv4 access control lists are mapped to POSIX lists:
 //!   see `acl`.
 //! - **Durability**: with [`Options::sync`], every change of metadata is on the disk before it is
-//!   acknowledged. Data is on the disk when its stability says so, or after COMMIT.
+//!   acknowledged. Changes of one directory that wait at the same time share an fsync. A new file reaches
+//!   the disk with its directory, as on file systems with a journal. Data is on the disk when its stability
+//!   says so, or after COMMIT.
 //!
 //! Files in use stay open for up to a minute after their last use. During that time a file system below
 //! cannot be unmounted without force, and a file that a process of this machine removes keeps its space. A
@@ -61,6 +63,7 @@ mod permission;
 mod promises;
 mod ranges;
 mod sweeper;
+mod syncs;
 mod sys;
 mod tree;
 mod watch;

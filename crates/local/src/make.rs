@@ -1,6 +1,7 @@
 //! Operations that create names: CREATE, MKDIR, SYMLINK, MKNOD and LINK.
 //!
-//! All run with the caller's identity and the directory locked. If the client gives no mode, only the owner
+//! All run with the caller's identity and the directory locked. The caller then makes the directory durable
+//! ([`crate::syncs`]). If the client gives no mode, only the owner
 //! gets rights. Owner and group of a new file are the caller's (or the directory's group, if that is
 //! set-gid). Only root may ask for others; such a request from another user is ignored, as in knfsd.
 //!
@@ -44,7 +45,8 @@ pub(crate) struct Making<'a> {
 }
 
 impl Making<'_> {
-    /// Creates a regular file, or opens an existing one, which must permit `access`. True if it is new.
+    /// Creates a regular file, or opens an existing one, which must permit `access`. True if it is new: then
+    /// the directory must be made durable.
     pub(crate) fn file(
         mut self,
         how: CreateHow,
@@ -280,8 +282,8 @@ impl Making<'_> {
         Ok(self.finish(&before, &found, touched.then_some(&*node))?)
     }
 
-    /// Reads the attributes of the result, releases the locks, and makes the change durable. `touched` is
-    /// the new object, if it was changed after its creation; an unchanged one reaches the disk with the
+    /// Reads the attributes of the result and releases the locks. `touched` is the new object, if it was
+    /// changed after its creation. It is made durable here; an unchanged one reaches the disk with the
     /// directory.
     fn finish(self, before: &Stat, found: &Described, touched: Option<&Node>) -> Result<Created, Status> {
         let Making { tree, directory, held, .. } = self;
@@ -291,7 +293,6 @@ impl Making<'_> {
         if let Some(touched) = touched {
             tree.persist_if_sync(touched)?;
         }
-        tree.persist_if_sync(directory)?;
         Ok(Created { node: vfs::Node { handle: found.handle, attributes }, directory: wcc, lease: None })
     }
 }

@@ -66,7 +66,8 @@ pub(crate) struct ToMake<'a> {
     pub(crate) set: &'a SetAttributes,
 }
 
-/// Creates a file, or accepts an existing one, and opens it.
+/// Creates a file, or accepts an existing one, and opens it. The caller makes the directory of a created one
+/// durable.
 pub(crate) fn create(
     tree: &Tree,
     principal: &Principal,

@@ -28,7 +28,7 @@ use crate::mounts::{self, Mount, Mounts};
 use crate::opens::Opens;
 use crate::permission::{TICK_NANOSECONDS, is_nonracy};
 use crate::sys::KernelHandle;
-use crate::{HandleKind, OpenError, Options, errno, identity, sys};
+use crate::{HandleKind, OpenError, Options, errno, identity, sys, workers};
 
 /// Descriptors reserved for the rest of the process, in addition to those for connections.
 const DESCRIPTORS_SPARE: u64 = 384;
@@ -404,6 +404,7 @@ impl Tree {
 
     /// Makes changes of a file or directory durable.
     pub(crate) fn persist(&self, node: &Node) -> Result<(), Status> {
+        workers::about_to_wait();
         let real = match node.file_type {
             FileType::Regular | FileType::Directory => self.reading(node).ok(),
             _ => None,

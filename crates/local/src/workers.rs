@@ -4,15 +4,23 @@
 //! operations of this crate run on them. So a thread may keep the identity of its last caller, and has a
 //! file-creation mask of zero (clients apply theirs). It has no `CAP_SYS_RESOURCE`, which would let callers
 //! exceed quotas and use space reserved for root. One pool serves all exports of the process.
+//!
+//! A job may be a future ([`start_task`]). If it waits for a lock that a job holds, the thread that releases
+//! the lock runs it next. So changes of one directory follow each other on one thread, without a switch
+//! between threads for each.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::OnceLock;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll, Wake, Waker};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::fs::Mode;
 use rustix::thread::CapabilitySet;
-use tokio::sync::{Semaphore, oneshot};
+use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 use vfs::{Principal, Status};
 
 use crate::{identity, sys};
@@ -33,6 +41,12 @@ static POOL: Pool = Pool {
     arrived: Condvar::new(),
     capacity: Semaphore::const_new(JOBS_MAX),
 };
+
+thread_local! {
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+    /// Jobs that this worker has queued and woken nobody for.
+    static OWED: Cell<usize> = const { Cell::new(0) };
+}
 
 /// Starts the threads, once per process.
 pub(crate) fn start() -> std::io::Result<()> {
@@ -58,29 +72,97 @@ where
     E: From<Status> + Send + 'static,
     J: FnOnce() -> Result<T, E> + Send + 'static,
 {
-    let _capacity = POOL.capacity.acquire().await.map_err(|_| Status::ServerFault)?;
+    let _capacity = capacity().await?;
     let (answer, answered) = oneshot::channel();
     let job: Job = Box::new(move || {
         let outcome = identity::wear(&principal).map_err(E::from).and_then(|_worn| job());
         let _ = answer.send(outcome); // the requester may have gone away; the job has run to completion
     });
-    POOL.queue.lock().push_back(job);
-    POOL.arrived.notify_one();
+    push(job);
     answered.await.unwrap_or(Err(Status::ServerFault.into()))
+}
+
+/// Waits until one more operation may be queued; it is, until the result is dropped.
+pub(crate) async fn capacity() -> Result<SemaphorePermit<'static>, Status> {
+    POOL.capacity.acquire().await.map_err(|_| Status::ServerFault)
+}
+
+/// Starts a job that takes its identity itself. The caller bounds the number of such jobs.
+pub(crate) fn start_job(job: impl FnOnce() + Send + 'static) {
+    push(Box::new(job));
+}
+
+/// Starts a future. It is polled on this thread at first, and then on the threads of the pool. The caller
+/// bounds the number of such futures.
+pub(crate) fn start_task(future: impl Future<Output = ()> + Send + 'static) {
+    Arc::new(Task(Mutex::new(Some(Box::pin(future))))).poll();
+}
+
+/// Lets a future go on on a thread of the pool, if it is not on one.
+pub(crate) async fn on_worker() {
+    poll_fn(|context| {
+        if IS_WORKER.get() {
+            return Poll::Ready(());
+        }
+        context.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// The job of this thread is about to wait for the disk: lets other threads run the jobs that it has woken.
+pub(crate) fn about_to_wait() {
+    for _ in 0..OWED.take() {
+        POOL.arrived.notify_one();
+    }
+}
+
+/// A future of [`start_task`]; `None` when it has ended.
+struct Task(Mutex<Option<Pin<Box<dyn Future<Output = ()> + Send>>>>);
+
+impl Task {
+    fn poll(self: Arc<Task>) {
+        let waker = Waker::from(self.clone());
+        let mut place = self.0.lock();
+        // Taken, so that a future that panics is dropped.
+        let Some(mut future) = place.take() else { return };
+        if future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending() {
+            *place = Some(future);
+        }
+    }
+}
+
+impl Wake for Task {
+    fn wake(self: Arc<Task>) {
+        push(Box::new(move || self.poll()));
+    }
+}
+
+fn push(job: Job) {
+    POOL.queue.lock().push_back(job);
+    if IS_WORKER.get() {
+        OWED.set(OWED.get() + 1);
+    } else {
+        POOL.arrived.notify_one();
+    }
 }
 
 fn work() {
     identity::keep_on_this_thread();
     prepare_thread();
+    IS_WORKER.set(true);
     loop {
         let mut queue = POOL.queue.lock();
         let job = loop {
-            match queue.pop_front() {
-                Some(job) => break job,
-                None => POOL.arrived.wait(&mut queue),
+            if let Some(job) = queue.pop_front() {
+                break job;
             }
+            OWED.set(0);
+            POOL.arrived.wait(&mut queue);
         };
+        OWED.set(OWED.get().min(queue.len()));
         drop(queue);
+        about_to_wait();
         if catch_unwind(AssertUnwindSafe(job)).is_err() {
             tracing::error!("an operation on a local directory panicked; this is a defect");
         }
@@ -113,5 +195,28 @@ mod tests {
         for number in 0..100 {
             assert_eq!(run(Principal::Machine, move || Ok::<_, Status>(number)).await, Ok(number));
         }
+    }
+
+    #[tokio::test]
+    async fn tasks_that_wait_for_each_other_all_end() {
+        start().unwrap();
+        let lock = Arc::new(tokio::sync::Mutex::new(0_u32));
+        let mut answers = Vec::new();
+        for number in 0..200 {
+            let (answer, answered) = oneshot::channel();
+            let lock = lock.clone();
+            start_task(async move {
+                let mut count = lock.lock_owned().await;
+                on_worker().await;
+                assert!(IS_WORKER.get() && number % 10 != 7, "on purpose");
+                *count += 1;
+                let _ = answer.send(());
+            });
+            answers.push((number, answered));
+        }
+        for (number, answered) in answers {
+            assert_eq!(answered.await.is_ok(), number % 10 != 7, "{number}");
+        }
+        assert_eq!(*lock.lock().await, 180);
     }
 }

@@ -1,15 +1,78 @@
 //! Opens, byte-range locks and leases on the directory.
 
-use async_trait::async_trait;
+use std::sync::Arc;
 use std::time::Duration;
+
+use async_trait::async_trait;
+use vfs::replay::{self, Made};
 use vfs::{
-    AccessMask, Accessed, Adopted, Callbacks, Caller, Delegated, FileSystem, Handle, Lease, LeaseId,
-    LeaseKind, Leases, Lock, LockRequest, Locked, OpenId, OpenRequest, Opened, Opens, Owner, Principal,
-    Result, Share, Status,
+    AccessMask, Accessed, Adopted, Callbacks, Caller, CreateHow, Delegated, FileSystem, FileType, Handle,
+    Lease, LeaseId, LeaseKind, Leases, Lock, LockRequest, Locked, OpenId, OpenRequest, Opened, Opens, Owner,
+    Principal, Result, Share, Status,
 };
 
-use crate::opening::{self};
+use crate::descriptors::Node;
+use crate::opening::{self, ToMake};
 use crate::{LocalFs, workers};
+
+impl LocalFs {
+    async fn try_open(
+        &self,
+        caller: &Caller,
+        node: &Arc<Node>,
+        request: &OpenRequest,
+    ) -> Result<Opened, Status> {
+        let (target, request, holder) = (node.clone(), request.clone(), caller.holder);
+        let Some((how, set)) = request.create else {
+            return self
+                .work(caller, move |tree, principal| {
+                    opening::open(tree, principal, holder, &target, &request)
+                })
+                .await;
+        };
+        let name = request.name.clone().ok_or(Status::Inval)?;
+        let directory = node.clone();
+        let (opened, synced) = self
+            .change_names(caller, &[node], move |tree, principal, held| {
+                let make = ToMake { directory: &target, name: &name, how, set: &set };
+                let opened = opening::create(tree, principal, holder, &make, &request, held)?;
+                let is_changed = opened.created;
+                Ok((opened, is_changed.then(|| directory.clone())))
+            })
+            .await?;
+        if let Err(status) = synced {
+            // No client learns of the open and of its lease.
+            if let Some(lease) = &opened.lease {
+                let _ = self.returned(caller, lease.id).await;
+            }
+            let _ = self.close(caller, opened.id).await;
+            return Err(status);
+        }
+        Ok(opened)
+    }
+
+    /// A resent OPEN finds that its name exists. If the file is the one that the OPEN would create, the
+    /// first transmission has created it, and the OPEN succeeds.
+    async fn open_made_before(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Node>,
+        request: &OpenRequest,
+    ) -> Result<Opened> {
+        let failed = self.failed(directory, Status::Exist);
+        let (Some(name), Some((how, set))) = (&request.name, &request.create) else { return Err(failed) };
+        // The verifier detects a resent exclusive create.
+        if matches!(how, CreateHow::Exclusive(_)) {
+            return Err(failed);
+        }
+        let made = Made::Node { file_type: FileType::Regular, set };
+        let made = replay::made(self, caller, &directory.handle, name, failed, made).await?;
+        let there = OpenRequest { handle: made.node.handle, name: None, create: None, ..request.clone() };
+        let node = self.node(&there.handle).await?;
+        let opened = self.try_open(caller, &node, &there).await?;
+        Ok(Opened { created: true, directory: made.directory, ..opened })
+    }
+}
 
 #[async_trait]
 impl Opens for LocalFs {
