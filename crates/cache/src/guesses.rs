@@ -343,7 +343,7 @@ impl Core {
         let current = |handle: Handle| match self.memory.table().find(&handle) {
             Found::Awake(object) => self.with(&object, |state| state.current_within(age_max).is_some()),
             Found::Resting(resting) => resting.current_within(age_max).is_some(),
-            // What the index alone has is not current.
+            // The attributes of the index alone are not current.
             Found::Nothing => false,
         };
         let known = complete.handles().take(SAMPLE).all(current);

@@ -22,8 +22,8 @@ struct Loaded {
 }
 
 impl LoadedListings {
-    /// Adds a listing of so many bytes. If there are too many, drops the oldest ones from memory. They are still in the
-    /// index.
+    /// Adds a listing of so many bytes. If there are too many, drops the oldest ones from memory. They are
+    /// still in the index.
     pub fn loaded(&self, object: &Arc<Object>, bytes: usize) {
         let mut loaded = self.0.lock();
         loaded.queue.push_back((Arc::downgrade(object), bytes));

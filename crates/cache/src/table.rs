@@ -230,8 +230,8 @@ impl Shard {
         }
     }
 
-    /// Evicts idle objects until the shard is within its limit, of the next [`SEARCH_MAX`] in order. More than
-    /// one may go: while many were in use, the shard grew beyond its limit. The caller drops the evicted
+    /// Evicts idle objects until the shard is within its limit, of the next [`SEARCH_MAX`] in order. More
+    /// than one may go: while many were in use, the shard grew beyond its limit. The caller drops the evicted
     /// objects when it has released the shard. False if none of these objects can be evicted soon.
     fn free_capacity(&mut self, max: usize, evicted: &mut Vec<Arc<Object>>) -> bool {
         let mut progress = false;

@@ -41,8 +41,8 @@ struct Attempt {
 }
 
 impl Attempt {
-    /// Waits for the locks, runs the job on a worker, and makes the result durable. An attempt whose requester
-    /// has gone away while it waited for the locks is not made.
+    /// Waits for the locks, runs the job on a worker, and makes the result durable. An attempt whose
+    /// requester has gone away while it waited for the locks is not made.
     async fn run<T: Send + 'static>(
         self,
         stripes: Vec<Stripe>,

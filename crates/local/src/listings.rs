@@ -51,7 +51,7 @@ struct Listed {
     memory: Memory,
 }
 
-/// What is known of a directory that was listed.
+/// The knowledge of a directory that was listed.
 #[derive(Clone)]
 enum Memory {
     /// It was listed once.

@@ -5,11 +5,12 @@
 //! transaction of the file system durable, whether it has one change or fifty.
 //!
 //! If clients answer each reply with their next change, half of the changes would always just miss an fsync.
-//! So the next one first waits until as many changes have arrived as the last one has seen ([`Group::expects`]),
-//! but at most for half of the time that an fsync takes. A single client never waits for others.
+//! So the next one first waits until as many changes have arrived as the last one has seen
+//! ([`Group::expects`]), but at most for half of the time that an fsync takes. A single client never waits
+//! for others.
 //!
-//! Of the waiters, only the first occupies a thread: it runs the fsync. The result of an fsync is that of all changes that it covers: the kernel
-//! reports an error only once.
+//! Of the waiters, only the first occupies a thread: it runs the fsync. The result of an fsync is that of all
+//! changes that it covers: the kernel reports an error only once.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -118,8 +118,8 @@ pub struct DirectoryNames {
     /// The last event that showed a change of this directory by another client. A later call must confirm
     /// positive entries.
     pub(super) doubted: u64,
-    /// The event at which this object came into memory. What was heard of the directory before is not known
-    /// any more, so attributes from before do not prove positive entries either.
+    /// The event at which this object came into memory. Doubts from before are not known any more, so
+    /// attributes from before do not prove positive entries either.
     pub(super) loaded: u64,
     /// A negative entry holds only if it is confirmed by a call that was sent after this event.
     pub(super) negative_from: u64,

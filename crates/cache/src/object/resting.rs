@@ -2,8 +2,9 @@
 //! believed as long as if the object had stayed in memory. Everything else of the object is in the index.
 //!
 //! A state rests only if nothing of it is still open: it is trusted, the index has it, and no change of ours
-//! is in flight. Its epoch joins the two halves. No two states of any objects have the same epoch, so a record
-//! of the index with that epoch holds what belongs to the resting state, and any other record does not.
+//! is in flight. Its epoch joins the two halves. No two states of any objects have the same epoch. So a
+//! record of the index with that epoch holds what belongs to the resting state, and any other record does
+//! not.
 //!
 //! A lost resting state costs a call: the object is then known as it is after a restart.
 
