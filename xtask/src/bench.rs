@@ -4,6 +4,7 @@
 //! - `papers`: `leasehold bench`, built in release mode
 //! - `lab`: the kernel's clients and caches in guests
 //! - `mount`: `leasehold mount` beside the native file system
+//! - `scale`: memory, calls and time over computed trees of growing size
 //! - `quick`: compares counts with the committed baseline
 
 use crate::programs::Programs;
@@ -30,7 +31,7 @@ pub fn run(arguments: &[String]) -> bool {
             let fixed = ["run", "--release", "--package", "leasehold", "--", "bench"];
             return steps::run("cargo", fixed.into_iter().chain(rest.iter().map(String::as_str)), &[]);
         }
-        Some((name, _)) if name == "mount" => return mount(arguments),
+        Some((name, _)) if name == "mount" || name == "scale" => return both(arguments),
         _ => {}
     }
     let names_servers = arguments.iter().any(|argument| argument.contains("nfs://"));
@@ -50,8 +51,8 @@ fn kernels(options: &[String]) -> bool {
         && steps::run("cargo", fixed.into_iter().chain(options.iter().map(String::as_str)), &[])
 }
 
-/// `leasehold mount` beside the native file system, with both programs in release mode.
-fn mount(arguments: &[String]) -> bool {
+/// A benchmark that starts `leasehold` from its own directory, with both programs in release mode.
+fn both(arguments: &[String]) -> bool {
     let build = ["build", "--release", "--package", "bench", "--package", "leasehold"];
     steps::run("cargo", build, &[])
         && steps::run(&path(&release("bench")), arguments.iter().map(String::as_str), &[])

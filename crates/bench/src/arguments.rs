@@ -101,10 +101,10 @@ fn scale(text: &str) -> Result<f64, String> {
 }
 
 /// A directory that is removed when the value is dropped.
-struct Scratch(PathBuf);
+pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
-    fn make(under: &Path) -> Result<Scratch, String> {
+    pub(crate) fn make(under: &Path) -> Result<Scratch, String> {
         let path = under.join(format!("leasehold-bench-{}", std::process::id()));
         std::fs::create_dir_all(&path).map_err(|error| {
             format!("cannot make {}: {error}; give --directory another place", path.display())

@@ -10,6 +10,7 @@
 //! - [`wire`] sends one kind of call to NFSv3 servers, as fast as they answer.
 //! - [`native`] compares a mount with the machine's own disk.
 //! - [`macklem`] repeats the measurements of NQNFS with our mounts.
+//! - [`scale`] measures how costs grow with the number of files, names, leases and clients.
 
 mod arguments;
 mod histogram;
@@ -22,6 +23,7 @@ pub mod random;
 pub mod relay;
 pub mod report;
 pub mod run;
+pub mod scale;
 mod sys;
 pub mod system;
 pub mod target;

@@ -1,7 +1,7 @@
 //! Reports: all measurements, and their medians with the spread.
 
 mod aims;
-mod exhibits;
+pub(crate) mod exhibits;
 mod html;
 mod markdown;
 mod svg;
@@ -11,6 +11,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde::{Deserialize, Serialize};
+
+pub(crate) use html::page;
 
 use crate::relay::{self, Calls};
 use crate::run::{Options, Passed};

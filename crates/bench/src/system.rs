@@ -26,6 +26,7 @@ use crate::workload::Workload;
 
 pub use kind::Kind;
 pub use leasehold::Hits;
+pub(crate) use leasehold::status;
 pub(crate) use program::Program;
 pub use program::Usage;
 

@@ -21,6 +21,8 @@ enum Benchmark {
     Mount(bench::native::Arguments),
     /// Repeat the measurements of NQNFS (Macklem 1994): NFSv3 with close-to-open compared with leases
     Macklem(bench::macklem::Arguments),
+    /// Measure memory, calls and time over computed trees of growing size
+    Scale(bench::scale::Arguments),
 }
 
 // The load generator has its own threads; everything else needs only one.
@@ -30,6 +32,7 @@ async fn main() -> ExitCode {
         Benchmark::Wire(arguments) => arguments.run().await.map(drop).map_err(|error| error.to_string()),
         Benchmark::Pass(arguments) => arguments.run(),
         Benchmark::Mount(arguments) => arguments.run().await.map(drop),
+        Benchmark::Scale(arguments) => arguments.run().await.map(drop),
         Benchmark::Macklem(arguments) => arguments.run().await.map(|table| println!("{table}")),
     };
     match done {

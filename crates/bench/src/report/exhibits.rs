@@ -9,38 +9,38 @@ use super::{NOT_COUNTED, Report, Rounds, bytes};
 
 /// A table or figure of a paper.
 #[derive(Clone, Debug)]
-pub(super) struct Exhibit {
-    pub(super) title: String,
+pub(crate) struct Exhibit {
+    pub(crate) title: String,
     /// Paper, section, number.
-    pub(super) source: &'static str,
-    pub(super) note: String,
-    pub(super) head: Vec<String>,
-    pub(super) rows: Vec<Row>,
-    pub(super) chart: Option<Chart>,
+    pub(crate) source: &'static str,
+    pub(crate) note: String,
+    pub(crate) head: Vec<String>,
+    pub(crate) rows: Vec<Row>,
+    pub(crate) chart: Option<Chart>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Row {
+pub(crate) struct Row {
     /// True for the paper's own numbers.
-    pub(super) paper: bool,
-    pub(super) cells: Vec<String>,
+    pub(crate) paper: bool,
+    pub(crate) cells: Vec<String>,
 }
 
 /// Bars of a figure.
 #[derive(Clone, Debug)]
-pub(super) struct Chart {
-    pub(super) title: String,
-    pub(super) unit: &'static str,
-    pub(super) bars: Vec<Bar>,
+pub(crate) struct Chart {
+    pub(crate) title: String,
+    pub(crate) unit: &'static str,
+    pub(crate) bars: Vec<Bar>,
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Bar {
-    pub(super) label: String,
-    pub(super) value: f64,
+pub(crate) struct Bar {
+    pub(crate) label: String,
+    pub(crate) value: f64,
     /// Lowest and highest round.
-    pub(super) range: Option<(f64, f64)>,
-    pub(super) paper: bool,
+    pub(crate) range: Option<(f64, f64)>,
+    pub(crate) paper: bool,
 }
 
 /// The exhibits whose workloads were measured.

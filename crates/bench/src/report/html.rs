@@ -7,13 +7,30 @@ use super::{NOT_COUNTED, Report, aims, bytes, seconds, svg};
 
 const STYLE: &str = include_str!("page.css");
 
-pub(super) fn render(report: &Report) -> String {
-    let mut page = format!(
+/// The page up to its first paragraph.
+fn head(title: &str) -> String {
+    let title = escape(title);
+    format!(
         "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Leasehold: the papers' evaluations, repeated</title>\n\
-         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>The papers' evaluations, repeated</h1>\n"
-    );
+         <meta name=\"color-scheme\" content=\"light dark\">\n<title>Leasehold: {title}</title>\n\
+         <style>\n{STYLE}</style>\n</head>\n<body>\n<main>\n<h1>{title}</h1>\n"
+    )
+}
+
+/// A page of these exhibits alone.
+pub(crate) fn page(title: &str, preface: &str, exhibits: &[Exhibit]) -> String {
+    let mut page = head(title);
+    let _ = writeln!(page, "<p>{}</p>", escape(preface));
+    for (number, exhibit) in exhibits.iter().enumerate() {
+        section(&mut page, number, exhibit);
+    }
+    page.push_str("</main>\n</body>\n</html>\n");
+    page
+}
+
+pub(super) fn render(report: &Report) -> String {
+    let mut page = head("The papers' evaluations, repeated");
     preface(&mut page, report);
     aims_table(&mut page, report);
     let exhibits = exhibits::all(report);

@@ -147,11 +147,16 @@ pub(super) fn mount(
 
 /// Hits and misses of the cache in this directory.
 pub(super) fn hits(cache: &Path) -> Option<Hits> {
-    let stream = UnixStream::connect(cache.join("admin.sock")).ok()?;
+    Hits::parse(&status(cache)?)
+}
+
+/// The status of the program whose cache or state is in this directory.
+pub(crate) fn status(directory: &Path) -> Option<Value> {
+    let stream = UnixStream::connect(directory.join("admin.sock")).ok()?;
     stream.set_read_timeout(Some(Duration::from_secs(5))).ok()?;
     let mut answer = String::new();
     stream.take(STATUS_MAX_BYTES).read_to_string(&mut answer).ok()?;
-    Hits::parse(&serde_json::from_str(&answer).ok()?)
+    serde_json::from_str(&answer).ok()
 }
 
 #[cfg(test)]

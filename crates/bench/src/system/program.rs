@@ -44,7 +44,7 @@ impl Usage {
         Usage {
             name: name.to_owned(),
             cpu_seconds: cpu_ticks(&read("stat")).unwrap_or(0) as f64 / TICKS_PER_SECOND,
-            memory_bytes: peak_kilobytes(&read("status")).unwrap_or(0) << 10,
+            memory_bytes: kilobytes(&read("status"), "VmHWM:").unwrap_or(0) << 10,
         }
     }
 }
@@ -57,8 +57,9 @@ fn cpu_ticks(stat: &str) -> Option<u64> {
     Some(fields.next()?.ok()? + fields.next()?.ok()?)
 }
 
-fn peak_kilobytes(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+/// A value of /proc/PID/status.
+fn kilobytes(status: &str, key: &str) -> Option<u64> {
+    let line = status.lines().find_map(|line| line.strip_prefix(key))?;
     line.split_ascii_whitespace().next()?.parse().ok()
 }
 
@@ -174,6 +175,12 @@ impl Program {
         Usage::of(&self.name, self.child.id())
     }
 
+    /// Resident memory now; 0 if the program has ended.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id()));
+        kilobytes(&status.unwrap_or_default(), "VmRSS:").unwrap_or(0) << 10
+    }
+
     /// Resets the peak to the current resident memory (proc(5), `clear_refs`).
     pub(super) fn forget_peak(&self) {
         let _ = std::fs::write(format!("/proc/{}/clear_refs", self.child.id()), "5");
@@ -220,7 +227,7 @@ mod tests {
     fn usage_is_read_from_proc() {
         let line = "12 (a) b (c) S 1 12 12 0 -1 4194304 100 0 0 0 250 50 0 0 20 0 1 0 5 0";
         assert_eq!((cpu_ticks(line), cpu_ticks("12 (a) S 1")), (Some(300), None));
-        assert_eq!(peak_kilobytes("Name:\tx\nVmHWM:\t  1234 kB\n"), Some(1234));
+        assert_eq!(kilobytes("Name:\tx\nVmHWM:\t  1234 kB\n", "VmHWM:"), Some(1234));
         let ours = Usage::of("bench", std::process::id());
         assert!(ours.memory_bytes > 1 << 20, "{ours:?}");
         assert_eq!(Usage::of("nobody", u32::MAX).memory_bytes, 0);
