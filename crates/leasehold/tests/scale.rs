@@ -1,0 +1,74 @@
+//! The small form of `bench scale`: what a walk costs does not grow with the tree. Calls at the origin are
+//! exact for each directory, and memory is bounded for each object. A walk after scripted changes of another
+//! client finds all names. No time is tested.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::fs::File;
+use std::time::Duration;
+
+use bench::scale::{self, Options, Row, System};
+
+/// Files of the two trees.
+const SIZES: [u32; 2] = [1000, 5000];
+const FILES_PER_DIRECTORY: u32 = 250;
+/// What one more object may take of the cache's memory, in bytes. An object took 5,800 bytes of a mount in
+/// November 2026, and 4,000 bytes of a proxy.
+const OBJECT_BYTES_MAX: f64 = 9000.0;
+/// The same for the origin. It keeps nothing of an object, but its buffers grow a little.
+const ORIGIN_OBJECT_BYTES_MAX: f64 = 1000.0;
+
+/// Calls at the origin for a tree with so many directories below its root: in the first walk, and in the
+/// second one.
+///
+/// Each listing brings a directory delegation, so the cache asks nothing again.
+fn calls(directories: u64) -> [u64; 2] {
+    [2 * (directories + 1), 0]
+}
+
+fn walks(system: System) {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let options = Options {
+        leasehold: env!("CARGO_BIN_EXE_leasehold").into(),
+        directory: directory.path().to_owned(),
+        files: SIZES.to_vec(),
+        files_per_directory: FILES_PER_DIRECTORY,
+        names: vec![],
+        file_bytes: 100,
+        systems: vec![system],
+        leases: vec![],
+        clients: vec![],
+        changes: 20,
+        actimeo: Duration::from_secs(600),
+        vers: "4.2".to_owned(),
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let report = scale::run(runtime.handle(), &options, |line| eprintln!("{line}")).unwrap();
+    for row in &report.rows {
+        let counts = [&row.walks[0].calls, &row.walks[1].calls];
+        assert_eq!([row.calls(0), row.calls(1)], calls(row.directories), "{counts:?}");
+    }
+    let [small, large] = &report.rows[..] else { panic!("{:?}", report.rows) };
+    // What a program takes however small the tree is does not count.
+    let of_one_more = |each: fn(&Row) -> f64| {
+        let total = |row: &Row| each(row) * row.objects() as f64;
+        (total(large) - total(small)) / (large.objects() - small.objects()) as f64
+    };
+    let (cache, origin) = (of_one_more(Row::memory_each), of_one_more(Row::origin_memory_each));
+    eprintln!("{}: {cache:.0} B of the cache and {origin:.0} B of the origin for one more", system.name());
+    assert!(cache < OBJECT_BYTES_MAX, "{cache} bytes: {large}");
+    assert!(origin < ORIGIN_OBJECT_BYTES_MAX, "{origin} bytes: {large}");
+}
+
+#[test]
+fn a_walk_through_a_proxy_costs_the_same_for_each_directory_and_file() {
+    walks(System::Proxy);
+}
+
+#[test]
+fn a_walk_through_a_mount_costs_the_same_for_each_directory_and_file() {
+    let device = File::options().read(true).write(true).open("/dev/fuse").is_ok();
+    if !(device && rustix::process::geteuid().is_root()) {
+        return eprintln!("skipped: mounting takes root and /dev/fuse");
+    }
+    walks(System::Mount);
+}
