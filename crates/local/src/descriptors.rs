@@ -233,6 +233,11 @@ impl Descriptors {
         node
     }
 
+    /// Limit of idle nodes, as the kept nodes permit.
+    pub(crate) fn idle_max(&self) -> usize {
+        self.idle_per_shard() * SHARDS
+    }
+
     /// Limit of idle nodes in a shard, as the kept nodes permit: at least one.
     fn idle_per_shard(&self) -> usize {
         let left = self.bounds.descriptors.saturating_sub(self.spent.load(Ordering::Relaxed));

@@ -50,7 +50,7 @@ impl Attempt {
             impl Fn(&Tree, &Principal, HeldLocks) -> Result<(T, Option<Arc<Node>>), Stop> + Send + Sync + 'static,
         >,
     ) -> Result<(T, Result<(), Status>), Stop> {
-        let _capacity = workers::capacity().await?;
+        let capacity = workers::capacity_to_change().await?;
         let (answer, answered) = oneshot::channel();
         workers::start_task(async move {
             let Attempt { tree, principal } = self;
@@ -63,7 +63,10 @@ impl Attempt {
             let outcome = worn.and_then(|_worn| job(&tree, &principal, held));
             let outcome = match outcome {
                 Ok((done, Some(node))) => {
-                    let waiter = Box::new(move |synced| drop(answer.send(Ok((done, synced)))));
+                    let waiter = Box::new(move |synced| {
+                        let _ = answer.send(Ok((done, synced)));
+                        drop(capacity);
+                    });
                     return syncs::persist_then(Target { tree, node, principal }, waiter);
                 }
                 Ok((done, None)) => Ok((done, Ok(()))),
@@ -71,6 +74,7 @@ impl Attempt {
             };
             drop(tree); // a requester that has its answer may close the directory
             let _ = answer.send(outcome);
+            drop(capacity);
         });
         answered.await.unwrap_or(Err(Status::ServerFault.into()))
     }
@@ -445,18 +449,18 @@ impl FileSystem for LocalFs {
             .change_names(caller, &[&source, &target], move |tree, _, held| {
                 let from = End { directory: &parents.0, name: &names.0 };
                 let to = End { directory: &parents.1, name: &names.1 };
-                // The new name first: a file without a name would be lost.
-                Ok((change::rename(tree, from, to, held)?, Some(parents.1.clone())))
+                let renamed = change::rename(tree, from, to, held)?;
+                if parents.0.handle == parents.1.handle {
+                    return Ok((renamed, Some(parents.1.clone())));
+                }
+                // The new name first: a file without a name would be lost. Both, even if the requester goes
+                // away.
+                tree.persist_if_sync(&parents.1)?;
+                tree.persist_if_sync(&parents.0)?;
+                Ok((renamed, None))
             })
             .await;
-        let done = match done.and_then(durable) {
-            Ok(renamed) if source.handle != target.handle => {
-                let (tree, principal) = (self.tree.clone(), caller.principal.clone());
-                syncs::persist(Target { tree, node: source.clone(), principal }).await.map(|()| renamed)
-            }
-            other => other,
-        };
-        match done {
+        match done.and_then(durable) {
             Ok(renamed) => Ok(renamed),
             Err(status) if caller.resent => {
                 replay::renamed(self, caller, from, (to, to_name), None, self.failed(&source, status)).await

@@ -18,7 +18,7 @@ use crate::descriptors::Node;
 use crate::locks::HeldLocks;
 use crate::opens::DataRight;
 use crate::tree::Tree;
-use crate::{errno, identity};
+use crate::{errno, identity, workers};
 
 /// Limit of one READ or WRITE in bytes.
 pub(crate) const TRANSFER_MAX: u32 = 1 << 20;
@@ -160,6 +160,9 @@ pub(crate) fn write(
     let count = write_all(&file, data, offset).map_err(errno::status)?;
     let wcc = Wcc::around(before.wcc(), tree.changed(node));
     drop(held);
+    if stability != Stability::Unstable {
+        workers::about_to_wait();
+    }
     let synced = match stability {
         Stability::Unstable => Ok(()),
         Stability::DataSync => rustix::fs::fdatasync(&*file),

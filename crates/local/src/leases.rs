@@ -340,6 +340,12 @@ impl Leases {
         Some(id)
     }
 
+    /// Recalls a lease.
+    pub(crate) fn recall(&self, id: LeaseId) {
+        self.state.lock().ask(id, Pending::all(RECALL_MAX));
+        self.attention.notify_one();
+    }
+
     /// The holder returns a lease, or downgrades it to a read lease if the recall permits that.
     pub(crate) fn returned(&self, tree: &Tree, id: LeaseId) {
         let mut state = self.state.lock();

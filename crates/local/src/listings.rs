@@ -109,6 +109,12 @@ impl Listings {
         *self.place(directory).lock() = Some(Listed { directory: *directory, ctime, memory });
     }
 
+    /// The names of a directory with this ctime cannot be remembered.
+    fn give_up(&self, directory: &Handle, ctime: Timestamp) {
+        *self.place(directory).lock() =
+            Some(Listed { directory: *directory, ctime, memory: Memory::Reading });
+    }
+
     /// Forgets everything.
     pub(crate) fn clear(&self) {
         for place in &self.places {
@@ -172,7 +178,12 @@ pub(crate) fn read_again(
     }
     let Some(names) = read_names(tree, opened) else { return Ok(None) };
     tree.listings.remember(&directory.handle, stat.ctime(), names);
-    read_remembered(tree, principal, directory, part)
+    let listing = read_remembered(tree, principal, directory, part)?;
+    if listing.is_none() {
+        // Its files were closed at once.
+        tree.listings.give_up(&directory.handle, stat.ctime());
+    }
+    Ok(listing)
 }
 
 /// All names, with an open file for each. `None` if there are too many, if the directory is being changed,
@@ -183,15 +194,17 @@ fn read_names(tree: &Tree, opened: &Opened<'_>) -> Option<Names> {
     let (names, true) = directory::names(&opened.file, Budget::entries(ENTRIES_MAX)).ok()? else {
         return None;
     };
+    // The open files are idle ones: they must not drive out those of other clients.
+    if names.len() > tree.descriptors.idle_max() / 4 {
+        return None;
+    }
     let mut entries = Vec::with_capacity(names.len());
-    let mut kept = Vec::with_capacity(names.len());
     for Entry { name, fileid, cookie, .. } in names {
         let path = open_child(&opened.file, &name).ok()?;
         let found = tree.describe(directory, Some(&name), &path).ok()?;
         let is_inside = found.mount.id == directory.mount.id;
         let node = is_inside.then(|| tree.keep(&found, path));
         entries.push(Remembered { name, fileid, cookie, node: node.as_ref().map(Arc::downgrade) });
-        kept.extend(node);
     }
     opened.is_unchanged().then_some(Names { mounts, entries })
 }

@@ -82,7 +82,9 @@ impl Mount {
     /// A directory here had this ctime at `now` or later. Does each change of its names since then give it
     /// another one?
     pub(crate) fn tells_changes(&self, ctime: Timestamp, now: Timestamp) -> bool {
-        self.kernel_stamps && (self.fine_stamps || is_nonracy_at(ctime, now))
+        // In tmpfs, a directory may get the stamp of the child, which need not be new.
+        let is_fine = self.fine_stamps && !self.in_memory;
+        self.kernel_stamps && (is_fine || is_nonracy_at(ctime, now))
     }
 
     /// Its features beyond v3.

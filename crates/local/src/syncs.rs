@@ -16,7 +16,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
-use tokio::sync::oneshot;
 use vfs::{Principal, Status};
 
 use crate::descriptors::Node;
@@ -56,18 +55,6 @@ pub(crate) fn persist_then(target: Target, waiter: Waiter) {
     if let Some(target) = node.syncs.join(waiter, target) {
         sync(target);
     }
-}
-
-/// Waits until all earlier changes of a file or directory are durable.
-pub(crate) async fn persist(target: Target) -> Result<(), Status> {
-    let (answer, answered) = oneshot::channel();
-    workers::start_job(move || {
-        let waiter = Box::new(move |result| {
-            let _ = answer.send(result); // the requester may have gone away
-        });
-        persist_then(target, waiter);
-    });
-    answered.await.unwrap_or(Err(Status::ServerFault))
 }
 
 fn sync(target: Target) {

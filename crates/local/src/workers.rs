@@ -30,16 +30,22 @@ const JOBS_MAX: usize = 4096;
 
 type Job = Box<dyn FnOnce() + Send>;
 
+/// Limit of changes that run or wait for their locks. They have a limit of their own: those that wait for a
+/// file that hangs do not keep other operations from the queue.
+const CHANGES_MAX: usize = 4096;
+
 struct Pool {
     queue: Mutex<VecDeque<Job>>,
     arrived: Condvar,
     capacity: Semaphore,
+    changes: Semaphore,
 }
 
 static POOL: Pool = Pool {
     queue: Mutex::new(VecDeque::new()),
     arrived: Condvar::new(),
     capacity: Semaphore::const_new(JOBS_MAX),
+    changes: Semaphore::const_new(CHANGES_MAX),
 };
 
 thread_local! {
@@ -83,8 +89,13 @@ where
 }
 
 /// Waits until one more operation may be queued; it is, until the result is dropped.
-pub(crate) async fn capacity() -> Result<SemaphorePermit<'static>, Status> {
+async fn capacity() -> Result<SemaphorePermit<'static>, Status> {
     POOL.capacity.acquire().await.map_err(|_| Status::ServerFault)
+}
+
+/// Waits until one more change may be made; it counts until the result is dropped.
+pub(crate) async fn capacity_to_change() -> Result<SemaphorePermit<'static>, Status> {
+    POOL.changes.acquire().await.map_err(|_| Status::ServerFault)
 }
 
 /// Starts a job that takes its identity itself. The caller bounds the number of such jobs.
@@ -152,6 +163,7 @@ fn work() {
     prepare_thread();
     IS_WORKER.set(true);
     loop {
+        let mut was_woken = false;
         let mut queue = POOL.queue.lock();
         let job = loop {
             if let Some(job) = queue.pop_front() {
@@ -159,7 +171,12 @@ fn work() {
             }
             OWED.set(0);
             POOL.arrived.wait(&mut queue);
+            was_woken = true;
         };
+        if was_woken && !queue.is_empty() {
+            // This may be the job of a thread that has woken nobody, before the one that we were woken for.
+            POOL.arrived.notify_one();
+        }
         OWED.set(OWED.get().min(queue.len()));
         drop(queue);
         about_to_wait();
@@ -218,5 +235,27 @@ mod tests {
             assert_eq!(answered.await.is_ok(), number % 10 != 7, "{number}");
         }
         assert_eq!(*lock.lock().await, 180);
+    }
+
+    #[tokio::test]
+    async fn a_job_that_waits_lets_others_run_what_it_has_woken() {
+        start().unwrap();
+        let lock = Arc::new(tokio::sync::Mutex::new(()));
+        let held = lock.clone().lock_owned().await;
+        let (go_on, goes_on) = std::sync::mpsc::channel::<()>();
+        let (answer, answered) = oneshot::channel();
+        start_task(async move {
+            let _held = lock.lock_owned().await;
+            on_worker().await;
+            let _ = answer.send(());
+        });
+        start_job(move || {
+            drop(held);
+            about_to_wait();
+            let _ = goes_on.recv();
+        });
+        let patience = std::time::Duration::from_secs(60);
+        assert!(tokio::time::timeout(patience, answered).await.is_ok_and(|answered| answered.is_ok()));
+        drop(go_on);
     }
 }

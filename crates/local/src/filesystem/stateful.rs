@@ -41,9 +41,10 @@ impl LocalFs {
             })
             .await?;
         if let Err(status) = synced {
-            // No client learns of the open and of its lease.
+            // No client learns of the open. Another open of the file may have got the same lease meanwhile,
+            // so the lease is recalled and not ended.
             if let Some(lease) = &opened.lease {
-                let _ = self.returned(caller, lease.id).await;
+                self.tree.leases.recall(lease.id);
             }
             let _ = self.close(caller, opened.id).await;
             return Err(status);
