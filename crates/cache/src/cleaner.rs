@@ -237,6 +237,11 @@ impl Core {
     /// Removes files that no record refers to, and counts the bytes in use. Pauses for `breath` after each
     /// page. If the index is `lost`, the files of this process that only the index knew are removed too.
     pub async fn sweep(self: &Arc<Core>, breath: Duration, lost: bool) {
+        let newer = Newer { from: self.policy.epoch() };
+        if !lost {
+            // So that the records of older entries are in the index.
+            self.flush().await;
+        }
         // Files that are made from now on stay, and so do files that memory or the index knows. Memory comes
         // first: an object is in the index before it leaves memory.
         let ours = Ours {
@@ -271,9 +276,9 @@ impl Core {
             }
             tokio::time::sleep(breath).await;
         }
-        self.sweep_entries(Table::Names, breath).await;
-        self.sweep_entries(Table::Listings, breath).await;
-        self.sweep_entries(Table::Companions, breath).await;
+        self.sweep_entries(Table::Names, breath, newer).await;
+        self.sweep_entries(Table::Listings, breath, newer).await;
+        self.sweep_entries(Table::Companions, breath, newer).await;
         let before = self.disk.objects().used_bytes();
         let mut used = 0;
         for shard in 0..=u8::MAX {
@@ -305,9 +310,9 @@ impl Core {
 }
 
 impl Core {
-    /// Removes names, listings and groups that nothing can use any more from the index. An entry that is
-    /// newer than the record of its object may be removed too; that costs a call.
-    async fn sweep_entries(self: &Arc<Core>, table: Table, breath: Duration) {
+    /// Removes names, listings and groups that nothing can use any more from the index. Entries that were
+    /// made since the sweep began stay, because the record of their object may not be in the index yet.
+    async fn sweep_entries(self: &Arc<Core>, table: Table, breath: Duration, newer: Newer) {
         let mut from = Vec::new();
         loop {
             let page = self.disk.index().scan(table, &[], &from, PAGE);
@@ -316,7 +321,7 @@ impl Core {
             from.push(0);
             let mut batch = Batch::default();
             for (key, value) in &page {
-                if !self.is_usable(table, key, value) {
+                if !self.is_usable(table, key, value, newer) {
                     batch.remove(table, key.clone());
                 }
             }
@@ -325,7 +330,7 @@ impl Core {
         }
     }
 
-    fn is_usable(&self, table: Table, key: &[u8], value: &[u8]) -> bool {
+    fn is_usable(&self, table: Table, key: &[u8], value: &[u8], newer: Newer) -> bool {
         let Some(directory) = directory_of(key) else { return false };
         let record =
             |handle: &Handle| Record::decode(&self.disk.index().get(Table::Objects, handle.as_bytes())?);
@@ -333,10 +338,14 @@ impl Core {
             return record(&directory).is_some();
         }
         if table == Table::Listings {
+            let Some(id) = listing_id(value) else { return false };
             let listing = record(&directory).and_then(|record| record.listing);
-            return listing.is_some_and(|kept| listing_id(value) == Some(kept.id));
+            return newer.has(id) || listing.is_some_and(|kept| kept.id == id);
         }
         let Some(entry) = NameEntry::decode(value) else { return false };
+        if newer.has(entry.epoch) || entry.within.is_some_and(|epoch| newer.has(epoch)) {
+            return true;
+        }
         let is_in = |of: &Handle, epoch: u64| record(of).is_some_and(|record| record.kept.epoch == epoch);
         match entry.leads {
             Leads::To(child) => {
@@ -344,6 +353,22 @@ impl Core {
             }
             Leads::Nowhere => is_in(&directory, entry.epoch),
         }
+    }
+}
+
+/// The epochs and numbers that were given out since a sweep began. Those of other processes are far from
+/// them.
+#[derive(Clone, Copy)]
+struct Newer {
+    from: u64,
+}
+
+impl Newer {
+    /// More are not given out while a sweep runs.
+    const COUNT_MAX: u64 = 1 << 32;
+
+    fn has(self, number: u64) -> bool {
+        number.wrapping_sub(self.from) < Newer::COUNT_MAX
     }
 }
 

@@ -168,3 +168,23 @@ async fn a_doubt_of_names_is_not_forgotten_with_the_directory() {
     look("m").await.unwrap();
     assert_eq!(look("n").await.unwrap().node.handle, new);
 }
+
+/// The sweep of the index meets a listing whose directory is not in the index yet.
+#[tokio::test]
+async fn a_sweep_leaves_what_was_just_listed() {
+    let bench = Bench::new();
+    for number in 0..FILES {
+        bench.origin.put(&root(), &format!("f{number}"), b"data");
+    }
+    bench.origin.pass(LONG);
+    let mut options = Options { objects_in_memory_max: 0, ..bench.options() };
+    (options.timeouts.acregmin, options.timeouts.acregmax) = (LONG, LONG);
+    (options.timeouts.acdirmin, options.timeouts.acdirmax) = (LONG, LONG);
+    let cache = bench.open_with(options).await;
+    list(&cache).await;
+    cache.sweep().await;
+    rest(&cache).await;
+    bench.origin.calls();
+    assert_eq!(list(&cache).await, vec![Some(4); FILES]);
+    assert_eq!(bench.origin.calls(), []);
+}
