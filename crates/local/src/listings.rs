@@ -7,7 +7,7 @@
 //! Under these conditions, each remembered name still leads to its file:
 //!
 //! - **The directory has the ctime that it had before its names were read**, and each change of its names
-//!   gives it another one ([`Mount::tells_changes_since`](crate::mounts::Mount::tells_changes_since)). The
+//!   gives it another one ([`Mount::tells_changes`](crate::mounts::Mount::tells_changes)). The
 //!   kernel sets ctime first and lets lookups see the change later, both with the directory locked. Reading
 //!   the names takes the same lock. So the changes up to that ctime were finished when the files were
 //!   opened, and a change after it had not begun to show when the ctime was compared again.

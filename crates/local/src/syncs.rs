@@ -6,7 +6,7 @@
 //!
 //! If clients answer each reply with their next change, half of the changes would always just miss an fsync.
 //! So the next one first waits until as many changes have arrived as the last one has seen
-//! ([`Group::expects`]), but at most for half of the time that an fsync takes. A single client never waits
+//! ([`Group::is_complete`]), but at most for half of the time that an fsync takes. A single client never waits
 //! for others.
 //!
 //! Of the waiters, only the first occupies a thread: it runs the fsync. The result of an fsync is that of all
