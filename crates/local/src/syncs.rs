@@ -6,8 +6,8 @@
 //!
 //! If clients answer each reply with their next change, half of the changes would always just miss an fsync.
 //! So the next one first waits until as many changes have arrived as the last one has seen
-//! ([`Group::is_complete`]), but at most for half of the time that an fsync takes. A single client never waits
-//! for others.
+//! ([`Group::is_complete`]), but at most for half of the time that an fsync takes. A single client never
+//! waits for others.
 //!
 //! Of the waiters, only the first occupies a thread: it runs the fsync. The result of an fsync is that of all
 //! changes that it covers: the kernel reports an error only once.
