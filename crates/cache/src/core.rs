@@ -33,7 +33,7 @@ use crate::stats::Counters;
 use crate::store::{
     Batch, DataRecord, Directory, Index, Kept, KeptListing, ObjectFile, Objects, Pins, Record, Table, UseNote,
 };
-use crate::table::{Object, ObjectTable, RECORD_BYTES};
+use crate::table::{Found, Object, ObjectTable, RECORD_BYTES};
 use crate::trust::Sent;
 use crate::writes::{Delayed, journal_of};
 
@@ -230,9 +230,23 @@ impl Core {
     /// The object, from memory or from the index. Counts as a use.
     pub fn object(&self, handle: &Handle) -> Arc<Object> {
         let object = self.memory.table().get(handle, |resting| self.load(handle, resting));
+        self.count_use(&object);
+        object
+    }
+
+    /// The object if it is awake, or what of it rests in memory. Counts as a use of an object that is awake.
+    pub fn find(&self, handle: &Handle) -> Found {
+        let found = self.memory.table().find(handle);
+        if let Found::Awake(object) = &found {
+            object.mark_recent();
+            self.count_use(object);
+        }
+        found
+    }
+
+    fn count_use(&self, object: &Object) {
         object.used.store(self.flushing.next_use(), Ordering::Relaxed);
         object.used_at.store(self.policy.wall().seconds, Ordering::Relaxed);
-        object
     }
 
     /// The object, without counting a use.

@@ -79,6 +79,11 @@ impl Object {
         }
     }
 
+    /// A task uses the object: the table keeps it for another turn.
+    pub fn mark_recent(&self) {
+        self.recent.store(true, Ordering::Relaxed);
+    }
+
     /// May the table evict the object? Only the table must hold it, and it must not wait for the index. Its
     /// data must not be in use, and it must have no opens, locks, lease or delayed writes.
     fn is_idle(self: &Arc<Object>) -> bool {
@@ -134,7 +139,7 @@ impl ObjectTable {
             let (departures, resting) = {
                 let shard = self.shard(handle).lock();
                 if let Some(object) = shard.objects.get(handle) {
-                    object.recent.store(true, Ordering::Relaxed);
+                    object.mark_recent();
                     return object.clone();
                 }
                 (shard.departures, shard.resting.get(handle))
@@ -170,11 +175,10 @@ impl ObjectTable {
     /// What memory has of an object. An object at rest stays at rest.
     pub fn find(&self, handle: &Handle) -> Found {
         let shard = self.shard(handle).lock();
-        match (shard.objects.get(handle), shard.resting.get(handle)) {
-            (Some(object), _) => Found::Awake(object.clone()),
-            (None, Some(resting)) => Found::Resting(resting),
-            (None, None) => Found::Nothing,
+        if let Some(object) = shard.objects.get(handle) {
+            return Found::Awake(object.clone());
         }
+        shard.resting.get(handle).map_or(Found::Nothing, Found::Resting)
     }
 
     /// May we have written this object since then, although it was evicted meanwhile and its new state does

@@ -22,15 +22,20 @@ fn stat() -> Caller {
     Caller::unix(0, 0, &[])
 }
 
+/// The options of a cache that keeps as few objects awake as it can, and believes attributes for long.
+fn long_timeouts(bench: &Bench) -> Options {
+    let mut options = Options { objects_in_memory_max: 0, ..bench.options() };
+    (options.timeouts.acregmin, options.timeouts.acregmax) = (LONG, LONG);
+    (options.timeouts.acdirmin, options.timeouts.acdirmax) = (LONG, LONG);
+    options
+}
+
 /// An origin with a directory of files, and a cache that keeps as few objects awake as it can.
 async fn scanned() -> (Bench, Arc<Cache>, Vec<Handle>) {
     let bench = Bench::new();
     let files = (0..FILES).map(|number| bench.origin.put(&root(), &format!("f{number}"), b"data")).collect();
     bench.origin.pass(LONG);
-    let mut options = Options { objects_in_memory_max: 0, ..bench.options() };
-    (options.timeouts.acregmin, options.timeouts.acregmax) = (LONG, LONG);
-    (options.timeouts.acdirmin, options.timeouts.acdirmax) = (LONG, LONG);
-    let cache = bench.open_with(options).await;
+    let cache = bench.open_with(long_timeouts(&bench)).await;
     list(&cache).await;
     // The right to look names up is asked for once.
     cache.lookup(&stat(), &root(), &name("f0"), Want::None).await.unwrap();
@@ -177,10 +182,7 @@ async fn a_sweep_leaves_what_was_just_listed() {
         bench.origin.put(&root(), &format!("f{number}"), b"data");
     }
     bench.origin.pass(LONG);
-    let mut options = Options { objects_in_memory_max: 0, ..bench.options() };
-    (options.timeouts.acregmin, options.timeouts.acregmax) = (LONG, LONG);
-    (options.timeouts.acdirmin, options.timeouts.acdirmax) = (LONG, LONG);
-    let cache = bench.open_with(options).await;
+    let cache = bench.open_with(long_timeouts(&bench)).await;
     list(&cache).await;
     cache.sweep().await;
     rest(&cache).await;

@@ -6,9 +6,9 @@
 //!
 //! READDIRPLUS takes the attributes and the handle of an entry by its name, in two system calls. They must
 //! be those of one file, though a client or a process may put another file under that name in between. So
-//! they count only if no name of the directory has changed: its ctime is the same before and after, and
-//! each change would give it another one. [`crate::listings`] has the argument why ctime suffices. Otherwise
-//! each entry is opened first, and both calls name the open file.
+//! they count only if no name of the directory has changed. Its ctime tells: it is the same before and
+//! after, and each change would give it another one. [`crate::listings`] has the argument why ctime
+//! suffices. Otherwise each entry is opened first, and both calls name the open file.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;

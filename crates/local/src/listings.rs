@@ -7,10 +7,10 @@
 //! Under these conditions, each remembered name still leads to its file:
 //!
 //! - **The directory has the ctime that it had before its names were read**, and each change of its names
-//!   gives it another one ([`Mount::tells_changes`](crate::mounts::Mount::tells_changes)). The
-//!   kernel sets ctime first and lets lookups see the change later, both with the directory locked. Reading
-//!   the names takes the same lock. So the changes up to that ctime were finished when the files were
-//!   opened, and a change after it had not begun to show when the ctime was compared again.
+//!   gives it another one ([`Mount::tells_changes`](crate::mounts::Mount::tells_changes)). The kernel sets
+//!   ctime first and lets lookups see the change later, both with the directory locked. Reading the names
+//!   takes the same lock. So the changes up to that ctime were finished when the files were opened. A change
+//!   after it had not begun to show when the ctime was compared again.
 //! - **The kernel has reported no change of the mount table** since then
 //!   ([`Mounts::generation`](crate::mounts::Mounts::generation)). A mount on an entry changes no ctime.
 //! - **The caller may list and search the directory**, as the kernel decided for this ctime.

@@ -10,15 +10,25 @@ use crate::table::{Found, Object};
 use crate::trust::Sent;
 use crate::walk::Action;
 
+/// An object, as a caller finds it without a call.
+pub enum Known {
+    /// It is a file at rest, and these attributes are believed.
+    AtRest(Attributes),
+    /// It is awake.
+    Awake(Arc<Object>),
+}
+
 impl Core {
     /// GETATTR: from memory within the timeouts or under a lease, else one GETATTR.
     pub async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
         let arrived = self.policy.event();
-        if let Some(attributes) = self.attributes_at_rest(caller, handle) {
-            self.counters.attributes.hit();
-            return Ok(attributes);
-        }
-        let object = self.object(handle);
+        let object = match self.known_or_awake(caller, handle) {
+            Known::AtRest(attributes) => {
+                self.counters.attributes.hit();
+                return Ok(attributes);
+            }
+            Known::Awake(object) => object,
+        };
         let enters = self.enters(caller, &object);
         let caller = &self.demanding(caller, &object);
         let open = self.policy.is_open(caller);
@@ -36,11 +46,19 @@ impl Core {
         self.ask_attributes(caller, &object, arrived).await
     }
 
-    /// The attributes of a file at rest, if they are believed for this caller. The file stays at rest.
-    pub fn attributes_at_rest(&self, caller: &Caller, handle: &Handle) -> Option<Attributes> {
-        let Found::Resting(resting) = self.memory.table().find(handle) else { return None };
-        let attributes = resting.current_within(None).filter(|known| !known.is_dir())?;
-        (!self.policy.is_open(caller)).then_some(*attributes)
+    /// The attributes of a file at rest, if they are believed for this caller: the file stays at rest.
+    /// Otherwise the object, which is then awake.
+    pub fn known_or_awake(&self, caller: &Caller, handle: &Handle) -> Known {
+        match self.find(handle) {
+            Found::Awake(object) => return Known::Awake(object),
+            Found::Resting(resting) if !self.policy.is_open(caller) => {
+                if let Some(attributes) = resting.current_within(None).filter(|known| !known.is_dir()) {
+                    return Known::AtRest(*attributes);
+                }
+            }
+            Found::Resting(_) | Found::Nothing => {}
+        }
+        Known::Awake(self.object(handle))
     }
 
     /// Does a mount open a directory? Other clients send such a GETATTR on the way to a file, too.

@@ -19,6 +19,7 @@ use vfs::{
 };
 
 use crate::core::Core;
+use crate::filesystem::attributes::Known;
 use crate::lease::Early;
 use crate::names::{Leads, NameEntry};
 use crate::object::{Before, ObjectState, Opening, Seen};
@@ -65,11 +66,14 @@ impl Core {
             let absent = || Err(Error::from(Status::NoEnt).with(attributes));
             return Ok((self.policy.lookup_cache == LookupCache::All).then(absent));
         };
-        if let Some(known) = self.attributes_at_rest(caller, &handle) {
-            let node = Node { handle, attributes: Some(known) };
-            return Ok(Some(Ok(Looked { node, directory: attributes, directory_lease: None })));
-        }
-        let child = match self.fresh(caller, &self.object(&handle), arrived).await {
+        let object = match self.known_or_awake(caller, &handle) {
+            Known::AtRest(known) => {
+                let node = Node { handle, attributes: Some(known) };
+                return Ok(Some(Ok(Looked { node, directory: attributes, directory_lease: None })));
+            }
+            Known::Awake(object) => object,
+        };
+        let child = match self.fresh(caller, &object, arrived).await {
             Ok(attributes) => attributes,
             Err(error) if matches!(error.status, Status::Stale | Status::BadHandle) => return Ok(None),
             Err(error) => return Err(error.status.into()),
