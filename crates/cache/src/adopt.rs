@@ -13,21 +13,23 @@
 //! record before it sends a change of ours, and before the lease ends. Both happen with the object's state
 //! locked, so that neither overtakes the other.
 
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use vfs::{
-    AdoptedLease, AdoptedOpen, Caller, Handle, Lease, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened,
-    Result, Share, Shares, Status,
+    AdoptedLease, AdoptedOpen, Caller, Handle, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened,
+    PackedHandle, Result, Share, Shares, Status,
 };
 
 use crate::core::Core;
-use crate::held_lease::HeldLease;
 use crate::lease::Early;
+use crate::object::RestingLease;
+use crate::opens::RestingOpen;
 use crate::store::{Batch, Table};
-use crate::table::Object;
+use crate::table::{Found, Object};
 
 /// Pairs of the index that are read at a time.
 const PAGE: usize = 1000;
@@ -39,22 +41,21 @@ const GIVE_UP_WAIT: Duration = Duration::from_secs(5);
 const RETURN_ALL_WAIT: Duration = Duration::from_secs(5);
 
 impl Core {
-    /// Takes over everything that the layer below still holds. May block.
+    /// Takes over everything that the layer below still holds. May block. A lease rests until its file is
+    /// used, with the open that it keeps.
     pub fn adopt(&self) {
         let adopted = self.below.adopted();
         let vouched = self.vouched_for(&adopted.leases);
+        let leased: HashSet<Handle> = adopted.leases.iter().map(|lease| lease.handle).collect();
+        let rests = |open: &AdoptedOpen| open.locks.is_empty() && leased.contains(&open.handle);
+        let (resting, awake): (Vec<_>, Vec<_>) = adopted.opens.into_iter().partition(rests);
+        let mut resting: HashMap<Handle, AdoptedOpen> =
+            resting.into_iter().map(|open| (open.handle, open)).collect();
         for lease in &adopted.leases {
             let vouched = vouched.contains(&lease.handle);
-            let object =
-                self.memory.table().get(&lease.handle, |_| self.load_adopted(&lease.handle, vouched));
-            if vouched && !self.with(&object, |state| state.is_vouched()) {
-                // The index records a lease for an entry that it no longer has.
-                self.unvouch(&lease.handle);
-            }
-            self.adopt_lease(&object, lease);
-            self.origin.adopting().add(object);
+            self.adopt_lease(lease, vouched, resting.remove(&lease.handle));
         }
-        for open in adopted.opens {
+        for open in awake {
             let object = self.glance(&open.handle);
             self.adopt_open(&object, open);
             self.origin.adopting().add(object);
@@ -66,10 +67,9 @@ impl Core {
 
     /// The files whose index entries are vouched for by a lease that is held. Removes that record from all
     /// other files.
-    fn vouched_for(&self, leases: &[AdoptedLease]) -> std::collections::HashSet<Handle> {
-        let held: std::collections::HashMap<Handle, LeaseId> =
-            leases.iter().map(|lease| (lease.handle, lease.id)).collect();
-        let mut vouched = std::collections::HashSet::new();
+    fn vouched_for(&self, leases: &[AdoptedLease]) -> HashSet<Handle> {
+        let held: HashMap<Handle, LeaseId> = leases.iter().map(|lease| (lease.handle, lease.id)).collect();
+        let mut vouched = HashSet::new();
         let mut from = Vec::new();
         loop {
             let page = self.disk.index().scan(Table::Leases, &[], &from, PAGE);
@@ -90,26 +90,22 @@ impl Core {
         }
     }
 
-    fn adopt_lease(&self, object: &Arc<Object>, adopted: &AdoptedLease) {
-        let above = self.origin.leases().name();
-        let lease = Lease {
-            id: adopted.id,
-            kind: adopted.kind,
-            until: None,
-            change: 0,
-            space_limit: Lease::NO_SPACE_LIMIT,
-        };
-        if matches!(
-            self.origin.leases().put(lease.id, above, lease.kind, object),
-            Some(Early::Revoked | Early::Returned)
-        ) {
+    fn adopt_lease(&self, adopted: &AdoptedLease, vouched: bool, open: Option<AdoptedOpen>) {
+        let leases = self.origin.leases();
+        let early = leases.put(adopted.id, adopted.kind, &adopted.handle, 0);
+        if matches!(early, Some(Early::Revoked | Early::Returned)) {
             return;
         }
-        self.with(object, |state| {
-            state.adopt_lease(&self.policy, |since, from| {
-                HeldLease::granted(&lease, above, since, from).since_before()
-            });
-        });
+        let open = open.map(|open| RestingOpen::adopted(open.id, open.shares, open.principal, open.had));
+        let lease = (adopted.id, adopted.kind);
+        let lease = RestingLease::adopted(lease, leases.name(), self.policy.event(), vouched, open);
+        if self.memory.table().insert_lease(&adopted.handle, &lease) {
+            self.origin.adopting().note();
+            return;
+        }
+        let object = self.glance(&adopted.handle);
+        self.with(&object, |state| state.wake_lease(&self.policy, &lease, false));
+        self.origin.adopting().add(object);
     }
 
     fn adopt_open(&self, object: &Arc<Object>, open: AdoptedOpen) {
@@ -224,13 +220,15 @@ impl Core {
     /// process, no other client then has to wait for them. The other leases are left to the layer below.
     pub async fn return_unused(&self) {
         let Some(core) = self.share() else { return };
-        let unused = |object: &Arc<Object>| {
-            self.with(object, |state| {
+        let unused = |handle: &PackedHandle| {
+            // An object at rest is not used.
+            let Found::Awake(object) = self.memory.table().find(&handle.unpack()) else { return true };
+            self.with(&object, |state| {
                 state.held.lease.is_some() && !state.held.opens.is_local() && state.held.locks.is_empty()
             })
         };
-        let objects = self.origin.leases().all().into_iter().filter(unused).collect();
-        let _ = tokio::time::timeout(RETURN_ALL_WAIT, core.return_all(objects)).await;
+        let unused = self.origin.leases().all().into_iter().filter(unused).collect();
+        let _ = tokio::time::timeout(RETURN_ALL_WAIT, core.return_all(unused)).await;
     }
 
     /// Records in the index that a lease vouches for the entry of an object, if so. The caller has just

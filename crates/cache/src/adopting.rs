@@ -36,6 +36,11 @@ impl Adopting {
     /// Adds an object with adopted state.
     pub fn add(&self, object: Arc<Object>) {
         self.objects.lock().push(object);
+        self.note();
+    }
+
+    /// An object with adopted state is at rest. The end of the reclaim phase changes nothing of it.
+    pub fn note(&self) {
         self.any.store(true, Ordering::Release);
     }
 

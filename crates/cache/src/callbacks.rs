@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use vfs::grants::GrantNumber;
 use vfs::{
-    Callback, Callbacks, Caller, DelayedAttributes, LeaseId, Lock, LockRequest, Locked, OpenId, Query,
-    Recall, Times,
+    Callback, Callbacks, Caller, DelayedAttributes, LeaseId, Lock, LockRequest, Locked, OpenId, PackedHandle,
+    Query, Recall, Times,
 };
 
 use crate::core::Core;
@@ -68,13 +68,13 @@ impl Core {
     async fn on_callback(&self, callback: Callback) {
         match callback {
             Callback::Recall(recall) => match self.origin.leases().find(recall.id, Early::Recall(recall)) {
-                Ok(Some(object)) => self.start_recall(&object, recall),
+                Ok(Some(handle)) => self.start_recall(&self.glance(&handle), recall),
                 Ok(None) => {}
                 Err(()) => self.return_unknown(recall.id),
             },
             Callback::Revoked { id, .. } => {
-                if let Ok(Some(object)) = self.origin.leases().find(id, Early::Revoked) {
-                    self.revoked(&object, id).await;
+                if let Ok(Some(handle)) = self.origin.leases().find(id, Early::Revoked) {
+                    self.revoked(&self.glance(&handle), id).await;
                 }
             }
             Callback::Getattr(query) => self.on_query(query).await,
@@ -275,7 +275,8 @@ impl Core {
     /// state with the delayed writes, unless the layer above knows better. If there are delayed times that
     /// the origin would not show, the cache does not answer, and the origin recalls the lease.
     async fn on_query(&self, query: Query) {
-        let Some(object) = self.origin.leases().holder(query.id) else { return };
+        let Some(handle) = self.origin.leases().holder(query.id) else { return };
+        let object = self.glance(&handle);
         let (held, above) = self.with(&object, |state| {
             let above = state.held.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
             (made_of(state, query.times), above)
@@ -291,18 +292,18 @@ impl Core {
     /// Returns the least recently used leases beyond `keep`.
     pub fn trim_leases(&self, keep: usize) {
         let Some(core) = self.share() else { return };
-        let surplus = self.origin.leases().beyond(keep);
+        let surplus = self.origin.leases().beyond(keep, |handle| self.memory.table().last_use(handle));
         tokio::spawn(async move { core.return_all(surplus).await });
     }
 
     /// Returns the leases of these files, a limited number at a time.
-    pub async fn return_all(self: &Arc<Core>, objects: Vec<Arc<Object>>) {
+    pub async fn return_all(self: &Arc<Core>, handles: Vec<PackedHandle>) {
         let mut returns = JoinSet::new();
-        for object in objects {
+        for handle in handles {
             if returns.len() >= RETURNS_MAX {
                 returns.join_next().await;
             }
-            let core = self.clone();
+            let (core, object) = (self.clone(), self.glance(&handle.unpack()));
             returns.spawn(async move { core.return_lease(&object).await });
         }
         while returns.join_next().await.is_some() {}
@@ -321,8 +322,8 @@ impl Core {
 
     /// The layer above has returned a lease.
     pub fn returned_above(&self, id: LeaseId) {
-        let Some(object) = self.origin.leases().find_above(id) else { return };
-        self.with(&object, |state| {
+        let Some(handle) = self.origin.leases().take_back(id) else { return };
+        self.with(&self.glance(&handle), |state| {
             if let Some(lease) = state.held.lease.as_mut().filter(|lease| lease.above == id) {
                 lease.given = false;
                 lease.returned.notify_one();

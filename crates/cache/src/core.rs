@@ -20,7 +20,7 @@ use crate::limits::Limits;
 use crate::link::OriginLink;
 use crate::listing::KnownListing;
 use crate::loaded::LoadedListings;
-use crate::object::{ObjectState, Opening, Resting, Seen};
+use crate::object::{AtRest, ObjectState, Opening, RestingLease, Seen};
 use crate::open_table::OpenTable;
 use crate::options::Options;
 use crate::outage::Outage;
@@ -31,7 +31,7 @@ use crate::settling::Settling;
 use crate::singleflight::Singleflight;
 use crate::stats::Counters;
 use crate::store::{
-    Batch, DataRecord, Directory, Index, Kept, KeptListing, ObjectFile, Objects, Pins, Record, Table, UseNote,
+    Batch, DataRecord, Directory, Index, KeptListing, ObjectFile, Objects, Pins, Record, Table, UseNote,
 };
 use crate::table::{Found, Object, ObjectTable, RECORD_BYTES};
 use crate::trust::Sent;
@@ -229,7 +229,7 @@ impl Core {
 
     /// The object, from memory or from the index. Counts as a use.
     pub fn object(&self, handle: &Handle) -> Arc<Object> {
-        let object = self.memory.table().get(handle, |resting| self.load(handle, resting));
+        let object = self.memory.table().get(handle, |at_rest| self.load(handle, at_rest));
         self.count_use(&object);
         object
     }
@@ -251,7 +251,7 @@ impl Core {
 
     /// The object, without counting a use.
     pub fn glance(&self, handle: &Handle) -> Arc<Object> {
-        self.memory.table().get(handle, |resting| self.load(handle, resting))
+        self.memory.table().get(handle, |at_rest| self.load(handle, at_rest))
     }
 
     /// Runs `work` on the state of an object, then does the follow-up work that the state asks for.
@@ -421,30 +421,26 @@ impl Core {
         }
     }
 
-    /// The object as the index has it, with the state that rested in memory.
-    fn load(&self, handle: &Handle, resting: Option<&Resting>) -> Object {
-        self.load_as(handle, |kept| match resting {
-            Some(resting) => ObjectState::wake(&self.policy, kept, resting),
-            None => ObjectState::restore(&self.policy, kept, false),
-        })
-    }
-
-    /// The object of an earlier process as the index has it. `vouched` tells that a lease of that process,
-    /// which is still held, vouches for the index entry.
-    pub fn load_adopted(&self, handle: &Handle, vouched: bool) -> Object {
-        self.load_as(handle, |kept| ObjectState::restore(&self.policy, kept, vouched))
-    }
-
-    fn load_as(&self, handle: &Handle, restore: impl FnOnce(&Kept) -> ObjectState) -> Object {
+    /// The object as the index has it, with what rested in memory.
+    fn load(&self, handle: &Handle, at_rest: &AtRest) -> Object {
         let record = self.disk.index().get(Table::Objects, handle.as_bytes());
-        let Some(record) = record.and_then(|record| Record::decode(&record)) else {
-            return Object::new(*handle, ObjectState::new(&self.policy), 0);
+        let record = record.and_then(|record| Record::decode(&record));
+        let vouched = at_rest.lease.as_ref().is_some_and(RestingLease::is_vouched);
+        let Some(record) = record else {
+            if vouched {
+                // The index records a lease for an entry that it no longer has.
+                self.unvouch(handle);
+            }
+            let mut state = ObjectState::new(&self.policy);
+            if let Some(lease) = &at_rest.lease {
+                state.wake_lease(&self.policy, lease, false);
+            }
+            return Object::new(*handle, state, 0);
         };
-        let mut state = restore(&record.kept);
-        let vouched = state.is_vouched();
+        let mut state = ObjectState::wake(&self.policy, &record.kept, at_rest);
         let used = record.used;
         let same_boot = record.boot == self.disk.boot();
-        let nonracy = record.kept.nonracy || vouched;
+        let nonracy = state.epoch() == record.kept.epoch;
         if let Some(data) = record.data {
             let file = self.disk.objects().file(data.file, data.allocated_bytes, record.kept.attributes.fsid);
             // After a crash of the machine, data that was not synced is lost. Data of a racy state may have

@@ -2,6 +2,7 @@
 
 use crate::Cache;
 use crate::core::Core;
+use crate::object::RestingLease;
 
 /// Numbers of what a cache holds now. After the layer above has closed everything and
 /// [`shutdown`](vfs::FileSystem::shutdown) has returned, only opens at the origin and leases may be left. The
@@ -44,6 +45,9 @@ impl Cache {
             held.leases_above += usize::from(state.held.lease.as_ref().is_some_and(|lease| lease.given));
             held.in_flight += state.in_flight();
         }
+        let resting = |which: fn(&RestingLease) -> bool| core.memory.table().count_resting_leases(which);
+        held.opens_below += resting(RestingLease::has_open);
+        held.leases_above += resting(RestingLease::is_given);
         held
     }
 }

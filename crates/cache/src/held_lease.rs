@@ -59,13 +59,6 @@ impl HeldLease {
         }
     }
 
-    /// The same lease, marked as held since before this process started.
-    #[must_use]
-    pub fn since_before(mut self) -> HeldLease {
-        self.adopted = true;
-        self
-    }
-
     /// When its term ends, if it has one.
     pub fn until(&self) -> Option<Instant> {
         self.until

@@ -2,14 +2,11 @@
 //! says what a lease vouches for.
 
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use vfs::grants::{GrantNumber, Grants};
-use vfs::{LeaseId, LeaseKind, Recall};
-
-use crate::table::Object;
+use vfs::{Handle, LeaseId, LeaseKind, PackedHandle, Recall};
 
 /// The largest number of remembered reports on leases whose grant has not arrived. A recall beyond it is
 /// handled like that of an unknown lease.
@@ -26,7 +23,8 @@ pub enum Early {
     Returned,
 }
 
-/// Which object has which lease. A caller that holds this lock must not lock the state of an object.
+/// Which object has which lease. The object may be at rest. A caller that holds this lock must not lock the
+/// state of an object.
 #[derive(Debug, Default)]
 pub struct Leases {
     inner: Mutex<HeldLeases>,
@@ -35,8 +33,9 @@ pub struct Leases {
 
 #[derive(Debug, Default)]
 struct HeldLeases {
-    below: HashMap<LeaseId, (Arc<Object>, LeaseKind)>,
-    above: HashMap<LeaseId, Arc<Object>>,
+    below: HashMap<LeaseId, (PackedHandle, LeaseKind)>,
+    /// The leases that the layer above holds, by the ids that it knows.
+    above: HashMap<LeaseId, LeaseId>,
     /// In order of arrival. A lease that was used since gets a second chance.
     order: VecDeque<(LeaseId, u64)>,
     /// Leases chosen to be returned.
@@ -58,18 +57,22 @@ impl Leases {
         over.into_iter().filter(|(_, early)| matches!(early, Early::Recall(_))).map(|(id, _)| id).collect()
     }
 
-    /// Records a granted lease. Returns what has happened to it already, if anything. A lease that was
+    /// Records a granted lease on an object that was last `used` then. Returns what has happened to it already, if anything. A lease that was
     /// revoked or returned meanwhile is not recorded.
-    pub fn put(&self, id: LeaseId, above: LeaseId, kind: LeaseKind, object: &Arc<Object>) -> Option<Early> {
+    pub fn put(&self, id: LeaseId, kind: LeaseKind, handle: &Handle, used: u64) -> Option<Early> {
         let mut inner = self.inner.lock();
         if let Some(early @ (Early::Revoked | Early::Returned)) = inner.grants.news(id) {
             return Some(*early);
         }
-        if inner.below.insert(id, (object.clone(), kind)).is_none() {
-            inner.order.push_back((id, object.used.load(Ordering::Relaxed)));
+        if inner.below.insert(id, (handle.into(), kind)).is_none() {
+            inner.order.push_back((id, used));
         }
-        inner.above.insert(above, object.clone());
         inner.grants.take(id)
+    }
+
+    /// The layer above gets the lease `id`, under the id `above`.
+    pub fn give(&self, id: LeaseId, above: LeaseId) {
+        self.inner.lock().above.insert(above, id);
     }
 
     /// The layer below has processed the return of a lease: replies to calls sent from now on do not report
@@ -94,10 +97,10 @@ impl Leases {
     /// The object that has the lease `id`. If the lease is unknown but its grant may be in flight, remembers
     /// `early` for the grant and returns `Ok(None)`. Returns `Err` if no grant is in flight, or if too much
     /// is remembered already.
-    pub fn find(&self, id: LeaseId, early: Early) -> Result<Option<Arc<Object>>, ()> {
+    pub fn find(&self, id: LeaseId, early: Early) -> Result<Option<Handle>, ()> {
         let mut inner = self.inner.lock();
-        if let Some((object, _)) = inner.below.get(&id) {
-            return Ok(Some(object.clone()));
+        if let Some((handle, _)) = inner.below.get(&id) {
+            return Ok(Some(handle.unpack()));
         }
         if !inner.grants.can_hear() {
             return Err(());
@@ -110,23 +113,25 @@ impl Leases {
     }
 
     /// The object that has this lease, if it is held.
-    pub fn holder(&self, id: LeaseId) -> Option<Arc<Object>> {
-        self.inner.lock().below.get(&id).map(|(object, _)| object.clone())
+    pub fn holder(&self, id: LeaseId) -> Option<Handle> {
+        self.inner.lock().below.get(&id).map(|(handle, _)| handle.unpack())
     }
 
     /// All objects with a lease.
-    pub fn all(&self) -> Vec<Arc<Object>> {
-        self.inner.lock().below.values().map(|(object, _)| object.clone()).collect()
+    pub fn all(&self) -> Vec<PackedHandle> {
+        self.inner.lock().below.values().map(|(handle, _)| handle.clone()).collect()
     }
 
-    /// The object whose lease has this id in the layer above.
-    pub fn find_above(&self, id: LeaseId) -> Option<Arc<Object>> {
-        self.inner.lock().above.get(&id).cloned()
+    /// The layer above has returned the lease with this id there. Returns the object, if the layer held it.
+    pub fn take_back(&self, above: LeaseId) -> Option<Handle> {
+        let mut inner = self.inner.lock();
+        let id = inner.above.remove(&above)?;
+        inner.below.get(&id).map(|(handle, _)| handle.unpack())
     }
 
     /// The objects with the least recently used leases beyond `keep`, approximately. Their leases count as
-    /// leaving.
-    pub fn beyond(&self, keep: usize) -> Vec<Arc<Object>> {
+    /// leaving. `last_use` tells when an object was last used.
+    pub fn beyond(&self, keep: usize, last_use: impl Fn(&Handle) -> Option<u64>) -> Vec<PackedHandle> {
         let mut inner = self.inner.lock();
         let mut surplus = inner.below.len().saturating_sub(keep + inner.leaving.len());
         let mut chosen = Vec::new();
@@ -134,13 +139,13 @@ impl Leases {
         while surplus > 0 && looks > 0 {
             looks -= 1;
             let Some((id, seen)) = inner.order.pop_front() else { break };
-            let Some((object, _)) = inner.below.get(&id) else { continue };
-            let used = object.used.load(Ordering::Relaxed);
+            let Some((handle, _)) = inner.below.get(&id) else { continue };
+            let used = last_use(&handle.unpack()).unwrap_or(0);
             if used > seen {
                 inner.order.push_back((id, used));
                 continue;
             }
-            chosen.push(object.clone());
+            chosen.push(handle.clone());
             inner.leaving.insert(id);
             surplus -= 1;
         }

@@ -54,7 +54,7 @@ use crate::writes::Writes;
 pub use before::Before;
 pub use names::DirectoryNames;
 use presumed::Presumed;
-pub use resting::Resting;
+pub use resting::{AtRest, Resting, RestingLease};
 
 /// A file that has not changed for so long is no lock file of a single operation.
 const SETTLED_MIN: Duration = Duration::from_secs(5);

@@ -43,6 +43,23 @@ pub struct Upstream {
     adopted: Option<Shares>,
 }
 
+/// The open at the origin of a file without local opens, as it rests.
+#[derive(Clone, Debug)]
+pub struct RestingOpen {
+    id: OpenId,
+    shares: Shares,
+    principal: Principal,
+    had: Combinations,
+    adopted: Option<Shares>,
+}
+
+impl RestingOpen {
+    /// An open that the origin has had since before this process.
+    pub fn adopted(id: OpenId, shares: Shares, principal: Principal, had: Combinations) -> RestingOpen {
+        RestingOpen { id, shares, principal, had, adopted: Some(shares) }
+    }
+}
+
 /// The next action on the open at the origin.
 #[derive(Clone, Debug)]
 pub enum Step {
@@ -210,6 +227,37 @@ impl Opens {
     /// Takes over an open that the origin has had since before this process.
     pub fn adopt(&mut self, id: OpenId, shares: Shares, caller: Caller, had: Combinations) {
         self.upstream = Some(Upstream { id, shares, caller, had, adopted: Some(shares) });
+    }
+
+    /// May the opens rest? No local open must be left, nothing must use the open at the origin, and no task
+    /// must be about to change it.
+    pub fn may_rest(&self) -> bool {
+        self.local.is_empty() && self.uses == 0 && !self.awaited && self.narrowed != u64::MAX
+    }
+
+    /// What must be remembered of opens that rest, and the event at which the open at the origin was last
+    /// narrowed or closed.
+    pub fn rest(&self) -> (Option<RestingOpen>, u64) {
+        let open = self.upstream.as_ref().map(|upstream| RestingOpen {
+            id: upstream.id,
+            shares: upstream.shares,
+            principal: upstream.caller.principal.clone(),
+            had: upstream.had,
+            adopted: upstream.adopted,
+        });
+        (open, self.narrowed)
+    }
+
+    /// Opens that rested.
+    pub fn wake(open: Option<RestingOpen>, narrowed: u64) -> Opens {
+        let upstream = open.map(|open| Upstream {
+            id: open.id,
+            shares: open.shares,
+            caller: Caller { principal: open.principal, ..Caller::machine() },
+            had: open.had,
+            adopted: open.adopted,
+        });
+        Opens { upstream, narrowed, ..Opens::default() }
     }
 
     /// Has the origin had an open that contains these shares since before this process?

@@ -3,7 +3,8 @@
 //! The table is sharded, so that hits on different files do not contend. Each shard evicts objects in the
 //! order in which they arrived, with a second chance for those used since. An object stays while a task holds
 //! it, or while it waits to be written to the index. An evicted object is in the index, or was not worth
-//! keeping. Its known state may rest in memory ([`resting`]), so that it is still believed.
+//! keeping. Its known state may rest in memory ([`resting`]), so that it is still believed. A lease of it does,
+//! or the object is not evicted.
 
 mod resting;
 
@@ -17,7 +18,7 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 use vfs::{Attributes, Handle, Result};
 
-use crate::object::{ObjectState, Resting};
+use crate::object::{AtRest, ObjectState, Resting, RestingLease};
 pub use resting::RECORD_BYTES;
 use resting::RestingObjects;
 
@@ -85,10 +86,13 @@ impl Object {
     }
 
     /// May the table evict the object? Only the table must hold it, and it must not wait for the index. Its
-    /// data must not be in use, and it must have no opens, locks, lease or delayed writes.
+    /// data must not be in use, and it must have no local opens, locks or delayed writes. An object with a
+    /// lease must be in the index.
     fn is_idle(self: &Arc<Object>) -> bool {
         let unheld = Arc::strong_count(self) == 1 && !self.queued.load(Ordering::Acquire);
-        unheld && self.state.try_lock().is_some_and(|state| !state.data.is_in_use() && !state.is_held())
+        let indexed = self.used_in_index.load(Ordering::Relaxed) != 0;
+        let may_rest = |state: &ObjectState| state.may_rest() && (indexed || state.held.lease.is_none());
+        unheld && self.state.try_lock().is_some_and(|state| !state.data.is_in_use() && may_rest(&state))
     }
 }
 
@@ -132,11 +136,10 @@ impl ObjectTable {
         }
     }
 
-    /// The object, from memory or as `load` reads it from the index. `load` gets the state that rested in
-    /// memory, if any.
-    pub fn get(&self, handle: &Handle, load: impl Fn(Option<&Resting>) -> Object) -> Arc<Object> {
+    /// The object, from memory or as `load` reads it from the index. `load` gets what rested in memory.
+    pub fn get(&self, handle: &Handle, load: impl Fn(&AtRest) -> Object) -> Arc<Object> {
         loop {
-            let (departures, resting) = {
+            let (departures, at_rest) = {
                 let shard = self.shard(handle).lock();
                 if let Some(object) = shard.objects.get(handle) {
                     object.mark_recent();
@@ -144,7 +147,7 @@ impl ObjectTable {
                 }
                 (shard.departures, shard.resting.get(handle))
             };
-            let loaded = load(resting.as_ref());
+            let loaded = load(&at_rest);
             let mut shard = self.shard(handle).lock();
             if let Some(object) = shard.objects.get(handle) {
                 return object.clone();
@@ -178,7 +181,7 @@ impl ObjectTable {
         if let Some(object) = shard.objects.get(handle) {
             return Found::Awake(object.clone());
         }
-        shard.resting.get(handle).map_or(Found::Nothing, Found::Resting)
+        shard.resting.known(handle).map_or(Found::Nothing, Found::Resting)
     }
 
     /// May we have written this object since then, although it was evicted meanwhile and its new state does
@@ -201,6 +204,30 @@ impl ObjectTable {
             }
             drop(shard);
         }
+    }
+
+    /// Lets a lease that an earlier process left rest, unless the object is in memory already.
+    pub fn insert_lease(&self, handle: &Handle, lease: &RestingLease) -> bool {
+        let mut shard = self.shard(handle).lock();
+        let rests = !shard.objects.contains_key(handle);
+        if rests {
+            shard.resting.insert(handle, AtRest { known: None, lease: Some(lease.clone()) }, 0);
+            shard.departures += 1;
+        }
+        rests
+    }
+
+    /// The number of uses at the last use of an object that is awake, or that rests with a lease.
+    pub fn last_use(&self, handle: &Handle) -> Option<u64> {
+        let shard = self.shard(handle).lock();
+        let awake = shard.objects.get(handle).map(|object| object.used.load(Ordering::Relaxed));
+        awake.or_else(|| shard.resting.last_use(handle))
+    }
+
+    /// Counts the leases at rest for which `which` holds.
+    pub fn count_resting_leases(&self, which: impl Fn(&RestingLease) -> bool) -> usize {
+        let of = |shard: &Mutex<Shard>| shard.lock().resting.leases().filter(|lease| which(lease)).count();
+        self.shards.iter().map(of).sum()
     }
 
     /// All objects in memory, shard by shard.
@@ -255,8 +282,13 @@ impl Shard {
             if let Some(state) = object.state.try_lock() {
                 self.written = self.written.max(state.data.written());
                 let is_indexed = object.used_in_index.load(Ordering::Relaxed) != 0;
-                if let Some(resting) = state.rest().filter(|_| is_indexed) {
-                    self.resting.insert(&handle, resting);
+                let at_rest = state.rest().filter(|_| is_indexed);
+                if at_rest.is_none() && state.held.lease.is_some() {
+                    self.order.push_back(handle);
+                    continue;
+                }
+                if let Some(at_rest) = at_rest {
+                    self.resting.insert(&handle, at_rest, object.used.load(Ordering::Relaxed));
                 }
             }
             evicted.extend(self.objects.remove(&handle));

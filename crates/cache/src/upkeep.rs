@@ -290,13 +290,12 @@ mod tests {
     use std::sync::mpsc;
 
     use parking_lot::Mutex;
-    use vfs::{Attributes, Handle, Lease, LeaseId, LeaseKind, Wcc};
+    use vfs::{Attributes, Handle, LeaseId, LeaseKind, Wcc};
 
     use super::*;
     use crate::changes::Change;
     use crate::core::Start;
-    use crate::held_lease::HeldLease;
-    use crate::object::Opening;
+    use crate::object::{Opening, RestingLease};
     use crate::options::Options;
     use crate::store::index::{MetaStore, Pairs, StoreError};
     use crate::store::{Directory, Index, Pins, Record};
@@ -364,17 +363,9 @@ mod tests {
     /// A file under a write lease, with these known attributes.
     fn leased(core: &Arc<Core>, known: &Attributes) -> Arc<Object> {
         let object = core.object(&Handle::new(b"file").unwrap());
-        let lease = Lease {
-            id: LeaseId(7),
-            kind: LeaseKind::Write,
-            until: None,
-            change: 0,
-            space_limit: Lease::NO_SPACE_LIMIT,
-        };
-        core.with(&object, |state| {
-            state
-                .adopt_lease(&core.policy, |since, from| HeldLease::granted(&lease, LeaseId(8), since, from));
-        });
+        let since = core.policy.event();
+        let lease = RestingLease::adopted((LeaseId(7), LeaseKind::Write), LeaseId(8), since, false, None);
+        core.with(&object, |state| state.wake_lease(&core.policy, &lease, false));
         core.observe(&object, Some(known), &core.policy.sending(), Opening::No);
         object
     }

@@ -8,6 +8,7 @@ pub mod read;
 pub mod settle;
 
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
 use tokio::sync::OwnedMutexGuard;
@@ -306,7 +307,8 @@ impl Core {
             }
             None => self.origin.leases().name(),
         };
-        let early = self.origin.leases().put(lease.id, above, lease.kind, object);
+        let used = object.used.load(Ordering::Relaxed);
+        let early = self.origin.leases().put(lease.id, lease.kind, &object.handle, used);
         if !matches!(early, Some(Early::Revoked | Early::Returned)) {
             state.grant(&self.policy, seen, sent, |since, from| {
                 HeldLease::granted(&lease, above, since, from)

@@ -3,9 +3,13 @@
 //! A handle is opaque to all layers but the back end that made it. It stays valid across restarts and
 //! renames, and is small enough to be passed by value. The server adds the export and the check against
 //! forgery (law 6). Below the front, every handle is one that the back end has given out.
+//!
+//! A [`Handle`] has the size of the longest one. A table with many of them holds them as [`PackedHandle`].
 
+use std::borrow::Borrow;
 use std::fmt;
 use std::hash::{Hash, Hasher};
+use std::sync::Arc;
 
 /// An opaque file handle of at most [`Handle::MAX`] bytes.
 #[derive(Clone, Copy)]
@@ -72,6 +76,42 @@ impl fmt::Display for Handle {
     }
 }
 
+/// A handle in as much memory as it has bytes. Its copies share the memory.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct PackedHandle(Arc<[u8]>);
+
+impl PackedHandle {
+    /// The handle.
+    pub fn unpack(&self) -> Handle {
+        // It was made from a handle, so it is short enough.
+        Handle::new(&self.0).unwrap_or(Handle { length: 0, bytes: [0; Handle::MAX] })
+    }
+
+    /// The bytes, as the back end made them.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&Handle> for PackedHandle {
+    fn from(handle: &Handle) -> PackedHandle {
+        PackedHandle(handle.as_bytes().into())
+    }
+}
+
+/// A table by packed handles is searched by the bytes of a handle.
+impl Borrow<[u8]> for PackedHandle {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for PackedHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.unpack(), f)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,5 +123,6 @@ mod tests {
         assert_eq!(handle.to_string(), "01ff");
         assert_ne!(handle, Handle::new(b"\x01\xff\x00").unwrap());
         assert!(Handle::new(&[0; 129]).is_none());
+        assert_eq!(PackedHandle::from(&handle).unpack(), handle);
     }
 }

@@ -43,7 +43,7 @@ pub use extended::{
     Ace, Acl, Copied, Extended, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName,
 };
 pub use filesystem::{FileSystem, UnansweredSince};
-pub use handle::Handle;
+pub use handle::{Handle, PackedHandle};
 pub use lease::{
     Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, DelayedAttributes, Lease, LeaseId, LeaseKind,
     Leases, Query, Recall, Times, Want,

@@ -51,12 +51,14 @@ impl Core {
     pub fn known_or_awake(&self, caller: &Caller, handle: &Handle) -> Known {
         match self.find(handle) {
             Found::Awake(object) => return Known::Awake(object),
-            Found::Resting(resting) if !self.policy.is_open(caller) => {
-                if let Some(attributes) = resting.current_within(None).filter(|known| !known.is_dir()) {
+            Found::Resting(resting) => {
+                let open = self.policy.is_open(caller);
+                let known = if open { resting.leased() } else { resting.current_within(None) };
+                if let Some(attributes) = known.filter(|known| !known.is_dir()) {
                     return Known::AtRest(*attributes);
                 }
             }
-            Found::Resting(_) | Found::Nothing => {}
+            Found::Nothing => {}
         }
         Known::Awake(self.object(handle))
     }

@@ -301,7 +301,9 @@ impl Core {
         if want == Want::None || !self.above.is_heard() {
             return None;
         }
-        lease.given = true;
+        if !std::mem::replace(&mut lease.given, true) {
+            self.origin.leases().give(lease.id, lease.above);
+        }
         Some(Lease {
             id: lease.above,
             kind: lease.kind,

@@ -11,12 +11,6 @@ use crate::policy::Policy;
 use crate::trust::Sent;
 
 impl ObjectState {
-    /// Takes over a lease that the layer below still holds for an earlier process.
-    pub fn adopt_lease(&mut self, policy: &Policy, lease: impl FnOnce(u64, u64) -> HeldLease) {
-        let since = policy.event();
-        self.held.lease = Some(lease(since, if self.index.vouched { 0 } else { since }));
-    }
-
     /// Is everything there is to know in the index, for as long as the lease is held? Then returns the lease
     /// that the index must record as vouching for the entry. The caller has just written the entry.
     pub fn vouch(&mut self) -> Option<LeaseId> {
@@ -26,11 +20,6 @@ impl ObjectState {
         let new = quiet && !self.index.vouched && self.leased().is_some();
         self.index.vouched |= new;
         new.then_some(lease)
-    }
-
-    /// Does the index record that a lease vouches for its entry?
-    pub fn is_vouched(&self) -> bool {
-        self.index.vouched
     }
 
     /// From now on, a later process must not believe the index entry without a call: we are about to change

@@ -6,14 +6,18 @@
 //! record of the index with that epoch holds what belongs to the resting state, and any other record does
 //! not.
 //!
-//! A lost resting state costs a call: the object is then known as it is after a restart.
+//! A lost resting state costs a call: the object is then known as it is after a restart. A lease is not lost,
+//! because the origin counts on its holder. It rests apart from the known state, and only if it vouches for
+//! that state. The record of the index with its epoch is then current, even if the known state was dropped.
 
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vfs::Attributes;
+use vfs::{Attributes, LeaseId, LeaseKind};
 
 use super::{Known, ObjectState};
+use crate::held_lease::HeldLease;
+use crate::opens::{Opens, RestingOpen};
 use crate::policy::Policy;
 use crate::store::Kept;
 use crate::trust::Sent;
@@ -32,6 +36,94 @@ pub struct Resting {
     doubted: u64,
     loaded: u64,
     negative_from: u64,
+    narrowed: u64,
+    /// A lease vouches for the attributes. The table knows.
+    leased: bool,
+}
+
+/// A lease at rest, with the open at the origin that it keeps.
+#[derive(Clone, Debug)]
+pub struct RestingLease {
+    id: LeaseId,
+    above: LeaseId,
+    kind: LeaseKind,
+    /// The layer above holds it.
+    given: bool,
+    /// It is from before this process.
+    adopted: bool,
+    /// The index records that the lease vouches for its entry.
+    vouched: bool,
+    guessed: bool,
+    since: u64,
+    space_limit: u64,
+    /// The record of the index with this epoch is the state that the lease vouches for.
+    epoch: u64,
+    narrowed: u64,
+    open: Option<RestingOpen>,
+}
+
+/// What memory has of an object that is not in the table.
+#[derive(Clone, Debug, Default)]
+pub struct AtRest {
+    /// Its known state, unless that was dropped.
+    pub known: Option<Resting>,
+    /// Its lease, if it has one.
+    pub lease: Option<RestingLease>,
+}
+
+impl RestingLease {
+    /// A lease that the layer below has held since before this process, and its open there. `vouched` tells
+    /// that the index records it as vouching for the entry.
+    pub fn adopted(
+        (id, kind): (LeaseId, LeaseKind),
+        above: LeaseId,
+        since: u64,
+        vouched: bool,
+        open: Option<RestingOpen>,
+    ) -> RestingLease {
+        RestingLease {
+            id,
+            above,
+            kind,
+            given: false,
+            adopted: true,
+            vouched,
+            guessed: false,
+            since,
+            space_limit: vfs::Lease::NO_SPACE_LIMIT,
+            epoch: 0,
+            narrowed: 0,
+            open,
+        }
+    }
+
+    /// Does the layer above hold it?
+    pub fn is_given(&self) -> bool {
+        self.given
+    }
+
+    /// Does the index record that it vouches for its entry?
+    pub fn is_vouched(&self) -> bool {
+        self.vouched
+    }
+
+    /// Does it keep an open at the origin?
+    pub fn has_open(&self) -> bool {
+        self.open.is_some()
+    }
+
+    fn held(&self, vouches_from: u64) -> HeldLease {
+        let lease = vfs::Lease {
+            id: self.id,
+            kind: self.kind,
+            until: None,
+            change: 0,
+            space_limit: self.space_limit,
+        };
+        let mut held = HeldLease::granted(&lease, self.above, self.since, vouches_from);
+        (held.given, held.adopted) = (self.given, self.adopted);
+        held
+    }
 }
 
 impl Resting {
@@ -40,14 +132,29 @@ impl Resting {
         &self.attributes
     }
 
-    /// The attributes, if they may be believed without a call, and if they are no older than `age_max`.
+    /// The same state, under a lease or not.
+    #[must_use]
+    pub fn under_lease(self, leased: bool) -> Resting {
+        Resting { leased, ..self }
+    }
+
+    /// The attributes, if a lease vouches for them.
+    pub fn leased(&self) -> Option<&Attributes> {
+        self.leased.then_some(&self.attributes)
+    }
+
+    /// The attributes, if they may be believed without a call, and if they are no older than `age_max`. Under
+    /// a lease their age does not matter.
     pub fn current_within(&self, age_max: Option<Duration>) -> Option<&Attributes> {
+        if self.leased {
+            return Some(&self.attributes);
+        }
         let timeout = self.timeout();
         let timeout = age_max.map_or(timeout, |max| max.min(timeout));
         (self.at.elapsed() < timeout).then_some(&self.attributes)
     }
 
-    /// Until when the attributes may be believed without a call.
+    /// Until when the attributes may be believed without a call, leases aside.
     pub fn current_until(&self) -> Instant {
         self.at + self.timeout()
     }
@@ -68,38 +175,95 @@ impl Resting {
 }
 
 impl ObjectState {
-    /// The state at rest, if it may rest. The caller knows that no task uses the object, that it is not held,
-    /// and that the index has its latest state.
-    pub fn rest(&self) -> Option<Resting> {
-        let known = self.known.as_ref().filter(|known| known.seen.is_some())?;
+    /// May the object leave the table, if the index has its latest state and nobody uses it?
+    pub fn may_rest(&self) -> bool {
+        match &self.held.lease {
+            None => !self.is_held(),
+            Some(lease) => self.may_rest_under(lease),
+        }
+    }
+
+    /// The same under a lease: it must rest with the object, or the object stays.
+    fn may_rest_under(&self, lease: &HeldLease) -> bool {
+        let lasts = lease.until().is_none() && lease.is_free() && self.leased().is_some();
+        let used = !self.held.opens.may_rest() || !self.held.locks.is_empty();
+        let unwritten = self.delayed.writes.is_some() || self.own.name_moved;
+        // The index has a listing only without our changes.
+        let names = &self.names;
+        let unlisted = names.gathering.is_some()
+            || names.listing.as_ref().is_some_and(|listing| !listing.edits.is_empty());
+        lasts && !used && !unwritten && !unlisted && !self.unlinked && !self.is_busy() && self.is_quiet()
+    }
+
+    /// Is it trusted, is no change of ours in flight, and has the index everything?
+    fn is_quiet(&self) -> bool {
         let own = &self.own;
         let settled = !own.history.is_suspect() && !own.history.is_under_way() && !own.ours;
-        let trusted = known.sent.sequence >= self.distrusted_before && self.held.lease.is_none();
-        let stored = !self.index.changed && self.index.trash.is_empty();
-        (settled && trusted && stored).then(|| Resting {
-            attributes: known.attributes,
-            sequence: known.sent.sequence,
-            at: known.sent.at,
-            timeout_milliseconds: u32::try_from(known.timeout.as_millis()).unwrap_or(u32::MAX),
-            is_complete: self.is_complete(),
-            epoch: self.epoch,
-            doubted: self.names.doubted,
-            loaded: self.names.loaded,
-            negative_from: self.names.negative_from,
+        let stored = !self.index.changed && !self.index.unvouched && self.index.trash.is_empty();
+        settled && stored
+    }
+
+    /// The state at rest, if it may rest. The caller knows that no task uses the object, that `may_rest`
+    /// holds, and that the index has its latest state.
+    pub fn rest(&self) -> Option<AtRest> {
+        let lease = self.held.lease.as_ref();
+        let known = self.known.as_ref().filter(|known| known.seen.is_some() || lease.is_some())?;
+        let trusted = known.sent.sequence >= self.distrusted_before;
+        let (open, narrowed) = self.held.opens.rest();
+        (trusted && self.is_quiet()).then(|| AtRest {
+            known: Some(Resting {
+                attributes: known.attributes,
+                sequence: known.sent.sequence,
+                at: known.sent.at,
+                timeout_milliseconds: u32::try_from(known.timeout.as_millis()).unwrap_or(u32::MAX),
+                is_complete: self.is_complete(),
+                epoch: self.epoch,
+                doubted: self.names.doubted,
+                loaded: self.names.loaded,
+                negative_from: self.names.negative_from,
+                narrowed,
+                leased: false,
+            }),
+            lease: lease.map(|lease| RestingLease {
+                id: lease.id,
+                above: lease.above,
+                kind: lease.kind,
+                given: lease.given,
+                adopted: lease.adopted,
+                vouched: self.index.vouched,
+                guessed: self.guessed,
+                since: lease.since,
+                space_limit: lease.space_limit,
+                epoch: self.epoch,
+                narrowed,
+                open,
+            }),
         })
     }
 
     /// Restores the state from the index and from what rested in memory. If the two do not belong together,
     /// the state is as [`ObjectState::restore`] makes it.
-    pub fn wake(policy: &Policy, kept: &Kept, resting: &Resting) -> ObjectState {
-        let mut state = ObjectState::restore(policy, kept, false);
-        if !kept.nonracy || kept.epoch != resting.epoch {
-            return state;
+    pub fn wake(policy: &Policy, kept: &Kept, at_rest: &AtRest) -> ObjectState {
+        let lease = at_rest.lease.as_ref();
+        let vouches = lease.is_some_and(|lease| lease.vouched || lease.epoch == kept.epoch);
+        let mut state = ObjectState::restore(policy, kept, vouches);
+        if let Some(resting) = &at_rest.known
+            && (kept.nonracy || vouches)
+            && kept.epoch == resting.epoch
+        {
+            state.wake_known(policy, kept, resting);
         }
+        if let Some(lease) = lease {
+            state.wake_lease(policy, lease, vouches);
+        }
+        state
+    }
+
+    fn wake_known(&mut self, policy: &Policy, kept: &Kept, resting: &Resting) {
         // Replies to calls that were sent before now may overtake each other, as they do for a new object.
         let received = policy.event();
-        state.distrusted_before = 0;
-        state.known = Some(Known {
+        self.distrusted_before = 0;
+        self.known = Some(Known {
             attributes: resting.attributes,
             sent: Sent { sequence: resting.sequence, at: resting.at, wall: kept.confirmed },
             received,
@@ -108,10 +272,19 @@ impl ObjectState {
             timeout: resting.timeout(),
             timeout_from: resting.at,
         });
-        state.names.doubted = resting.doubted;
-        state.names.loaded = resting.loaded;
-        state.names.negative_from = resting.negative_from;
-        state
+        self.names.doubted = resting.doubted;
+        self.names.loaded = resting.loaded;
+        self.names.negative_from = resting.negative_from;
+        self.held.opens = Opens::wake(None, resting.narrowed);
+    }
+
+    /// Restores the lease that rested, with its open. It `vouches` for the known state, or for nothing that
+    /// is known yet.
+    pub fn wake_lease(&mut self, policy: &Policy, lease: &RestingLease, vouches: bool) {
+        self.index.vouched = lease.vouched && vouches;
+        self.guessed = lease.guessed;
+        self.held.opens = Opens::wake(lease.open.clone(), lease.narrowed);
+        self.held.lease = Some(lease.held(if vouches { 0 } else { policy.event() }));
     }
 }
 
@@ -148,12 +321,14 @@ mod tests {
         tokio::time::advance(shortest.saturating_sub(step)).await;
         let woken = ObjectState::wake(&policy, &kept, &resting);
         assert_eq!((woken.current(), woken.epoch()), (state.current(), state.epoch()));
-        assert!(woken.current().is_some() && resting.current_within(None).is_some());
-        assert!(resting.current_within(Some(step)).is_none());
+        let known = resting.known.unwrap();
+        assert!(woken.current().is_some() && known.current_within(None).is_some());
+        assert!(known.current_within(Some(step)).is_none());
         tokio::time::advance(2 * step).await;
         let woken = ObjectState::wake(&policy, &kept, &resting);
         assert!(woken.current().is_none() && state.current().is_none());
-        assert!(resting.current_within(None).is_none());
+        assert!(known.current_within(None).is_none());
+        assert!(known.under_lease(true).current_within(None).is_some());
         assert!(woken.attributes().is_some(), "the last known state stays known");
     }
 
@@ -175,6 +350,62 @@ mod tests {
         state.index.changed = true;
         assert!(state.rest().is_none(), "the index lacks its latest state");
         assert!(ObjectState::new(&policy).rest().is_none());
+    }
+
+    /// A state under a lease, and the record that the index has of it.
+    fn leased(policy: &Policy) -> (ObjectState, Kept) {
+        let (mut state, kept) = shown(policy);
+        let since = policy.event();
+        let id = (LeaseId(7), LeaseKind::Read);
+        state.wake_lease(policy, &RestingLease::adopted(id, LeaseId(8), since, false, None), false);
+        state.observe(policy, &attributes(9, 1), &policy.sending(), Opening::No);
+        state.index.changed = false;
+        (state, kept)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_vouches_after_its_rest_even_if_the_known_state_was_dropped() {
+        let policy = policy();
+        let (state, kept) = leased(&policy);
+        assert!(state.may_rest() && state.leased().is_some());
+        let at_rest = state.rest().unwrap();
+        let dropped = AtRest { known: None, ..at_rest.clone() };
+        tokio::time::advance(Duration::from_secs(10_000)).await;
+        // Under the lease, timestamps do not matter.
+        for kept in [kept.clone(), Kept { nonracy: false, ..kept.clone() }] {
+            for at_rest in [&at_rest, &dropped] {
+                let woken = ObjectState::wake(&policy, &kept, at_rest);
+                assert_eq!((woken.leased(), woken.epoch()), (state.leased(), state.epoch()));
+                assert!(woken.may_rest(), "and it may rest again");
+            }
+            let other = Kept { epoch: kept.epoch + 1, ..kept };
+            let woken = ObjectState::wake(&policy, &other, &at_rest);
+            assert!(woken.held.lease.is_some() && woken.leased().is_none(), "the wrong record");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_lease_does_not_rest_while_anything_goes_on_under_it() {
+        let policy = policy();
+        let not = |change: fn(&mut ObjectState, &Policy)| {
+            let (mut state, _) = leased(&policy);
+            change(&mut state, &policy);
+            state.index.changed = false;
+            assert!(!state.may_rest());
+        };
+        not(|state, _| state.held.lease.iter_mut().for_each(|lease| lease.recalled = true));
+        not(|state, policy| state.begin_change(policy));
+        not(|state, policy| state.distrust(policy));
+        not(|state, _| state.unlinked = true);
+        not(|state, _| state.own.name_moved = true);
+        not(|state, _| state.held.opens.awaited = true);
+        not(|state, _| {
+            let owner = vfs::Owner(bytes::Bytes::from_static(b"owner"));
+            state.held.opens.open(vfs::OpenId(1), None, &owner, vfs::Shares::NONE);
+        });
+        let (mut state, _) = leased(&policy);
+        state.index.changed = true;
+        assert!(!state.may_rest(), "the index lacks its latest state");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,15 +1,17 @@
 //! Objects at rest: a bounded number of small records in memory.
 //!
 //! Records that are asked for stay, and records that a scan brings go first (CLOCK-PRO, by `quick_cache`). A
-//! record goes when its object comes back to the table, so the two never tell different things.
+//! record goes when its object comes back to the table, so the two never tell different things. A lease at
+//! rest goes only then; the number of leases has its own limit.
 
+use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
 use quick_cache::unsync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
 use vfs::Handle;
 
-use crate::object::Resting;
+use crate::object::{AtRest, Resting, RestingLease};
 
 /// The bytes that one record takes, with its share of the tables.
 pub const RECORD_BYTES: usize = 256;
@@ -22,6 +24,7 @@ type Key = (u64, u64);
 #[derive(Debug)]
 pub struct RestingObjects {
     records: Cache<Key, Resting>,
+    leases: HashMap<Key, (u64, RestingLease)>,
     hashers: (RandomState, RandomState),
 }
 
@@ -38,22 +41,51 @@ impl RestingObjects {
         let options = options.build().expect("both capacities are set");
         let records =
             Cache::with_options(options, UnitWeighter, RandomState::default(), DefaultLifecycle::default());
-        RestingObjects { records, hashers: (RandomState::new(), RandomState::new()) }
+        RestingObjects { records, leases: HashMap::new(), hashers: (RandomState::new(), RandomState::new()) }
     }
 
-    /// The record of an object.
-    pub fn get(&self, handle: &Handle) -> Option<Resting> {
-        self.records.get(&self.key(handle)).copied()
+    /// The known state of an object, if it rests.
+    pub fn known(&self, handle: &Handle) -> Option<Resting> {
+        let key = self.key(handle);
+        let known = self.records.get(&key).copied()?;
+        Some(known.under_lease(!self.leases.is_empty() && self.leases.contains_key(&key)))
     }
 
-    /// An object comes to rest.
-    pub fn insert(&mut self, handle: &Handle, resting: Resting) {
-        self.records.insert(self.key(handle), resting);
+    /// Everything that rests of an object.
+    pub fn get(&self, handle: &Handle) -> AtRest {
+        let key = self.key(handle);
+        AtRest {
+            known: self.records.get(&key).copied(),
+            lease: self.leases.get(&key).map(|(_, lease)| lease.clone()),
+        }
+    }
+
+    /// An object comes to rest. It was used last at this number of uses.
+    pub fn insert(&mut self, handle: &Handle, at_rest: AtRest, used: u64) {
+        let key = self.key(handle);
+        if let Some(known) = at_rest.known {
+            self.records.insert(key, known);
+        }
+        if let Some(lease) = at_rest.lease {
+            self.leases.insert(key, (used, lease));
+        }
     }
 
     /// The object is back in the table.
     pub fn remove(&mut self, handle: &Handle) {
-        self.records.remove(&self.key(handle));
+        let key = self.key(handle);
+        self.records.remove(&key);
+        self.leases.remove(&key);
+    }
+
+    /// The last use of an object with a lease.
+    pub fn last_use(&self, handle: &Handle) -> Option<u64> {
+        self.leases.get(&self.key(handle)).map(|(used, _)| *used)
+    }
+
+    /// All leases at rest.
+    pub fn leases(&self) -> impl Iterator<Item = &RestingLease> {
+        self.leases.values().map(|(_, lease)| lease)
     }
 
     /// The number of records.

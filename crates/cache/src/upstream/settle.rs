@@ -63,7 +63,7 @@ impl Core {
         });
         if useless && let Some(core) = self.share() {
             let object = object.clone();
-            tokio::spawn(async move { core.return_all(vec![object]).await });
+            tokio::spawn(async move { core.return_lease(&object).await });
         }
         if let Some(time) = self.settle_step(object, false).await {
             self.with(object, |state| state.held.opens.awaited = true);

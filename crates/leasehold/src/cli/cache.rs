@@ -96,6 +96,13 @@ impl Keeping {
     /// The default of `--memory` is never larger: 2,097,152 files.
     const MEMORY_MAX_BYTES: usize = 512 << 20;
 
+    /// One lease of the origin is held for so much of `--memory`, within the limits below.
+    const LEASE_SHARE_BYTES: usize = 512;
+    /// As many leases are held at least.
+    const LEASES_MIN: usize = 10_000;
+    /// As many leases are held at most.
+    const LEASES_MAX: usize = 1_000_000;
+
     /// The limits and thresholds.
     pub fn limits(&self) -> cache::Limits {
         cache::Limits {
@@ -118,6 +125,8 @@ impl Keeping {
             Some(bytes) => usize::try_from(bytes).unwrap_or(usize::MAX),
             None => rpc::memory::default_in_flight().min(Keeping::MEMORY_MAX_BYTES),
         };
+        options.leases_max = (options.resting_max_bytes / Keeping::LEASE_SHARE_BYTES)
+            .clamp(Keeping::LEASES_MIN, Keeping::LEASES_MAX);
         options.readahead_max_bytes =
             rpc::memory::default_in_flight().min(Keeping::READAHEAD_MAX_BYTES) as u64;
         options.atime_after = self.atime.then_some(Keeping::ATIME_AFTER);
