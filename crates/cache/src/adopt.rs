@@ -47,7 +47,10 @@ impl Core {
         let adopted = self.below.adopted();
         let vouched = self.vouched_for(&adopted.leases);
         let leased: HashSet<Handle> = adopted.leases.iter().map(|lease| lease.handle).collect();
-        let rests = |open: &AdoptedOpen| open.locks.is_empty() && leased.contains(&open.handle);
+        // What an open denies others is given up with the reclaim phase.
+        let rests = |open: &AdoptedOpen| {
+            open.locks.is_empty() && open.shares.deny.is_empty() && leased.contains(&open.handle)
+        };
         let (resting, awake): (Vec<_>, Vec<_>) = adopted.opens.into_iter().partition(rests);
         let mut resting: HashMap<Handle, AdoptedOpen> =
             resting.into_iter().map(|open| (open.handle, open)).collect();
@@ -56,9 +59,7 @@ impl Core {
             self.adopt_lease(lease, vouched, resting.remove(&lease.handle));
         }
         for open in awake {
-            let object = self.glance(&open.handle);
-            self.adopt_open(&object, open);
-            self.origin.adopting().add(object);
+            self.adopt_awake(open);
         }
         if self.origin.leases().len() > self.options.leases_max {
             self.trim_leases(self.options.leases_max);
@@ -94,6 +95,9 @@ impl Core {
         let leases = self.origin.leases();
         let early = leases.put(adopted.id, adopted.kind, &adopted.handle, 0);
         if matches!(early, Some(Early::Revoked | Early::Returned)) {
+            if let Some(open) = open {
+                self.adopt_awake(open);
+            }
             return;
         }
         let open = open.map(|open| RestingOpen::adopted(open.id, open.shares, open.principal, open.had));
@@ -104,7 +108,18 @@ impl Core {
             return;
         }
         let object = self.glance(&adopted.handle);
-        self.with(&object, |state| state.wake_lease(&self.policy, &lease, false));
+        self.with(&object, |state| {
+            if vouched {
+                self.unvouch(&adopted.handle);
+            }
+            state.wake_lease(&self.policy, &lease, false);
+        });
+        self.origin.adopting().add(object);
+    }
+
+    fn adopt_awake(&self, open: AdoptedOpen) {
+        let object = self.glance(&open.handle);
+        self.adopt_open(&object, open);
         self.origin.adopting().add(object);
     }
 
@@ -222,7 +237,7 @@ impl Core {
         let Some(core) = self.share() else { return };
         let unused = |handle: &PackedHandle| {
             // An object at rest is not used.
-            let Found::Awake(object) = self.memory.table().find(&handle.unpack()) else { return true };
+            let Found::Awake(object) = self.memory.table().find(&handle.unpack(), None) else { return true };
             self.with(&object, |state| {
                 state.held.lease.is_some() && !state.held.opens.is_local() && state.held.locks.is_empty()
             })

@@ -230,22 +230,23 @@ impl Core {
     /// The object, from memory or from the index. Counts as a use.
     pub fn object(&self, handle: &Handle) -> Arc<Object> {
         let object = self.memory.table().get(handle, |at_rest| self.load(handle, at_rest));
-        self.count_use(&object);
+        self.count_use(&object, self.flushing.next_use());
         object
     }
 
     /// The object if it is awake, or what of it rests in memory. Counts as a use of an object that is awake.
     pub fn find(&self, handle: &Handle) -> Found {
-        let found = self.memory.table().find(handle);
+        let use_number = self.flushing.next_use();
+        let found = self.memory.table().find(handle, Some(use_number));
         if let Found::Awake(object) = &found {
             object.mark_recent();
-            self.count_use(object);
+            self.count_use(object, use_number);
         }
         found
     }
 
-    fn count_use(&self, object: &Object) {
-        object.used.store(self.flushing.next_use(), Ordering::Relaxed);
+    fn count_use(&self, object: &Object, number: u64) {
+        object.used.store(number, Ordering::Relaxed);
         object.used_at.store(self.policy.wall().seconds, Ordering::Relaxed);
     }
 
@@ -462,6 +463,7 @@ impl Core {
         }
         state.place = record.place;
         let object = Object::new(*handle, state, used);
+        object.used.fetch_max(at_rest.used, Ordering::Relaxed);
         object.used_at.store(record.used_at, Ordering::Relaxed);
         object
     }

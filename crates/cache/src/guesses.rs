@@ -201,7 +201,7 @@ impl Core {
 
     /// The kind of an object. An object at rest stays at rest.
     fn kind_of(&self, handle: &Handle) -> Option<Kind> {
-        match self.memory.table().find(handle) {
+        match self.memory.table().find(handle, None) {
             Found::Awake(object) => self.with(&object, kind_of),
             Found::Resting(resting) => Some(kind_from(resting.attributes(), resting.is_complete())),
             Found::Nothing => self.with(&self.glance(handle), kind_of),
@@ -340,7 +340,7 @@ impl Core {
             state.current()?;
             Some(state.leased().is_none().then_some(OLD_MIN))
         })?;
-        let current = |handle: Handle| match self.memory.table().find(&handle) {
+        let current = |handle: Handle| match self.memory.table().find(&handle, None) {
             Found::Awake(object) => self.with(&object, |state| state.current_within(age_max).is_some()),
             Found::Resting(resting) => resting.current_within(age_max).is_some(),
             // The attributes of the index alone are not current.

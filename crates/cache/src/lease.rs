@@ -12,6 +12,9 @@ use vfs::{Handle, LeaseId, LeaseKind, PackedHandle, Recall};
 /// handled like that of an unknown lease.
 const EARLY_MAX: usize = 1024;
 
+/// The largest number of leases that are examined while the table is locked.
+const LOOKS_MAX: usize = 256;
+
 /// What happened to a lease before the reply with its grant arrived.
 #[derive(Clone, Copy, Debug)]
 pub enum Early {
@@ -42,6 +45,35 @@ struct HeldLeases {
     leaving: HashSet<LeaseId>,
     /// Calls in flight that may bring a lease.
     grants: Grants<Early, EARLY_MAX>,
+}
+
+impl HeldLeases {
+    /// Chooses leases beyond `keep` among so many of the next in order. True if no more need to be chosen.
+    fn choose(
+        &mut self,
+        keep: usize,
+        looks: usize,
+        last_use: impl Fn(&Handle) -> Option<u64>,
+        chosen: &mut Vec<PackedHandle>,
+    ) -> bool {
+        let mut surplus = self.below.len().saturating_sub(keep + self.leaving.len());
+        for _ in 0..looks {
+            if surplus == 0 {
+                return true;
+            }
+            let Some((id, seen)) = self.order.pop_front() else { return true };
+            let Some((handle, _)) = self.below.get(&id) else { continue };
+            let used = last_use(&handle.unpack()).unwrap_or(0);
+            if used > seen {
+                self.order.push_back((id, used));
+                continue;
+            }
+            chosen.push(handle.clone());
+            self.leaving.insert(id);
+            surplus -= 1;
+        }
+        surplus == 0
+    }
 }
 
 impl Leases {
@@ -132,22 +164,15 @@ impl Leases {
     /// The objects with the least recently used leases beyond `keep`, approximately. Their leases count as
     /// leaving. `last_use` tells when an object was last used.
     pub fn beyond(&self, keep: usize, last_use: impl Fn(&Handle) -> Option<u64>) -> Vec<PackedHandle> {
-        let mut inner = self.inner.lock();
-        let mut surplus = inner.below.len().saturating_sub(keep + inner.leaving.len());
         let mut chosen = Vec::new();
-        let mut looks = inner.order.len() * 2;
-        while surplus > 0 && looks > 0 {
-            looks -= 1;
-            let Some((id, seen)) = inner.order.pop_front() else { break };
-            let Some((handle, _)) = inner.below.get(&id) else { continue };
-            let used = last_use(&handle.unpack()).unwrap_or(0);
-            if used > seen {
-                inner.order.push_back((id, used));
-                continue;
+        let mut looks = self.inner.lock().order.len() * 2;
+        while looks > 0 {
+            // Others use the table between.
+            let now = looks.min(LOOKS_MAX);
+            if self.inner.lock().choose(keep, now, &last_use, &mut chosen) {
+                break;
             }
-            chosen.push(handle.clone());
-            inner.leaving.insert(id);
-            surplus -= 1;
+            looks -= now;
         }
         chosen
     }

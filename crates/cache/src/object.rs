@@ -231,6 +231,9 @@ impl ObjectState {
         let mut state = ObjectState::new(policy);
         if kept.nonracy || vouched {
             state.epoch = kept.epoch;
+        } else {
+            // The record has another epoch.
+            state.index.changed = true;
         }
         state.index.vouched = vouched;
         // Any call of this process that shows the state confirms it. Until then the state is not current.
@@ -417,6 +420,8 @@ impl ObjectState {
         if same(&known.attributes, attributes) {
             confirm(known, policy, attributes, sent);
             self.presumed.shown(sent.sequence >= self.distrusted_before);
+            // The index can now record that the lease vouches.
+            self.index.changed |= self.held.lease.is_some() && !self.index.vouched;
             return Seen::Known;
         }
         let overtaken = sent.sequence < known.received;

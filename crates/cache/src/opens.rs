@@ -232,7 +232,8 @@ impl Opens {
     /// May the opens rest? No local open must be left, nothing must use the open at the origin, and no task
     /// must be about to change it.
     pub fn may_rest(&self) -> bool {
-        self.local.is_empty() && self.uses == 0 && !self.awaited && self.narrowed != u64::MAX
+        let busy = self.uses > 0 || self.awaited || self.narrowed == u64::MAX;
+        self.local.is_empty() && !busy && !self.denies_more()
     }
 
     /// What must be remembered of opens that rest, and the event at which the open at the origin was last

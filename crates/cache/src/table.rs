@@ -86,13 +86,18 @@ impl Object {
     }
 
     /// May the table evict the object? Only the table must hold it, and it must not wait for the index. Its
-    /// data must not be in use, and it must have no local opens, locks or delayed writes. An object with a
-    /// lease must be in the index.
+    /// data must not be in use, and it must have no local opens, locks or delayed writes.
     fn is_idle(self: &Arc<Object>) -> bool {
         let unheld = Arc::strong_count(self) == 1 && !self.queued.load(Ordering::Acquire);
-        let indexed = self.used_in_index.load(Ordering::Relaxed) != 0;
-        let may_rest = |state: &ObjectState| state.may_rest() && (indexed || state.held.lease.is_none());
-        unheld && self.state.try_lock().is_some_and(|state| !state.data.is_in_use() && may_rest(&state))
+        unheld && self.state.try_lock().is_some_and(|state| !state.data.is_in_use() && state.may_rest())
+    }
+
+    /// What rests of an object that nobody else has, or nothing if it must stay.
+    fn rest(&mut self) -> Option<AtRest> {
+        let is_indexed = *self.used_in_index.get_mut() != 0;
+        let (used, queued) = (*self.used.get_mut(), *self.queued.get_mut());
+        let state = self.state.get_mut();
+        (!queued && !state.data.is_in_use() && state.may_rest()).then(|| state.rest(is_indexed, used))
     }
 }
 
@@ -175,13 +180,14 @@ impl ObjectTable {
         self.shard(handle).lock().objects.get(handle).cloned()
     }
 
-    /// What memory has of an object. An object at rest stays at rest.
-    pub fn find(&self, handle: &Handle) -> Found {
-        let shard = self.shard(handle).lock();
+    /// What memory has of an object. An object at rest stays at rest. If it rests with a lease, its last use
+    /// is now `used`.
+    pub fn find(&self, handle: &Handle, used: Option<u64>) -> Found {
+        let mut shard = self.shard(handle).lock();
         if let Some(object) = shard.objects.get(handle) {
             return Found::Awake(object.clone());
         }
-        shard.resting.known(handle).map_or(Found::Nothing, Found::Resting)
+        shard.resting.known(handle, used).map_or(Found::Nothing, Found::Resting)
     }
 
     /// May we have written this object since then, although it was evicted meanwhile and its new state does
@@ -211,7 +217,7 @@ impl ObjectTable {
         let mut shard = self.shard(handle).lock();
         let rests = !shard.objects.contains_key(handle);
         if rests {
-            shard.resting.insert(handle, AtRest { known: None, lease: Some(lease.clone()) }, 0);
+            shard.resting.insert(handle, AtRest { lease: Some(lease.clone()), ..AtRest::default() });
             shard.departures += 1;
         }
         rests
@@ -264,7 +270,7 @@ impl Shard {
     /// Evicts idle objects until the shard is within its limit, of the next [`SEARCH_MAX`] in order. More
     /// than one may go: while many were in use, the shard grew beyond its limit. The caller drops the evicted
     /// objects when it has released the shard. False if none of these objects can be evicted soon.
-    fn free_capacity(&mut self, max: usize, evicted: &mut Vec<Arc<Object>>) -> bool {
+    fn free_capacity(&mut self, max: usize, evicted: &mut Vec<Object>) -> bool {
         let mut progress = false;
         for _ in 0..SEARCH_MAX {
             if self.objects.len() <= max {
@@ -278,22 +284,30 @@ impl Shard {
                 self.order.push_back(handle);
                 continue;
             }
-            // No task holds the object, so its lock is free.
-            if let Some(state) = object.state.try_lock() {
-                self.written = self.written.max(state.data.written());
-                let is_indexed = object.used_in_index.load(Ordering::Relaxed) != 0;
-                let at_rest = state.rest().filter(|_| is_indexed);
-                if at_rest.is_none() && state.held.lease.is_some() {
+            match self.objects.remove(&handle).map(take) {
+                Some(Ok((mut object, at_rest))) => {
+                    self.written = self.written.max(object.state.get_mut().data.written());
+                    self.resting.insert(&handle, at_rest);
+                    evicted.push(object);
+                    self.departures += 1;
+                }
+                Some(Err(object)) => {
+                    self.objects.insert(handle, object);
                     self.order.push_back(handle);
-                    continue;
                 }
-                if let Some(at_rest) = at_rest {
-                    self.resting.insert(&handle, at_rest, object.used.load(Ordering::Relaxed));
-                }
+                None => {}
             }
-            evicted.extend(self.objects.remove(&handle));
-            self.departures += 1;
         }
         progress
+    }
+}
+
+/// Takes an idle object out of the hands of those with a weak reference, with what rests of it. Gives it back
+/// if somebody has got it meanwhile, or has changed it.
+fn take(object: Arc<Object>) -> Result<(Object, AtRest), Arc<Object>> {
+    let mut object = Arc::try_unwrap(object)?;
+    match object.rest() {
+        Some(at_rest) => Ok((object, at_rest)),
+        None => Err(Arc::new(object)),
     }
 }

@@ -11,12 +11,18 @@
 //! then the reader rejects the file. When most of the file is obsolete, the journal writes a new file and
 //! renames it into place.
 
+mod blocks;
 pub(crate) mod fields;
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, Write};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+
+use smallvec::SmallVec;
+
+use blocks::Blocks;
 
 const MAGIC: &[u8] = b"leasehold client 1\n";
 const PUT: u8 = 1;
@@ -27,8 +33,8 @@ const FRAME_BYTES: usize = 12;
 const HEAD_BYTES: usize = 3;
 /// Obsolete bytes that do not justify a new file.
 const SLACK_BYTES: usize = 1 << 20;
-/// The largest file that is read. No client has that much state.
-const FILE_MAX_BYTES: u64 = 256 << 20;
+/// The largest file that is read: enough for two million opens with a delegation each, twice.
+const FILE_MAX_BYTES: u64 = 1 << 30;
 
 /// Keys and values, in the order of the keys.
 pub(crate) type Entries = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -42,16 +48,30 @@ pub(crate) struct Contents {
     pub(crate) removed: Vec<Vec<u8>>,
 }
 
+/// A key in memory. Most have nine bytes.
+type Key = SmallVec<[u8; 16]>;
+
+/// The place of a value in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Span {
+    offset: u64,
+    length: u32,
+    /// The checksum of the value.
+    sum: u32,
+}
+
 /// The file and its entries.
 #[derive(Debug)]
 pub(crate) struct Journal {
     path: PathBuf,
     file: File,
-    live: Entries,
+    live: BTreeMap<Key, Span>,
     live_bytes: usize,
     file_bytes: usize,
     /// Frames that are not written yet.
     pending: Vec<u8>,
+    /// Obsolete bytes that do not justify another file.
+    slack_bytes: usize,
 }
 
 /// Reads a file. Returns `None` if it does not exist.
@@ -150,53 +170,79 @@ fn frame(kind: u8, key: &[u8], value: &[u8], into: &mut Vec<u8>) {
     into.extend_from_slice(&sum.to_be_bytes());
 }
 
-fn size(key: &[u8], value: &[u8]) -> usize {
-    FRAME_BYTES + HEAD_BYTES + key.len() + value.len()
+/// The bytes of an entry in the file.
+fn size(key: &[u8], value_bytes: usize) -> usize {
+    FRAME_BYTES + HEAD_BYTES + key.len() + value_bytes
+}
+
+impl Span {
+    /// The place of a value whose frame begins at this offset.
+    fn in_frame(frame: usize, key: &[u8], value: &[u8]) -> Span {
+        // The length, its checksum and the head come before the key.
+        let offset = (frame + 8 + HEAD_BYTES + key.len()) as u64;
+        Span { offset, length: value.len() as u32, sum: crc32c::crc32c(value) }
+    }
 }
 
 impl Journal {
     /// Begins a file with these entries, and replaces an existing one. Keys have at most 65,535 bytes.
     pub(crate) fn begin(path: &Path, entries: Entries) -> io::Result<Journal> {
-        let (file, file_bytes) = write_anew(path, &entries)?;
-        let live_bytes = entries.iter().map(|(key, value)| size(key, value)).sum();
-        Ok(Journal { path: path.into(), file, live: entries, live_bytes, file_bytes, pending: Vec::new() })
+        let live_bytes = entries.iter().map(|(key, value)| size(key, value.len())).sum();
+        let mut anew = Anew::create(path)?;
+        for (key, value) in &entries {
+            anew.put(key, value)?;
+        }
+        let (file, file_bytes, live) = anew.finish(path)?;
+        let (pending, slack_bytes) = (Vec::new(), SLACK_BYTES);
+        Ok(Journal { path: path.into(), file, live, live_bytes, file_bytes, pending, slack_bytes })
     }
 
     /// Makes `wanted` the only entries whose keys have this prefix. All keys of `wanted` must have it.
     pub(crate) fn sync(&mut self, prefix: &[u8], wanted: Entries) {
-        let mine = |(key, _): &(&Vec<u8>, &Vec<u8>)| key.starts_with(prefix);
-        let gone: Vec<Vec<u8>> = self
+        let gone: Vec<Key> = self
             .live
-            .range(prefix.to_vec()..)
-            .take_while(mine)
-            .filter(|(key, _)| !wanted.contains_key(*key))
-            .map(|(key, _)| key.clone())
+            .range(Key::from_slice(prefix)..)
+            .map(|(key, _)| key)
+            .take_while(|key| key.starts_with(prefix))
+            .filter(|key| !wanted.contains_key(&key[..]))
+            .cloned()
             .collect();
         gone.iter().for_each(|key| self.remove(key));
         for (key, value) in wanted {
-            self.put(key, value);
+            self.put(&key, &value);
         }
     }
 
     /// Removes an entry.
     pub(crate) fn remove(&mut self, key: &[u8]) {
-        if let Some(value) = self.live.remove(key) {
-            self.live_bytes -= size(key, &value);
+        if let Some(span) = self.live.remove(key) {
+            self.live_bytes -= size(key, span.length as usize);
             frame(REMOVE, key, &[], &mut self.pending);
         }
     }
 
     /// Stores a value.
-    pub(crate) fn put(&mut self, key: Vec<u8>, value: Vec<u8>) {
-        if self.live.get(&key) == Some(&value) {
+    pub(crate) fn put(&mut self, key: &[u8], value: &[u8]) {
+        let span = Span::in_frame(self.file_bytes + self.pending.len(), key, value);
+        let old = self.live.get(key).copied();
+        if old.is_some_and(|old| (old.length, old.sum) == (span.length, span.sum) && self.has(old, value)) {
             return;
         }
-        frame(PUT, &key, &value, &mut self.pending);
-        self.live_bytes += size(&key, &value);
-        let key_bytes = key.len();
-        if let Some(old) = self.live.insert(key, value) {
-            self.live_bytes -= FRAME_BYTES + HEAD_BYTES + key_bytes + old.len();
+        frame(PUT, key, value, &mut self.pending);
+        self.live_bytes += size(key, value.len());
+        if let Some(old) = self.live.insert(Key::from_slice(key), span) {
+            self.live_bytes -= size(key, old.length as usize);
         }
+    }
+
+    /// Is this the value at that place? If the file cannot be read, it is not.
+    fn has(&self, span: Span, value: &[u8]) -> bool {
+        if let Some(from) = span.offset.checked_sub(self.file_bytes as u64) {
+            let from = from as usize;
+            return self.pending.get(from..from + value.len()) == Some(value);
+        }
+        let mut stored = vec![0; value.len()];
+        self.file.read_exact_at(&mut stored, span.offset).is_ok_and(|()| stored == value)
     }
 
     /// Writes pending entries. When it returns, they survive the process.
@@ -204,13 +250,33 @@ impl Journal {
         if self.pending.is_empty() {
             return Ok(());
         }
-        if self.file_bytes > 2 * self.live_bytes + SLACK_BYTES {
-            (self.file, self.file_bytes) = write_anew(&self.path, &self.live)?;
-        } else {
-            self.file.write_all(&self.pending)?;
-            self.file_bytes += self.pending.len();
-        }
+        self.file.write_all(&self.pending)?;
+        self.file_bytes += self.pending.len();
         self.pending.clear();
+        if self.file_bytes > 2 * self.live_bytes + self.slack_bytes {
+            // This file holds everything. If another one cannot be written, it grows.
+            let written = self.write_anew().inspect_err(|error| {
+                tracing::debug!(%error, "no shorter {} could be written", self.path.display());
+            });
+            self.slack_bytes = if written.is_ok() { SLACK_BYTES } else { self.file_bytes };
+        }
+        Ok(())
+    }
+
+    /// Writes a file without what is obsolete, and puts it in the place of this one.
+    fn write_anew(&mut self) -> io::Result<()> {
+        let mut anew = Anew::create(&self.path)?;
+        let mut blocks = Blocks::new(&self.file);
+        let mut live: Vec<(&Key, Span)> = self.live.iter().map(|(key, span)| (key, *span)).collect();
+        live.sort_unstable_by_key(|(_, span)| span.offset);
+        for (key, span) in live {
+            let value = blocks.read(span.offset, span.length as usize)?;
+            if crc32c::crc32c(value) != span.sum {
+                return Err(io::ErrorKind::InvalidData.into());
+            }
+            anew.put(key, value)?;
+        }
+        (self.file, self.file_bytes, self.live) = anew.finish(&self.path)?;
         Ok(())
     }
 
@@ -220,16 +286,41 @@ impl Journal {
     }
 }
 
-fn write_anew(path: &Path, entries: &Entries) -> io::Result<(File, usize)> {
-    let mut bytes = MAGIC.to_vec();
-    for (key, value) in entries {
-        frame(PUT, key, value, &mut bytes);
+/// A new file beside the one that it is to replace.
+struct Anew {
+    file: BufWriter<File>,
+    file_bytes: usize,
+    live: BTreeMap<Key, Span>,
+    frame: Vec<u8>,
+}
+
+impl Anew {
+    fn beside(path: &Path) -> PathBuf {
+        path.with_extension("new")
     }
-    let beside = path.with_extension("new");
-    let mut file = File::create(&beside)?;
-    file.write_all(&bytes)?;
-    std::fs::rename(&beside, path)?;
-    Ok((file, bytes.len()))
+
+    fn create(path: &Path) -> io::Result<Anew> {
+        let file =
+            File::options().read(true).write(true).create(true).truncate(true).open(Anew::beside(path))?;
+        let mut file = BufWriter::with_capacity(1 << 20, file);
+        file.write_all(MAGIC)?;
+        Ok(Anew { file, file_bytes: MAGIC.len(), live: BTreeMap::new(), frame: Vec::new() })
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> io::Result<()> {
+        self.live.insert(Key::from_slice(key), Span::in_frame(self.file_bytes, key, value));
+        self.frame.clear();
+        frame(PUT, key, value, &mut self.frame);
+        self.file_bytes += self.frame.len();
+        self.file.write_all(&self.frame)
+    }
+
+    /// Puts it in the place of the other file. Returns the file, its length, and the places of its entries.
+    fn finish(self, path: &Path) -> io::Result<(File, usize, BTreeMap<Key, Span>)> {
+        let file = self.file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        std::fs::rename(Anew::beside(path), path)?;
+        Ok((file, self.file_bytes, self.live))
+    }
 }
 
 #[cfg(test)]

@@ -505,7 +505,7 @@ impl Recorded {
         for (handle, owner, held) in touched {
             let key = record::key(&handle, &owner);
             match held.map(|held| record::locks(&handle, &owner, &held)) {
-                Some(Ok(value)) => journal.put(key, value),
+                Some(Ok(value)) => journal.put(&key, &value),
                 // UNLOCKs have left more ranges than a record has. The entry before them covers all.
                 Some(Err(TooLarge)) => {}
                 None => journal.remove(&key),

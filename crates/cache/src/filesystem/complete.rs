@@ -33,7 +33,7 @@ impl Pinned for CompletePin {
 impl Core {
     /// Until when the known attributes of a file may be believed without asking.
     pub fn believed_until(&self, handle: &Handle) -> Option<Instant> {
-        match self.memory.table().find(handle) {
+        match self.memory.table().find(handle, None) {
             Found::Awake(object) => self.with(&object, |state| state.current_until()),
             Found::Resting(resting) => Some(resting.current_until()),
             Found::Nothing => None,
@@ -42,7 +42,7 @@ impl Core {
 
     /// The last event that showed a change of a directory by another client, or 0.
     pub fn names_doubted(&self, directory: &Handle) -> u64 {
-        match self.memory.table().find(directory) {
+        match self.memory.table().find(directory, None) {
             Found::Awake(object) => self.with(&object, |state| state.names_doubted()),
             Found::Resting(resting) => resting.names_doubted(),
             Found::Nothing => 0,

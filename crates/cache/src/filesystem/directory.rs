@@ -146,7 +146,7 @@ impl Core {
         let mut file_type = None;
         let node = listed.handle.filter(|_| plus).map(|handle| {
             // The type of what a handle leads to never changes.
-            let attributes = match self.memory.table().find(&handle) {
+            let attributes = match self.memory.table().find(&handle, None) {
                 Found::Awake(object) => self.with(&object, |state| {
                     file_type = state.attributes().map(|known| known.file_type);
                     state.current_within(Some(recent)).copied()

@@ -151,7 +151,7 @@ impl Core {
     /// Did an answer from what is remembered need a call all the same? Then a guess has saved nothing.
     fn was_confirmed(&self, found: &Result<Looked>, arrived: u64) -> bool {
         let Ok(Looked { node, .. }) = found else { return false };
-        match self.memory.table().find(&node.handle) {
+        match self.memory.table().find(&node.handle, None) {
             Found::Awake(object) => {
                 self.with(&object, |state| state.leased().is_none() && state.is_known_since(arrived))
             }

@@ -36,7 +36,7 @@ impl Core {
             return;
         }
         // An object at rest has no delayed writes.
-        let Found::Awake(object) = self.memory.table().find(handle) else { return };
+        let Found::Awake(object) = self.memory.table().find(handle, None) else { return };
         if self.settle_doubt(&object).await
             && let Ok(known) = self.getattr(caller, handle).await
         {

@@ -22,6 +22,9 @@ use crate::policy::Policy;
 use crate::store::Kept;
 use crate::trust::Sent;
 
+/// No state has this epoch.
+const NO_EPOCH: u64 = 0;
+
 /// What memory keeps of an object at rest.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Resting {
@@ -56,7 +59,8 @@ pub struct RestingLease {
     guessed: bool,
     since: u64,
     space_limit: u64,
-    /// The record of the index with this epoch is the state that the lease vouches for.
+    /// The record of the index with this epoch is the state that the lease vouches for. [`NO_EPOCH`] if it
+    /// vouches for none.
     epoch: u64,
     narrowed: u64,
     open: Option<RestingOpen>,
@@ -69,6 +73,8 @@ pub struct AtRest {
     pub known: Option<Resting>,
     /// Its lease, if it has one.
     pub lease: Option<RestingLease>,
+    /// The number of its last use, in uses of the cache, if it has a lease.
+    pub used: u64,
 }
 
 impl RestingLease {
@@ -91,7 +97,7 @@ impl RestingLease {
             guessed: false,
             since,
             space_limit: vfs::Lease::NO_SPACE_LIMIT,
-            epoch: 0,
+            epoch: NO_EPOCH,
             narrowed: 0,
             open,
         }
@@ -183,9 +189,9 @@ impl ObjectState {
         }
     }
 
-    /// The same under a lease: it must rest with the object, or the object stays.
+    /// The same under a lease, which rests with the object.
     fn may_rest_under(&self, lease: &HeldLease) -> bool {
-        let lasts = lease.until().is_none() && lease.is_free() && self.leased().is_some();
+        let lasts = lease.until().is_none() && lease.is_free();
         let used = !self.held.opens.may_rest() || !self.held.locks.is_empty();
         let unwritten = self.delayed.writes.is_some() || self.own.name_moved;
         // The index has a listing only without our changes.
@@ -203,49 +209,57 @@ impl ObjectState {
         settled && stored
     }
 
-    /// The state at rest, if it may rest. The caller knows that no task uses the object, that `may_rest`
-    /// holds, and that the index has its latest state.
-    pub fn rest(&self) -> Option<AtRest> {
-        let lease = self.held.lease.as_ref();
-        let known = self.known.as_ref().filter(|known| known.seen.is_some() || lease.is_some())?;
-        let trusted = known.sent.sequence >= self.distrusted_before;
-        let (open, narrowed) = self.held.opens.rest();
-        (trusted && self.is_quiet()).then(|| AtRest {
-            known: Some(Resting {
-                attributes: known.attributes,
-                sequence: known.sent.sequence,
-                at: known.sent.at,
-                timeout_milliseconds: u32::try_from(known.timeout.as_millis()).unwrap_or(u32::MAX),
-                is_complete: self.is_complete(),
-                epoch: self.epoch,
-                doubted: self.names.doubted,
-                loaded: self.names.loaded,
-                negative_from: self.names.negative_from,
-                narrowed,
-                leased: false,
-            }),
-            lease: lease.map(|lease| RestingLease {
-                id: lease.id,
-                above: lease.above,
-                kind: lease.kind,
-                given: lease.given,
-                adopted: lease.adopted,
-                vouched: self.index.vouched,
-                guessed: self.guessed,
-                since: lease.since,
-                space_limit: lease.space_limit,
-                epoch: self.epoch,
-                narrowed,
-                open,
-            }),
+    /// What rests of the object. The caller knows that no task uses it and that `may_rest` holds. The index
+    /// has its latest state, if it `is_indexed`.
+    pub fn rest(&self, is_indexed: bool, used: u64) -> AtRest {
+        let vouches = is_indexed && self.leased().is_some();
+        let lease = self.held.lease.as_ref().map(|lease| self.rest_lease(lease, vouches));
+        let believed = vouches || (is_indexed && lease.is_none() && self.is_quiet());
+        AtRest { known: if believed { self.rest_known() } else { None }, lease, used }
+    }
+
+    fn rest_known(&self) -> Option<Resting> {
+        let leased = self.held.lease.is_some();
+        let known = self.known.as_ref().filter(|known| known.seen.is_some() || leased)?;
+        (known.sent.sequence >= self.distrusted_before).then(|| Resting {
+            attributes: known.attributes,
+            sequence: known.sent.sequence,
+            at: known.sent.at,
+            timeout_milliseconds: u32::try_from(known.timeout.as_millis()).unwrap_or(u32::MAX),
+            is_complete: self.is_complete(),
+            epoch: self.epoch,
+            doubted: self.names.doubted,
+            loaded: self.names.loaded,
+            negative_from: self.names.negative_from,
+            narrowed: self.held.opens.rest().1,
+            leased: false,
         })
+    }
+
+    fn rest_lease(&self, lease: &HeldLease, vouches: bool) -> RestingLease {
+        let (open, narrowed) = self.held.opens.rest();
+        RestingLease {
+            id: lease.id,
+            above: lease.above,
+            kind: lease.kind,
+            given: lease.given,
+            adopted: lease.adopted,
+            vouched: self.index.vouched && vouches,
+            guessed: self.guessed,
+            since: lease.since,
+            space_limit: lease.space_limit,
+            epoch: if vouches { self.epoch } else { NO_EPOCH },
+            narrowed,
+            open,
+        }
     }
 
     /// Restores the state from the index and from what rested in memory. If the two do not belong together,
     /// the state is as [`ObjectState::restore`] makes it.
     pub fn wake(policy: &Policy, kept: &Kept, at_rest: &AtRest) -> ObjectState {
         let lease = at_rest.lease.as_ref();
-        let vouches = lease.is_some_and(|lease| lease.vouched || lease.epoch == kept.epoch);
+        let of_epoch = |lease: &RestingLease| lease.epoch != NO_EPOCH && lease.epoch == kept.epoch;
+        let vouches = lease.is_some_and(|lease| lease.vouched || of_epoch(lease));
         let mut state = ObjectState::restore(policy, kept, vouches);
         if let Some(resting) = &at_rest.known
             && (kept.nonracy || vouches)
@@ -315,7 +329,7 @@ mod tests {
     async fn a_state_that_rested_is_believed_as_long_as_one_that_did_not() {
         let policy = policy();
         let (state, kept) = shown(&policy);
-        let resting = state.rest().unwrap();
+        let resting = state.rest(true, 1);
         let (shortest, _) = policy.timeouts(false);
         let step = Duration::from_millis(1);
         tokio::time::advance(shortest.saturating_sub(step)).await;
@@ -335,21 +349,22 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_is_doubted_does_not_rest_and_the_wrong_record_wakes_nothing() {
         let policy = policy();
+        let nothing = |state: &ObjectState| state.rest(true, 1).known.is_none();
         let (mut state, kept) = shown(&policy);
-        let resting = state.rest().unwrap();
+        let resting = state.rest(true, 1);
         let other = Kept { epoch: kept.epoch + 1, ..kept.clone() };
         assert!(ObjectState::wake(&policy, &other, &resting).current().is_none());
         let racy = Kept { nonracy: false, ..kept };
         assert!(ObjectState::wake(&policy, &racy, &resting).current().is_none());
         state.begin_change(&policy);
-        assert!(state.rest().is_none(), "a change of ours is in flight");
+        assert!(nothing(&state), "a change of ours is in flight");
         let (mut state, _) = shown(&policy);
         state.distrust(&policy);
-        assert!(state.rest().is_none());
+        assert!(nothing(&state));
         let (mut state, _) = shown(&policy);
         state.index.changed = true;
-        assert!(state.rest().is_none(), "the index lacks its latest state");
-        assert!(ObjectState::new(&policy).rest().is_none());
+        assert!(nothing(&state), "the index lacks its latest state");
+        assert!(nothing(&ObjectState::new(&policy)));
     }
 
     /// A state under a lease, and the record that the index has of it.
@@ -368,7 +383,7 @@ mod tests {
         let policy = policy();
         let (state, kept) = leased(&policy);
         assert!(state.may_rest() && state.leased().is_some());
-        let at_rest = state.rest().unwrap();
+        let at_rest = state.rest(true, 1);
         let dropped = AtRest { known: None, ..at_rest.clone() };
         tokio::time::advance(Duration::from_secs(10_000)).await;
         // Under the lease, timestamps do not matter.
@@ -413,7 +428,7 @@ mod tests {
         let policy = policy();
         let (mut state, kept) = shown(&policy);
         state.pass_open(policy.event());
-        let woken = ObjectState::wake(&policy, &kept, &state.rest().unwrap());
+        let woken = ObjectState::wake(&policy, &kept, &state.rest(true, 1));
         assert!(state.proves_absence(&policy).is_none());
         assert!(woken.proves_absence(&policy).is_none());
     }

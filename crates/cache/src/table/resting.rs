@@ -44,30 +44,33 @@ impl RestingObjects {
         RestingObjects { records, leases: HashMap::new(), hashers: (RandomState::new(), RandomState::new()) }
     }
 
-    /// The known state of an object, if it rests.
-    pub fn known(&self, handle: &Handle) -> Option<Resting> {
+    /// The known state of an object, if it rests. If it has a lease, its last use is now `used`.
+    pub fn known(&mut self, handle: &Handle, used: Option<u64>) -> Option<Resting> {
         let key = self.key(handle);
         let known = self.records.get(&key).copied()?;
-        Some(known.under_lease(!self.leases.is_empty() && self.leases.contains_key(&key)))
+        let lease = if self.leases.is_empty() { None } else { self.leases.get_mut(&key) };
+        let leased = lease.is_some();
+        if let (Some((last, _)), Some(used)) = (lease, used) {
+            *last = used;
+        }
+        Some(known.under_lease(leased))
     }
 
     /// Everything that rests of an object.
     pub fn get(&self, handle: &Handle) -> AtRest {
         let key = self.key(handle);
-        AtRest {
-            known: self.records.get(&key).copied(),
-            lease: self.leases.get(&key).map(|(_, lease)| lease.clone()),
-        }
+        let (used, lease) = self.leases.get(&key).cloned().unzip();
+        AtRest { known: self.records.get(&key).copied(), lease, used: used.unwrap_or(0) }
     }
 
-    /// An object comes to rest. It was used last at this number of uses.
-    pub fn insert(&mut self, handle: &Handle, at_rest: AtRest, used: u64) {
+    /// An object comes to rest.
+    pub fn insert(&mut self, handle: &Handle, at_rest: AtRest) {
         let key = self.key(handle);
         if let Some(known) = at_rest.known {
             self.records.insert(key, known);
         }
         if let Some(lease) = at_rest.lease {
-            self.leases.insert(key, (used, lease));
+            self.leases.insert(key, (at_rest.used, lease));
         }
     }
 

@@ -423,7 +423,7 @@ impl Nfs4Client {
         given: &DirDelegation,
     ) -> Option<LeaseId> {
         let delegation = Delegation {
-            handle: *directory,
+            handle: directory.into(),
             kind: LeaseKind::Read,
             directory: true,
             stateid: given.stateid,

@@ -140,8 +140,8 @@ impl Past {
                     // In the order of keys, an open comes before its locks.
                     let (open, _): &mut (Open, Going) =
                         opens.get_mut(&OpenId(id)).ok_or("it has locks without an open")?;
-                    doubt.map(|doubt| open.doubts.insert(owner.clone(), doubt));
-                    locks.map(|locks| open.locks.insert(owner, locks));
+                    doubt.map(|doubt| open.locking_mut().doubts.insert(owner.clone(), doubt));
+                    locks.map(|locks| open.locking_mut().locks.insert(owner, locks));
                 }
                 Entry::Lease(id, held, going) => drop(leases.insert(LeaseId(id), (held, going))),
                 Entry::Opening(opening) => openings.push(opening),
@@ -250,7 +250,7 @@ impl RecordedState {
     /// Records another client id or session.
     pub(super) fn change_incarnation(&self, incarnation: &record::Incarnation) {
         self.inner.lock().note(|journal| {
-            journal.put(record::incarnation_key(), record::incarnation(incarnation)?);
+            journal.put(&record::incarnation_key(), &record::incarnation(incarnation)?);
             Ok(())
         });
     }
@@ -258,7 +258,7 @@ impl RecordedState {
     /// Records that the lease was renewed at this time since the machine started, or later.
     pub(super) fn renewed(&self, uptime: Duration) {
         self.inner.lock().note(|journal| {
-            journal.put(record::renewed_key(), record::renewed(uptime.as_secs())?);
+            journal.put(&record::renewed_key(), &record::renewed(uptime.as_secs())?);
             Ok(())
         });
     }
@@ -372,7 +372,7 @@ fn opaque<const MAX: usize>(bytes: &[u8]) -> Opaque<MAX> {
 
 /// The locks of an open, for the layer above.
 pub(super) fn locks_of(open: &Open) -> Vec<vfs::Lock> {
-    let all = open.locks.iter();
+    let all = open.locks().iter();
     all.flat_map(|(owner, locks)| locks.ranges.iter().map(move |range| range.lock(owner))).collect()
 }
 

@@ -31,7 +31,8 @@ impl Nfs4Client {
     pub(super) async fn delegreturn(&self, caller: &Caller, id: LeaseId, held: &Delegation) -> Result<()> {
         // Send the seqid: a later grant with the same state id is another lease.
         let args = DelegreturnArgs { deleg_stateid: held.stateid };
-        let build = |_: &State| Ok((vec![put(&held.handle)?, op::Delegreturn::with(args)], Used::Nothing));
+        let build =
+            |_: &State| Ok((vec![put(&held.handle.unpack())?, op::Delegreturn::with(args)], Used::Nothing));
         let ran = self.run(caller, Plan::stateful(Operation::Delegreturn).urgent(), build).await?;
         match ran.results.status() {
             Err(status) if !convert::lost_state(status) => Err(convert::status(status).into()),
@@ -62,7 +63,7 @@ impl Nfs4Client {
             if std::mem::replace(&mut held.recalled, true) {
                 return;
             }
-            Recall { id, handle: held.handle, keep: None, deadline }
+            Recall { id, handle: held.handle.unpack(), keep: None, deadline }
         };
         if self.back.listening() {
             self.back.tell(Callback::Recall(recall));
@@ -74,7 +75,7 @@ impl Nfs4Client {
     /// Ends a delegation. If `at_origin`, the origin may still have it, and a task returns it.
     pub(super) fn revoked(&self, id: LeaseId, at_origin: bool) {
         let Some(held) = self.state.lock().give_up(id) else { return };
-        self.back.tell(Callback::Revoked { id, handle: held.handle });
+        self.back.tell(Callback::Revoked { id, handle: held.handle.unpack() });
         match self.myself() {
             Some(inner) if at_origin => drop(tokio::spawn(async move {
                 let _ = inner.delegreturn(&Caller::machine(), id, &held).await;

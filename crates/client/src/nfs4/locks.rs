@@ -29,7 +29,7 @@ pub(super) fn lock_type(kind: LockKind, wait: bool) -> NfsLockType {
 
 /// The locker of a LOCK: an owner with locks through this open, or one without any yet.
 pub(super) fn locker(open: &Open, owner: &Owner) -> Option<Locker> {
-    if let Some(locks) = open.locks.get(owner) {
+    if let Some(locks) = open.locks().get(owner) {
         return Some(Locker::LockOwner { lock_stateid: latest(locks.stateid), lock_seqid: 0 });
     }
     let open_stateid = latest(open.stateid?);
@@ -74,14 +74,13 @@ impl Nfs4 {
 impl Nfs4Client {
     pub(super) fn has_locks(&self, id: OpenId, owner: &Owner) -> bool {
         let state = self.state.lock();
-        let Some(handle) = state.open(id).map(|open| open.handle) else { return false };
-        let held = |open: &Open| open.locks.get(owner).is_some_and(|locks| !locks.ranges.is_empty());
-        state.opens().any(|(_, open)| open.handle == handle && held(open))
+        let held = |open: &Open| open.locks().get(owner).is_some_and(|locks| !locks.ranges.is_empty());
+        state.opens_beside(id).any(held)
     }
 
     /// Waits for this caller's turn to send a LOCK or LOCKU of an open.
     async fn turn(&self, id: OpenId) -> Result<tokio::sync::OwnedMutexGuard<()>> {
-        let turn = self.state.lock().open(id).map(|open| open.turn.clone()).ok_or(Status::BadStateId)?;
+        let turn = self.state.lock().turn(id).ok_or(Status::BadStateId)?;
         Ok(turn.lock_owned().await)
     }
 
@@ -102,7 +101,7 @@ impl Nfs4Client {
                 length: lock.length,
                 locker,
             };
-            Ok((vec![put(&open.handle)?, op::Lock::with(args)], used))
+            Ok((vec![put(&open.handle())?, op::Lock::with(args)], used))
         };
         let range = LockRange::of(lock);
         self.state.lock().doubt(id, &lock.owner, Doubt { range, unlocking: false });
@@ -117,18 +116,20 @@ impl Nfs4Client {
         match taken? {
             Ok(ok) => {
                 if let Some(open) = self.state.lock().open_mut(id) {
-                    open.doubts.remove(&lock.owner);
+                    let handle = open.handle();
+                    let locking = open.locking_mut();
+                    locking.doubts.remove(&lock.owner);
                     let fresh = || Locks { stateid: ok.lock_stateid, ranges: LockRanges::default() };
-                    let locks = open.locks.entry(lock.owner.clone()).or_insert_with(fresh);
+                    let locks = locking.locks.entry(lock.owner.clone()).or_insert_with(fresh);
                     locks.stateid = ok.lock_stateid;
                     locks.ranges.lock(range);
-                    self.back.waits_no_more(open.handle, &lock.owner);
+                    self.back.waits_no_more(handle, &lock.owner);
                 }
                 Ok(Locked::Granted)
             }
             Err(LockFailure::Denied(denied)) => {
                 if let (true, Some(holder)) = (request.wait, caller.holder) {
-                    let handle = self.state.lock().open(id).map(|open| open.handle);
+                    let handle = self.state.lock().open(id).map(Open::handle);
                     self.back.waits(handle, holder, &lock.owner);
                 }
                 Ok(Locked::Denied(self.in_the_way(denied)))
@@ -144,14 +145,14 @@ impl Nfs4Client {
             let state = self.state.lock();
             let open = state.open(id).ok_or(Status::BadStateId)?;
             // The owner has no locks.
-            let Some(locks) = open.locks.get(owner) else { return Ok(()) };
+            let Some(locks) = open.locks().get(owner) else { return Ok(()) };
             let mut left = locks.ranges.clone();
             left.unlock(start, end);
             left
         };
         let build = |state: &State| {
             let open = state.open(id).ok_or(Status::BadStateId)?;
-            let lock_stateid = latest(open.locks.get(owner).ok_or(Status::BadStateId)?.stateid);
+            let lock_stateid = latest(open.locks().get(owner).ok_or(Status::BadStateId)?.stateid);
             let args = LockuArgs {
                 locktype: NfsLockType::Write,
                 seqid: 0,
@@ -159,7 +160,7 @@ impl Nfs4Client {
                 offset: range.0,
                 length: range.1,
             };
-            let mut operations = vec![put(&open.handle)?, op::Locku::with(args)];
+            let mut operations = vec![put(&open.handle())?, op::Locku::with(args)];
             if left.is_empty() {
                 // Free the state id, so that the server need not keep an owner without locks.
                 operations.push(op::FreeStateid::with(FreeStateidArgs { stateid: lock_stateid }));
@@ -173,10 +174,11 @@ impl Nfs4Client {
         let stateid = self.take::<op::Locku>(&mut results)?.lock_stateid;
         let freed = left.is_empty() && results.take::<op::FreeStateid>().is_ok();
         if let Some(open) = self.state.lock().open_mut(id) {
-            open.doubts.remove(owner);
+            let locking = open.locking_mut();
+            locking.doubts.remove(owner);
             if freed {
-                open.locks.remove(owner);
-            } else if let Some(locks) = open.locks.get_mut(owner) {
+                locking.locks.remove(owner);
+            } else if let Some(locks) = locking.locks.get_mut(owner) {
                 *locks = Locks { stateid, ranges: left };
             }
         }

@@ -312,7 +312,7 @@ impl Nfs4Client {
             }
             OpenDelegation::None | OpenDelegation::NoneExt(_) => return None,
         };
-        let (handle, principal) = (*handle, principal.clone());
+        let (handle, principal) = (handle.into(), principal.clone());
         let (directory, recalled, change) = (false, false, None);
         let delegation = Delegation { handle, kind, directory, stateid, principal, recalled, change };
         let (id, new) = self.state.lock().delegated(delegation)?;

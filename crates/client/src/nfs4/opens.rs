@@ -236,7 +236,7 @@ impl Nfs4Client {
                 share_access: access.bits().into(),
                 share_deny: deny.bits().into(),
             };
-            Ok((vec![put(&open.handle)?, op::OpenDowngrade::with(args)], Used::Open(id)))
+            Ok((vec![put(&open.handle())?, op::OpenDowngrade::with(args)], Used::Open(id)))
         };
         // Record the narrower open before the origin has it: the next incarnation must not rely on more than
         // the origin grants.
@@ -280,9 +280,9 @@ impl Nfs4Client {
         let Some(open_stateid) = open.stateid else { return Ok(()) };
         for unlocked in [false, true] {
             let build = |_: &State| {
-                let mut operations = vec![put(&open.handle)?];
+                let mut operations = vec![put(&open.handle())?];
                 if unlocked {
-                    operations.extend(open.locks.values().take(20).map(|locks| unlock_all(locks.stateid)));
+                    operations.extend(open.locks().values().take(20).map(|locks| unlock_all(locks.stateid)));
                 }
                 // Send the seqid: if another OPEN came in between, this CLOSE must not close it.
                 operations.push(op::Close::with(CloseArgs { seqid: 0, open_stateid }));

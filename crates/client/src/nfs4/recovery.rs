@@ -6,6 +6,7 @@
 //! If any lock of an open cannot be reclaimed, the open is lost completely, because its user believes to hold
 //! all its locks.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -179,13 +180,15 @@ impl Nfs4Client {
     /// What to reclaim: every open, and with the first open of a file the delegation of that file.
     pub(super) fn plan(&self) -> ToReclaim {
         let state = self.state.lock();
-        let mut leases: Vec<(LeaseId, Handle)> = state.leases().map(|(id, held)| (id, held.handle)).collect();
+        let mut taken = HashSet::new();
         let mut opens = Vec::new();
         for (id, open) in state.opens().filter(|(_, open)| open.stateid.is_some()) {
-            let with = leases.iter().position(|(_, handle)| *handle == open.handle);
-            opens.push((id, with.map(|at| leases.swap_remove(at).0)));
+            let with = state.lease_of(&open.handle()).map(|(lease, _)| lease);
+            opens.push((id, with.filter(|lease| taken.insert(*lease))));
         }
-        ToReclaim { opens, lone_leases: leases }
+        let lone = state.leases().filter(|(id, _)| !taken.contains(id));
+        let lone_leases = lone.map(|(id, held)| (id, held.handle.unpack())).collect();
+        ToReclaim { opens, lone_leases }
     }
 
     pub(super) async fn reclaim_open(
@@ -204,7 +207,7 @@ impl Nfs4Client {
                     open.stateid = Some(stateid);
                 }
                 if let Some(lease) = lease {
-                    self.reclaimed(lease, &open.handle, &open.principal, &delegation);
+                    self.reclaimed(lease, &open.handle(), &open.principal, &delegation);
                 }
                 self.reclaim_locks(session, id).await
             }
@@ -212,7 +215,7 @@ impl Nfs4Client {
                 if let Some(lease) = lease {
                     self.revoked(lease, false);
                 }
-                if status == Wire::NoGrace && open.locks.values().all(|locks| locks.ranges.is_empty()) {
+                if status == Wire::NoGrace && open.locks().values().all(|locks| locks.ranges.is_empty()) {
                     return Ok(Reclaimed::TooLate);
                 }
                 tracing::warn!("server {}: an open could not be reclaimed: {status}", self.server);
@@ -254,10 +257,13 @@ impl Nfs4Client {
 
     async fn reclaim_locks(&self, session: &Arc<Session>, id: OpenId) -> Result<Reclaimed, NotMade> {
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(Reclaimed::Done) };
-        if let Some(open) = self.state.lock().open_mut(id) {
-            open.locks.clear();
+        if open.locks().is_empty() {
+            return Ok(Reclaimed::Done);
         }
-        for (owner, held) in &open.locks {
+        if let Some(open) = self.state.lock().open_mut(id) {
+            open.forget_locks();
+        }
+        for (owner, held) in open.locks() {
             for range in held.ranges.iter() {
                 let Some(now) = self.state.lock().open(id).cloned() else { return Ok(Reclaimed::Done) };
                 let Some(locker) = locker(&now, owner) else { return Ok(Reclaimed::Done) };
@@ -269,13 +275,13 @@ impl Nfs4Client {
                     locker,
                 };
                 let operations =
-                    vec![put(&open.handle).map_err(|_| NotMade::NoAnswer)?, op::Lock::with(args)];
+                    vec![put(&open.handle()).map_err(|_| NotMade::NoAnswer)?, op::Lock::with(args)];
                 let mut results = self.within(session, &open.principal, Operation::Lock, operations).await?;
                 let taken = results.take::<op::Putfh>().and_then(|()| results.take::<op::Lock>());
                 match taken {
                     Ok(ok) => {
                         if let Some(open) = self.state.lock().open_mut(id) {
-                            let locks = open.locks.entry(owner.clone());
+                            let locks = open.locking_mut().locks.entry(owner.clone());
                             let fresh = || Locks { stateid: ok.lock_stateid, ranges: held.ranges.clone() };
                             locks.or_insert_with(fresh).stateid = ok.lock_stateid;
                         }
@@ -301,7 +307,7 @@ impl Nfs4Client {
     ) -> Result<(), NotMade> {
         let Some(held) = self.state.lock().lease(id).cloned() else { return Ok(()) };
         let access = if held.kind == LeaseKind::Write { Share::READ | Share::WRITE } else { Share::READ };
-        let open = Open::new(handle, self.back.passing_owner(), access.into(), held.principal.clone());
+        let open = Open::new(&handle, self.back.passing_owner(), access.into(), held.principal.clone());
         let claim = OpenClaim::Previous(delegation_type(Some(held.kind)));
         match self.open_again(session, &open, claim).await? {
             Ok((open_stateid, delegation)) => {
@@ -323,7 +329,7 @@ impl Nfs4Client {
             Ok((stateid, _)) => {
                 if let Some(open) = self.state.lock().open_mut(id) {
                     open.stateid = Some(stateid);
-                    open.locks.clear();
+                    open.forget_locks();
                 }
                 Ok(true)
             }
@@ -349,7 +355,7 @@ impl Nfs4Client {
             _ => 0,
         };
         let args = open_args(&open.owner, open.shares, want, Openflag::Nocreate, claim);
-        let operations = vec![put(&open.handle).map_err(|_| NotMade::NoAnswer)?, op::Open::with(args)];
+        let operations = vec![put(&open.handle()).map_err(|_| NotMade::NoAnswer)?, op::Open::with(args)];
         let mut results = self.within(session, &open.principal, Operation::Open, operations).await?;
         match results.take::<op::Putfh>().and_then(|()| results.take::<op::Open>()) {
             Ok(ok) => Ok(Ok((ok.stateid, ok.delegation))),
@@ -363,7 +369,7 @@ impl Nfs4Client {
             Used::Nothing => return Mended::Lost,
             Used::Open(id) => self.mend_open(session, *id, said).await,
             Used::Lock(id, owner) => {
-                let lock = |open: &Open| open.locks.get(owner).map(|locks| locks.stateid);
+                let lock = |open: &Open| open.locks().get(owner).map(|locks| locks.stateid);
                 let stateid = self.state.lock().open(*id).and_then(lock);
                 match self.is_good(session, stateid, said).await {
                     Ok(false) => {
@@ -390,7 +396,7 @@ impl Nfs4Client {
         if self.is_good(session, open.stateid, said).await? {
             return Ok(true);
         }
-        if open.locks.values().any(|locks| !locks.ranges.is_empty()) {
+        if open.locks().values().any(|locks| !locks.ranges.is_empty()) {
             self.state.lock().lose(id);
             return Ok(false);
         }

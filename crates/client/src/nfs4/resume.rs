@@ -41,7 +41,7 @@ use super::state::{Delegation, Doubt, Open, latest};
 use super::{Nfs4Client, convert};
 
 /// State ids in one TEST_STATEID.
-const TESTED_AT_ONCE: usize = 128;
+const TESTED_AT_ONCE: usize = 256;
 /// Calls in flight at a time.
 const AT_ONCE: usize = 16;
 /// The pause between two attempts to destroy a session that is busy.
@@ -113,8 +113,10 @@ impl Nfs4Client {
                     continue;
                 }
                 let mut open = open.clone();
-                open.locks.retain(|_, locks| is_good(&locks.stateid));
-                if !open.doubts.is_empty() && !going {
+                if !open.locks().is_empty() {
+                    open.locking_mut().locks.retain(|_, locks| is_good(&locks.stateid));
+                }
+                if !open.doubts().is_empty() && !going {
                     doubtful.push(*id);
                 }
                 state.adopt_open(*id, open, *going);
@@ -166,7 +168,7 @@ impl Nfs4Client {
         past: &Past,
     ) -> Result<HashMap<[u8; 12], bool>, NotMade> {
         let opens = past.opens.values().flat_map(|(open, _)| {
-            open.stateid.into_iter().chain(open.locks.values().map(|locks| locks.stateid))
+            open.stateid.into_iter().chain(open.locks().values().map(|locks| locks.stateid))
         });
         let leases = past.leases.values().map(|(held, _)| held.stateid);
         let all: Vec<Stateid> = opens.chain(leases).map(latest).collect();
@@ -218,17 +220,18 @@ impl Nfs4Client {
     /// Makes the origin's locks match the record where ranges are in doubt.
     async fn settle_doubts(&self, session: &Arc<Session>, id: OpenId) -> Result<(), NotMade> {
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(()) };
-        for (owner, doubt) in &open.doubts {
-            let ranges = open.locks.get(owner).map(|locks| locks.ranges.clone()).unwrap_or_default();
-            let ranges = if open.locks.contains_key(owner) {
+        for (owner, doubt) in open.doubts() {
+            let ranges = open.locks().get(owner).map(|locks| locks.ranges.clone()).unwrap_or_default();
+            let ranges = if open.locks().contains_key(owner) {
                 self.settle_doubt(session, (id, owner), doubt, ranges).await?
             } else {
                 self.end_first_lock(session, (&open, owner), doubt).await?;
                 ranges
             };
             if let Some(open) = self.state.lock().open_mut(id) {
-                open.doubts.remove(owner);
-                if let Some(locks) = open.locks.get_mut(owner) {
+                let locking = open.locking_mut();
+                locking.doubts.remove(owner);
+                if let Some(locks) = locking.locks.get_mut(owner) {
                     locks.ranges = ranges;
                 }
             }
@@ -276,11 +279,12 @@ impl Nfs4Client {
             length: range.length(),
             locker,
         };
-        let operations = vec![put_handle(&open.handle)?, op::Lock::with(args)];
+        let operations = vec![put_handle(&open.handle())?, op::Lock::with(args)];
         let mut results = self.within(session, &open.principal, Operation::Lock, operations).await?;
         match results.take::<op::Putfh>().and_then(|()| results.take::<op::Lock>()) {
             Ok(ok) => {
-                if let Some(locks) = self.state.lock().open_mut(id).and_then(|open| open.locks.get_mut(owner))
+                if let Some(locks) =
+                    self.state.lock().open_mut(id).and_then(|open| open.locking_mut().locks.get_mut(owner))
                 {
                     locks.stateid = ok.lock_stateid;
                 }
@@ -298,12 +302,13 @@ impl Nfs4Client {
         range: LockRange,
     ) -> Result<(), NotMade> {
         let Some(open) = self.state.lock().open(id).cloned() else { return Ok(()) };
-        let Some(locks) = open.locks.get(owner) else { return Ok(()) };
+        let Some(locks) = open.locks().get(owner) else { return Ok(()) };
         let args = unlock(locks.stateid, range);
-        let operations = vec![put_handle(&open.handle)?, op::Locku::with(args)];
+        let operations = vec![put_handle(&open.handle())?, op::Locku::with(args)];
         let mut results = self.within(session, &open.principal, Operation::Locku, operations).await?;
         if let Ok(ok) = results.take::<op::Putfh>().and_then(|()| results.take::<op::Locku>())
-            && let Some(locks) = self.state.lock().open_mut(id).and_then(|open| open.locks.get_mut(owner))
+            && let Some(locks) =
+                self.state.lock().open_mut(id).and_then(|open| open.locking_mut().locks.get_mut(owner))
         {
             locks.stateid = ok.lock_stateid;
         }
@@ -326,14 +331,14 @@ impl Nfs4Client {
             length: doubt.range.length(),
             locker,
         };
-        let operations = vec![put_handle(&open.handle)?, op::Lock::with(args)];
+        let operations = vec![put_handle(&open.handle())?, op::Lock::with(args)];
         let mut results = self.within(session, &open.principal, Operation::Lock, operations).await?;
         let taken = results.take::<op::Putfh>().and_then(|()| results.take::<op::Lock>());
         let Ok(ok) = taken else { return Ok(()) };
         let complete = LockRange { start: 0, end: u64::MAX, kind: doubt.range.kind };
         let free = op::FreeStateid::with(FreeStateidArgs { stateid: latest(ok.lock_stateid) });
         let operations =
-            vec![put_handle(&open.handle)?, op::Locku::with(unlock(ok.lock_stateid, complete)), free];
+            vec![put_handle(&open.handle())?, op::Locku::with(unlock(ok.lock_stateid, complete)), free];
         self.within(session, &open.principal, Operation::Locku, operations).await.map(drop)
     }
 
@@ -375,8 +380,8 @@ impl Nfs4Client {
             let mut state = self.state.lock();
             for (id, (open, _)) in past.opens.iter().filter(|(_, (_, going))| !going) {
                 let mut open = open.clone();
-                for (owner, doubt) in std::mem::take(&mut open.doubts) {
-                    if let (true, Some(locks)) = (doubt.unlocking, open.locks.get_mut(&owner)) {
+                for (owner, doubt) in open.take_doubts() {
+                    if let (true, Some(locks)) = (doubt.unlocking, open.locking_mut().locks.get_mut(&owner)) {
                         locks.ranges.unlock(doubt.range.start, doubt.range.end);
                     }
                 }
@@ -429,14 +434,17 @@ impl Nfs4Client {
         let state = self.state.lock();
         let opens = state.opens().map(|(id, open)| AdoptedOpen {
             id,
-            handle: open.handle,
+            handle: open.handle(),
             shares: open.shares,
             had: open.had,
             principal: open.principal.clone(),
             locks: durable::locks_of(open),
         });
-        let leases =
-            state.leases().map(|(id, held)| AdoptedLease { id, handle: held.handle, kind: held.kind });
+        let leases = state.leases().map(|(id, held)| AdoptedLease {
+            id,
+            handle: held.handle.unpack(),
+            kind: held.kind,
+        });
         Adopted { opens: opens.collect(), leases: leases.collect() }
     }
 
@@ -444,7 +452,7 @@ impl Nfs4Client {
     pub(super) fn return_stray(&self, handle: Handle, stateid: Stateid, permit: OwnedSemaphorePermit) {
         let Some(inner) = self.myself() else { return };
         let held = Delegation {
-            handle,
+            handle: (&handle).into(),
             kind: LeaseKind::Read,
             directory: false,
             stateid,

@@ -8,19 +8,23 @@
 //! An open is one (file, owner) pair at the origin. Its id ends when `close` begins. If an OPEN of the same
 //! owner is answered later, it is a new open under a new id, whatever the origin makes of it.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use protocol::nfs4::Stateid;
+use smallvec::SmallVec;
 use vfs::locks::{LockRange, LockRanges};
-use vfs::{Combinations, Handle, Lease, LeaseId, LeaseKind, OpenId, Owner, Principal, Share, Shares, Wcc};
+use vfs::{
+    Combinations, Handle, Lease, LeaseId, LeaseKind, OpenId, Owner, PackedHandle, Principal, Share, Shares,
+    Wcc,
+};
 
 use super::durable::record::Opening;
 
 /// An open.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
-    pub(crate) handle: Handle,
+    handle: PackedHandle,
     pub(crate) owner: Owner,
     pub(crate) shares: Shares,
     /// The shares that OPEN_DOWNGRADE may narrow it to.
@@ -29,27 +33,64 @@ pub(crate) struct Open {
     pub(crate) principal: Principal,
     /// `None` if the origin has lost the open and recovery failed.
     pub(crate) stateid: Option<Stateid>,
-    pub(crate) locks: HashMap<Owner, Locks>,
+    /// Only an open under which a lock was asked for has it.
+    locking: Option<Box<Locking>>,
+}
+
+/// The byte-range locks of an open.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Locking {
+    pub(crate) locks: BTreeMap<Owner, Locks>,
     /// For each owner, the range of a LOCK or LOCKU that was sent and whose result is unknown.
-    pub(crate) doubts: HashMap<Owner, Doubt>,
+    pub(crate) doubts: BTreeMap<Owner, Doubt>,
     /// Allows one LOCK or LOCKU at a time, so that our table of locks matches the origin's.
-    pub(crate) turn: Arc<tokio::sync::Mutex<()>>,
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Open {
     /// An open without a state id.
-    pub(crate) fn new(handle: Handle, owner: Owner, shares: Shares, principal: Principal) -> Open {
-        Open {
-            handle,
-            owner,
-            shares,
-            had: [shares].into_iter().collect(),
-            principal,
-            stateid: None,
-            locks: HashMap::new(),
-            doubts: HashMap::new(),
-            turn: Arc::default(),
+    pub(crate) fn new(handle: &Handle, owner: Owner, shares: Shares, principal: Principal) -> Open {
+        let had = [shares].into_iter().collect();
+        Open { handle: handle.into(), owner, shares, had, principal, stateid: None, locking: None }
+    }
+
+    /// The file.
+    pub(crate) fn handle(&self) -> Handle {
+        self.handle.unpack()
+    }
+
+    /// The locks, by owner.
+    pub(crate) fn locks(&self) -> &BTreeMap<Owner, Locks> {
+        static NONE: BTreeMap<Owner, Locks> = BTreeMap::new();
+        self.locking.as_ref().map_or(&NONE, |locking| &locking.locks)
+    }
+
+    /// For each owner, the range of a LOCK or LOCKU that was sent and whose result is unknown.
+    pub(crate) fn doubts(&self) -> &BTreeMap<Owner, Doubt> {
+        static NONE: BTreeMap<Owner, Doubt> = BTreeMap::new();
+        self.locking.as_ref().map_or(&NONE, |locking| &locking.doubts)
+    }
+
+    /// The locks and the doubts, for a change.
+    pub(crate) fn locking_mut(&mut self) -> &mut Locking {
+        self.locking.get_or_insert_default()
+    }
+
+    /// The doubts, which end.
+    pub(crate) fn take_doubts(&mut self) -> BTreeMap<Owner, Doubt> {
+        self.locking.as_mut().map(|locking| std::mem::take(&mut locking.doubts)).unwrap_or_default()
+    }
+
+    /// The origin no longer has the locks.
+    pub(crate) fn forget_locks(&mut self) {
+        if let Some(locking) = &mut self.locking {
+            locking.locks.clear();
         }
+    }
+
+    /// Allows one LOCK or LOCKU at a time.
+    pub(crate) fn turn(&mut self) -> Arc<tokio::sync::Mutex<()>> {
+        self.locking_mut().turn.clone()
     }
 }
 
@@ -80,7 +121,7 @@ pub(crate) struct Locks {
 /// A delegation.
 #[derive(Clone, Debug)]
 pub(crate) struct Delegation {
-    pub(crate) handle: Handle,
+    pub(crate) handle: PackedHandle,
     pub(crate) kind: LeaseKind,
     /// The object is a directory, so no open can reclaim the delegation.
     pub(crate) directory: bool,
@@ -121,10 +162,9 @@ const OPENINGS_MAX: usize = 1024;
 #[derive(Debug, Default)]
 pub(crate) struct State {
     opens: HashMap<OpenId, Open>,
-    by_owner: HashMap<(Handle, Owner), OpenId>,
-    by_file: HashMap<Handle, Vec<OpenId>>,
     leases: HashMap<LeaseId, Delegation>,
-    by_handle: HashMap<Handle, LeaseId>,
+    /// The opens and the delegation of each file that has any.
+    files: HashMap<PackedHandle, OfFile>,
     /// State ids of the delegations given up last. A grant that was in flight at that time must be ignored.
     given_up: VecDeque<Stateid>,
     /// Objects that are being given back.
@@ -136,6 +176,14 @@ pub(crate) struct State {
     /// Touched objects are recorded.
     recorded: bool,
     touched: BTreeSet<Touched>,
+}
+
+/// What is held of one file.
+#[derive(Debug, Default)]
+struct OfFile {
+    /// One open for each owner.
+    opens: SmallVec<[OpenId; 1]>,
+    lease: Option<LeaseId>,
 }
 
 /// An object to record again.
@@ -228,15 +276,18 @@ impl State {
     pub(crate) fn doubt(&mut self, id: OpenId, owner: &Owner, doubt: Doubt) {
         let some = doubt.range.start < doubt.range.end;
         if let Some(open) = self.opens.get_mut(&id).filter(|_| self.recorded && some) {
-            let all = open.doubts.get(owner).map_or(doubt, |old| old.and(doubt));
-            open.doubts.insert(owner.clone(), all);
+            let all = open.doubts().get(owner).map_or(doubt, |old| old.and(doubt));
+            open.locking_mut().doubts.insert(owner.clone(), all);
             self.touch(Touched::Open(id));
         }
     }
 
     /// Notes that the locks of an owner are known again.
     pub(crate) fn sure(&mut self, id: OpenId, owner: &Owner) {
-        if self.opens.get_mut(&id).and_then(|open| open.doubts.remove(owner)).is_some() {
+        if let Some(open) = self.opens.get_mut(&id)
+            && open.doubts().contains_key(owner)
+        {
+            open.locking_mut().doubts.remove(owner);
             self.touch(Touched::Open(id));
         }
     }
@@ -261,8 +312,7 @@ impl State {
         if going {
             self.going_opens.insert(id, open);
         } else {
-            self.by_file.entry(open.handle).or_default().push(id);
-            self.by_owner.insert((open.handle, open.owner.clone()), id);
+            self.files.entry(open.handle.clone()).or_default().opens.push(id);
             self.opens.insert(id, open);
         }
         self.touch(Touched::Open(id));
@@ -274,7 +324,7 @@ impl State {
         if going {
             self.going_leases.insert(id, held);
         } else {
-            self.by_handle.insert(held.handle, id);
+            self.files.entry(held.handle.clone()).or_default().lease = Some(id);
             self.leases.insert(id, held);
         }
         self.touch(Touched::Lease(id));
@@ -282,9 +332,8 @@ impl State {
 
     /// Enters the result of an OPEN: a new open, or more shares of an existing one.
     pub(crate) fn opened(&mut self, granted: Granted) -> OpenId {
-        let key = (granted.handle, granted.owner.clone());
-        if let Some(id) = self.by_owner.get(&key)
-            && let Some(open) = self.opens.get_mut(id)
+        if let Some(id) = self.open_of(&granted.handle, &granted.owner)
+            && let Some(open) = self.opens.get_mut(&id)
         {
             open.shares = open.shares.union(granted.shares);
             open.had.add(granted.shares);
@@ -296,15 +345,14 @@ impl State {
             if open.stateid.as_ref().is_none_or(newer) {
                 open.stateid = Some(granted.stateid);
             }
-            let id = *id;
             self.touch(Touched::Open(id));
             return id;
         }
         let id = OpenId(self.name());
-        self.by_file.entry(granted.handle).or_default().push(id);
-        self.by_owner.insert(key, id);
-        let open = Open::new(granted.handle, granted.owner, granted.shares, granted.principal);
-        let open = Open { stateid: Some(granted.stateid), ..open };
+        let handle = self.packed(&granted.handle);
+        let open = Open::new(&granted.handle, granted.owner, granted.shares, granted.principal);
+        let open = Open { stateid: Some(granted.stateid), handle: handle.clone(), ..open };
+        self.files.entry(handle).or_default().opens.push(id);
         self.opens.insert(id, open);
         self.touch(Touched::Open(id));
         id
@@ -319,6 +367,17 @@ impl State {
         self.opens.get_mut(&id)
     }
 
+    /// Allows one LOCK or LOCKU of an open at a time.
+    pub(crate) fn turn(&mut self, id: OpenId) -> Option<Arc<tokio::sync::Mutex<()>>> {
+        self.opens.get_mut(&id).map(Open::turn)
+    }
+
+    /// The opens of the file of an open.
+    pub(crate) fn opens_beside(&self, id: OpenId) -> impl Iterator<Item = &Open> {
+        let of = self.opens.get(&id).and_then(|open| self.files.get(&open.handle));
+        of.into_iter().flat_map(|of| of.opens.iter()).filter_map(|id| self.opens.get(id))
+    }
+
     /// All opens.
     pub(crate) fn opens(&self) -> impl Iterator<Item = (OpenId, &Open)> {
         self.opens.iter().map(|(id, open)| (*id, open))
@@ -330,14 +389,27 @@ impl State {
     }
 
     /// The open of a file by an owner.
-    #[cfg(test)]
     pub(crate) fn open_of(&self, handle: &Handle, owner: &Owner) -> Option<OpenId> {
-        self.by_owner.get(&(*handle, owner.clone())).copied()
+        let of_owner = |id: &OpenId| self.opens.get(id).is_some_and(|open| open.owner == *owner);
+        self.files.get(handle.as_bytes())?.opens.iter().copied().find(of_owner)
+    }
+
+    /// The handle, in the memory of the one that is held already, if any.
+    fn packed(&self, handle: &Handle) -> PackedHandle {
+        let held = self.files.get_key_value(handle.as_bytes()).map(|(held, _)| held.clone());
+        held.unwrap_or_else(|| handle.into())
+    }
+
+    /// Forgets a file of which nothing is held.
+    fn tidy(&mut self, handle: &PackedHandle) {
+        if self.files.get(handle).is_some_and(|of| of.opens.is_empty() && of.lease.is_none()) {
+            self.files.remove(handle);
+        }
     }
 
     /// An open of a file with at least this access.
     pub(crate) fn open_for(&self, handle: &Handle, access: Share) -> Option<OpenId> {
-        let ids = self.by_file.get(handle)?.iter().copied();
+        let ids = self.files.get(handle.as_bytes())?.opens.iter().copied();
         ids.into_iter().find(|id| {
             self.opens
                 .get(id)
@@ -352,13 +424,10 @@ impl State {
             self.going_opens.insert(id, open.clone());
         }
         self.touch(Touched::Open(id));
-        self.by_owner.remove(&(open.handle, open.owner.clone()));
-        if let Some(ids) = self.by_file.get_mut(&open.handle) {
-            ids.retain(|other| *other != id);
-            if ids.is_empty() {
-                self.by_file.remove(&open.handle);
-            }
+        if let Some(of) = self.files.get_mut(&open.handle) {
+            of.opens.retain(|other| *other != id);
         }
+        self.tidy(&open.handle);
         Some(open)
     }
 
@@ -366,8 +435,10 @@ impl State {
     pub(crate) fn lose(&mut self, id: OpenId) {
         if let Some(open) = self.opens.get_mut(&id) {
             open.stateid = None;
-            open.locks.clear();
-            open.doubts.clear();
+            if let Some(locking) = &mut open.locking {
+                locking.locks.clear();
+                locking.doubts.clear();
+            }
             self.touch(Touched::Open(id));
         }
     }
@@ -379,7 +450,8 @@ impl State {
         if self.was_given_up(&delegation.stateid) {
             return None;
         }
-        if let Some(id) = self.by_handle.get(&delegation.handle).copied()
+        let old = self.files.get(&delegation.handle).and_then(|of| of.lease);
+        if let Some(id) = old
             && let Some(held) = self.leases.get_mut(&id)
             && held.stateid.other == delegation.stateid.other
         {
@@ -390,13 +462,14 @@ impl State {
             self.touch(Touched::Lease(id));
             return Some((id, stronger));
         }
-        if let Some(old) = self.by_handle.get(&delegation.handle).copied() {
+        if let Some(old) = old {
             self.leases.remove(&old);
             self.touch(Touched::Lease(old));
         }
         let id = LeaseId(self.name());
-        self.by_handle.insert(delegation.handle, id);
-        self.leases.insert(id, delegation);
+        let handle = self.packed(&delegation.handle.unpack());
+        self.files.entry(handle.clone()).or_default().lease = Some(id);
+        self.leases.insert(id, Delegation { handle, ..delegation });
         self.touch(Touched::Lease(id));
         Some((id, true))
     }
@@ -430,7 +503,7 @@ impl State {
 
     /// The delegation of a file.
     pub(crate) fn lease_of(&self, handle: &Handle) -> Option<(LeaseId, &Delegation)> {
-        let id = *self.by_handle.get(handle)?;
+        let id = self.files.get(handle.as_bytes())?.lease?;
         Some((id, self.leases.get(&id)?))
     }
 
@@ -449,9 +522,10 @@ impl State {
         self.touch(Touched::Lease(id));
         self.given_up.truncate(GIVEN_UP_MAX - 1);
         self.given_up.push_front(delegation.stateid);
-        if self.by_handle.get(&delegation.handle) == Some(&id) {
-            self.by_handle.remove(&delegation.handle);
+        if let Some(of) = self.files.get_mut(&delegation.handle) {
+            of.lease.take_if(|lease| *lease == id);
         }
+        self.tidy(&delegation.handle);
         Some(delegation)
     }
 
@@ -464,7 +538,7 @@ impl State {
         access: Share,
     ) -> Option<(Stateid, Used)> {
         if let Some(id) = open {
-            let open = self.opens.get(&id).filter(|open| open.handle == *handle)?;
+            let open = self.opens.get(&id).filter(|open| open.handle.as_bytes() == handle.as_bytes())?;
             return open.stateid.map(|stateid| (latest(stateid), Used::Open(id)));
         }
         if let Some((id, held)) = self.lease_of(handle)

@@ -169,7 +169,7 @@ pub(crate) fn renewed(seconds: u64) -> Result<Vec<u8>, TooLarge> {
 pub(crate) fn open(id: u64, open: &Open, going: Going) -> Result<Entries, TooLarge> {
     let Some(stateid) = open.stateid else { return Ok(Entries::new()) };
     let record = OpenRecord {
-        handle: opaque(open.handle.as_bytes())?,
+        handle: opaque(open.handle().as_bytes())?,
         owner: opaque(&open.owner.0)?,
         access: open.shares.access.bits().into(),
         deny: open.shares.deny.bits().into(),
@@ -179,16 +179,16 @@ pub(crate) fn open(id: u64, open: &Open, going: Going) -> Result<Entries, TooLar
         going,
     };
     let mut entries = Entries::from([(open_key(id), encoded(&record)?)]);
-    let unknown = open.doubts.keys().filter(|owner| !open.locks.contains_key(*owner));
-    for owner in open.locks.keys().chain(unknown) {
-        let locks = open.locks.get(owner);
+    let unknown = open.doubts().keys().filter(|owner| !open.locks().contains_key(*owner));
+    for owner in open.locks().keys().chain(unknown) {
+        let locks = open.locks().get(owner);
         let ranges =
             locks.map(|locks| locks.ranges.iter().map(RangeRecord::of).collect()).unwrap_or_default();
         let record = LocksRecord {
             stateid: locks.map(|locks| locks.stateid),
             ranges: List::new(ranges).ok_or(TooLarge)?,
             doubt: open
-                .doubts
+                .doubts()
                 .get(owner)
                 .map(|doubt| DoubtRecord { range: RangeRecord::of(doubt.range), unlocking: doubt.unlocking }),
         };
@@ -241,11 +241,9 @@ fn decode_open(id: u64, value: Bytes) -> Option<Entry> {
     let record: OpenRecord = xdr::from_bytes(value).ok()?;
     let (handle, owner) = (Handle::new(&record.handle)?, Owner(record.owner.into_bytes()));
     let shares = Shares { access: share(record.access)?, deny: share(record.deny)? };
-    let open = Open {
-        had: Combinations::from_bits(record.had.try_into().ok()?),
-        stateid: Some(record.stateid),
-        ..Open::new(handle, owner, shares, record.who.principal())
-    };
+    let mut open = Open::new(&handle, owner, shares, record.who.principal());
+    open.had = Combinations::from_bits(record.had.try_into().ok()?);
+    open.stateid = Some(record.stateid);
     Some(Entry::Open(id, open, record.going))
 }
 
@@ -263,7 +261,7 @@ fn decode_locks(id: u64, owner: &[u8], value: Bytes) -> Option<Entry> {
 fn decode_lease(id: u64, value: Bytes) -> Option<Entry> {
     let record: LeaseRecord = xdr::from_bytes(value).ok()?;
     let held = Delegation {
-        handle: Handle::new(&record.handle)?,
+        handle: (&Handle::new(&record.handle)?).into(),
         kind: if record.write { vfs::LeaseKind::Write } else { vfs::LeaseKind::Read },
         directory: record.directory,
         stateid: record.stateid,

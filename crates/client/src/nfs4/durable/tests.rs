@@ -52,14 +52,20 @@ fn granted(file: u8, by: u8, access: Share, number: u64) -> Granted {
 
 /// The relevant parts of an open.
 fn essence(open: &Open, going: bool) -> String {
-    let mut locks: Vec<_> = open.locks.iter().map(|(owner, locks)| format!("{owner:?} {locks:?}")).collect();
+    let mut locks: Vec<_> =
+        open.locks().iter().map(|(owner, locks)| format!("{owner:?} {locks:?}")).collect();
     locks.sort();
     let mut doubts: Vec<_> =
-        open.doubts.iter().map(|(owner, doubt)| format!("{owner:?} {doubt:?}")).collect();
+        open.doubts().iter().map(|(owner, doubt)| format!("{owner:?} {doubt:?}")).collect();
     doubts.sort();
     format!(
         "{:?} {:?} {:?} {:?} {:?} {:?} {locks:?} {doubts:?} {going}",
-        open.handle, open.owner, open.shares, open.had, open.principal, open.stateid
+        open.handle(),
+        open.owner,
+        open.shares,
+        open.had,
+        open.principal,
+        open.stateid
     )
 }
 
@@ -138,8 +144,8 @@ fn take(held: &RecordedState, step: &Step, turn: u64) {
             let range = LockRange { start: from, end: from.saturating_add(length), kind };
             if let Some(open) = state.open_mut(OpenId(pick(at, last))) {
                 let fresh = || Locks { stateid: stateid(turn), ranges: LockRanges::default() };
-                open.locks.entry(owner(by)).or_insert_with(fresh).ranges.lock(range);
-                open.doubts.remove(&owner(by));
+                open.locking_mut().locks.entry(owner(by)).or_insert_with(fresh).ranges.lock(range);
+                open.locking_mut().doubts.remove(&owner(by));
             }
         }
         Step::Doubt(at, by, from, unlocking) => {
@@ -153,7 +159,7 @@ fn take(held: &RecordedState, step: &Step, turn: u64) {
             let (handle, directory) = (handle(file), file == 7);
             let recalled = false;
             state.delegated(Delegation {
-                handle,
+                handle: (&handle).into(),
                 kind,
                 directory,
                 stateid,

@@ -28,6 +28,7 @@ fn granted(file: u8, by: u8, access: Share, seqid: u32) -> Granted {
 fn delegation(file: u8, kind: LeaseKind, other: u8) -> Delegation {
     let stateid = Stateid { seqid: 1, other: [other; 12] };
     let (handle, principal) = (handle(file), Principal::Machine);
+    let handle = (&handle).into();
     Delegation { handle, kind, directory: false, stateid, principal, recalled: false, change: None }
 }
 
