@@ -267,7 +267,7 @@ impl Front {
         let lease = inode.state.lock().lease.take();
         if let Some(lease) = lease {
             // The file may have another node already.
-            self.give_back(lease.id, &inode.handle);
+            self.give_back(lease.id, &inode.handle());
         }
     }
 
@@ -389,7 +389,7 @@ impl Front {
         if let Some(lease) = lease {
             return lease.until.map_or(LEASED, |until| until.saturating_duration_since(now).min(LEASED));
         }
-        let until = self.fs.believed_until(&inode.handle);
+        let until = self.fs.believed_until(&inode.handle());
         until.map_or(Duration::ZERO, |until| until.saturating_duration_since(now))
     }
 

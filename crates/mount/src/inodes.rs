@@ -20,12 +20,13 @@ use std::borrow::Borrow;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::{Hash, Hasher};
 use std::ops::Deref;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Attributes, Handle, Lease, Name, OpenId, Owner, Share, Wcc, WccAttributes};
+use vfs::{Attributes, Handle, Lease, Name, OpenId, Owner, PackedHandle, Share, Wcc, WccAttributes};
 
 use crate::front::wall;
 use crate::inodes::forgotten::Forgotten;
@@ -46,17 +47,26 @@ pub const NAMES_MAX: usize = 8;
 /// Entries of retired nodes that are kept without a check whether they are used.
 const RETIRED_MIN: usize = 1024;
 
+/// The places of a file: the node of the directory and the name. Most files have one.
+pub type Names = SmallVec<[(u64, Name); 1]>;
+
 /// A file that the kernel knows.
 #[derive(Debug)]
 pub struct Inode {
     /// Its node number.
     pub number: u64,
-    /// Its handle in the layer below.
-    pub handle: Handle,
+    handle: PackedHandle,
     /// The mutable part. Lock order: the table first, then this.
     pub state: Mutex<NodeState>,
     /// The opens of the file, by this node or another.
     pub opens: Arc<Opens>,
+    /// Most nodes lack them.
+    waits: OnceLock<Box<Waits>>,
+}
+
+/// What tasks may wait for at a node.
+#[derive(Debug, Default)]
+pub struct Waits {
     /// Woken when a lock on the file may be free.
     pub unlocked: Notify,
     /// Woken when the kernel has dropped the doubted names of this directory.
@@ -71,7 +81,7 @@ pub struct Inode {
 pub struct NodeState {
     /// Where the file was found and may still be: the node of the directory and the name. The latest is
     /// last.
-    pub names: Vec<(u64, Name)>,
+    pub names: Names,
     /// The last of `names` that was taken away. A thread that found the node under it will look it up again.
     pub last_name: Option<Box<(u64, Name)>>,
     /// The lease that the layer below has granted.
@@ -218,15 +228,15 @@ struct Table {
 #[derive(Debug)]
 struct ByHandle(Arc<Inode>);
 
-impl Borrow<Handle> for ByHandle {
-    fn borrow(&self) -> &Handle {
-        &self.0.handle
+impl Borrow<[u8]> for ByHandle {
+    fn borrow(&self) -> &[u8] {
+        self.0.handle.as_bytes()
     }
 }
 
 impl Hash for ByHandle {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.handle.hash(state);
+        self.0.handle.as_bytes().hash(state);
     }
 }
 
@@ -248,8 +258,26 @@ struct Told {
 
 impl Inode {
     fn new(number: u64, handle: Handle, opens: Arc<Opens>) -> Arc<Inode> {
-        let (state, unlocked, settled, appending) = <_>::default();
-        Arc::new(Inode { number, handle, state, opens, unlocked, settled, appending })
+        let (state, waits) = <_>::default();
+        Arc::new(Inode { number, handle: (&handle).into(), state, opens, waits })
+    }
+
+    /// Its handle in the layer below.
+    pub fn handle(&self) -> Handle {
+        self.handle.unpack()
+    }
+
+    /// What tasks may wait for here.
+    pub fn waits(&self) -> &Waits {
+        self.waits.get_or_init(Box::default)
+    }
+
+    /// A lock on the file may be free.
+    pub fn wake_lockers(&self) {
+        // Nobody has waited at a node without this part.
+        if let Some(waits) = self.waits.get() {
+            waits.unlocked.notify_waiters();
+        }
     }
 
     /// Is a valid lease held on it?
@@ -347,22 +375,22 @@ impl Table {
 
     /// The opens of a file that gets a node.
     fn opens_of(&self, handle: &Handle) -> Arc<Opens> {
-        let shared = self.by_handle.get(handle).map(|current| current.0.opens.clone());
+        let shared = self.by_handle.get(handle.as_bytes()).map(|current| current.0.opens.clone());
         shared.or_else(|| self.retired.get(handle)?.upgrade()).unwrap_or_default()
     }
 
     /// The number of the current node of a file.
     fn number_of(&self, handle: &Handle) -> Option<u64> {
-        self.by_handle.get(handle).map(|current| current.0.number)
+        self.by_handle.get(handle.as_bytes()).map(|current| current.0.number)
     }
 
     fn retire(&mut self, inode: &Inode) {
-        self.by_handle.remove(&inode.handle);
+        self.by_handle.remove(inode.handle.as_bytes());
         if self.retired.len() >= self.retired_max {
             self.retired.retain(|_, opens| opens.strong_count() > 0);
             self.retired_max = RETIRED_MIN.max(2 * self.retired.len());
         }
-        self.retired.insert(inode.handle, Arc::downgrade(&inode.opens));
+        self.retired.insert(inode.handle(), Arc::downgrade(&inode.opens));
     }
 
     fn unname(&mut self, name: &(u64, Name), number: u64) {
@@ -396,13 +424,13 @@ impl Inodes {
     /// The file of a node number, even if the kernel has forgotten the node.
     pub fn file_of(&self, number: u64) -> Option<Handle> {
         let table = self.table.lock();
-        let known = table.by_number.get(&number).map(|(inode, _)| inode.handle);
+        let known = table.by_number.get(&number).map(|(inode, _)| inode.handle());
         known.or_else(|| table.forgotten.file_of(number))
     }
 
     /// The node of a file, if the kernel knows it.
     pub fn find(&self, handle: &Handle) -> Option<Arc<Inode>> {
-        self.table.lock().by_handle.get(handle).map(|current| current.0.clone())
+        self.table.lock().by_handle.get(handle.as_bytes()).map(|current| current.0.clone())
     }
 
     /// The node of a file, with one more lookup. A reply to the kernel is about to name it.
@@ -458,9 +486,9 @@ impl Inodes {
             return None;
         }
         let (inode, _) = table.by_number.remove(&number)?;
-        if table.number_of(&inode.handle) == Some(number) {
-            table.by_handle.remove(&inode.handle);
-            table.forgotten.insert(number, inode.handle);
+        if table.number_of(&inode.handle()) == Some(number) {
+            table.by_handle.remove(inode.handle.as_bytes());
+            table.forgotten.insert(number, inode.handle());
         }
         for name in std::mem::take(&mut inode.state.lock().names) {
             table.unname(&name, number);
@@ -485,8 +513,6 @@ impl Inodes {
                 state.directory.moved_from = Some(lost.clone());
             }
         }
-        // Most files have one name.
-        state.names.reserve_exact(1);
         state.names.push(at.clone());
         table.by_name.insert(at, Told { number: inode.number, until });
         lost
@@ -539,14 +565,14 @@ impl Inodes {
     /// Detaches the node from its file: the next lookup of the file gets another node.
     pub fn retire(&self, inode: &Inode) {
         let mut table = self.table.lock();
-        if table.number_of(&inode.handle) == Some(inode.number) && inode.number != ROOT {
+        if table.number_of(&inode.handle()) == Some(inode.number) && inode.number != ROOT {
             table.retire(inode);
         }
     }
 
     /// Would the next lookup of the file get this node?
     pub fn is_current(&self, inode: &Inode) -> bool {
-        self.table.lock().number_of(&inode.handle) == Some(inode.number)
+        self.table.lock().number_of(&inode.handle()) == Some(inode.number)
     }
 
     /// Number of nodes that the kernel knows.

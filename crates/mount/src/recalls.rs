@@ -212,13 +212,13 @@ impl Front {
         let mut before = None;
         let over = self.recalls.end_open(number, lease.map(|lease| lease.id), || {
             // The node may have been retired meanwhile.
-            holder = self.inodes.find(&inode.handle);
+            holder = self.inodes.find(&inode.handle());
             before =
                 holder.as_ref().and_then(|holder| std::mem::replace(&mut holder.state.lock().lease, lease));
         });
         over.into_iter().for_each(|(id, of)| self.give_back(id, &of));
         if let Some(before) = before.filter(|before| Some(before.id) != lease.map(|lease| lease.id)) {
-            self.give_back(before.id, &inode.handle);
+            self.give_back(before.id, &inode.handle());
         }
         if let Some(holder) = holder.filter(|holder| !self.inodes.is_current(holder)) {
             self.part(&holder);
@@ -274,7 +274,7 @@ impl Front {
     pub async fn distrust(&self, inode: &Inode) {
         self.notifier.attributes_of_any(inode.number).await;
         let names = inode.state.lock().names.clone();
-        self.notifier.names(names).await;
+        self.notifier.names(names.into_vec()).await;
     }
 }
 
@@ -310,7 +310,7 @@ async fn on_callback(front: Arc<Front>, callback: Callback) {
         Callback::Revoked { id, handle } => front.recall(id, &handle).await,
         Callback::NotifyLock { handle, .. } => {
             if let Some(inode) = front.inodes.find(&handle) {
-                inode.unlocked.notify_waiters();
+                inode.wake_lockers();
             }
         }
         Callback::RecallAny { keep, .. } => {
@@ -321,7 +321,7 @@ async fn on_callback(front: Arc<Front>, callback: Callback) {
                 let had_none = || inode.state.lock().lease.take_if(|lease| lease.id == id).is_none();
                 if front.recalls.leave(id, had_none) {
                     front.distrust(inode).await;
-                    front.recalls.send_back(id, &inode.handle);
+                    front.recalls.send_back(id, &inode.handle());
                 }
             }
         }

@@ -59,7 +59,7 @@ fn a_retired_node_stays_with_those_who_have_it() {
     let new = inodes.remember(&handle(1));
     assert_ne!(old.number, new.number);
     assert!(Arc::ptr_eq(&old.opens, &new.opens), "they are opens of one file");
-    assert_eq!(inodes.get(old.number).unwrap().handle, handle(1));
+    assert_eq!(inodes.get(old.number).unwrap().handle(), handle(1));
     assert!(inodes.forget(old.number, 1).is_some());
     assert_eq!(inodes.find(&handle(1)).unwrap().number, new.number, "forgetting the old leaves the new");
 }
@@ -143,7 +143,7 @@ proptest! {
                 prop_assert_eq!(inodes.file_of(*number), Some(handle(*file)), "nor is it lost");
             }
             for (file, (number, _)) in &model {
-                prop_assert_eq!(inodes.get(*number).unwrap().handle, handle(*file));
+                prop_assert_eq!(inodes.get(*number).unwrap().handle(), handle(*file));
             }
         }
     }

@@ -26,7 +26,7 @@ impl Front {
     pub async fn getattr(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
         self.settle_names(header, &inode).await;
-        let attributes = match self.fs.getattr(&caller(header), &inode.handle).await {
+        let attributes = match self.fs.getattr(&caller(header), &inode.handle()).await {
             Ok(attributes) => attributes,
             Err(error) => {
                 let gone = matches!(error.status, Status::Stale | Status::BadHandle);
@@ -53,14 +53,14 @@ impl Front {
     }
 
     async fn set(&self, caller: &Caller, inode: &Inode, set: &SetAttributes) -> Result<Attributes, Errno> {
-        let wcc = self.fs.setattr(caller, &inode.handle, set, None).await.map_err(errno::of)?;
+        let wcc = self.fs.setattr(caller, &inode.handle(), set, None).await.map_err(errno::of)?;
         let attributes = match wcc.after {
             Some(attributes) => attributes,
-            None => self.fs.getattr(caller, &inode.handle).await.map_err(errno::of)?,
+            None => self.fs.getattr(caller, &inode.handle()).await.map_err(errno::of)?,
         };
         let leased = inode.is_leased();
         inode.state.lock().opened.pages.wrote(&Wcc { after: Some(attributes), ..wcc }, leased);
-        self.refill_soon(&inode.handle);
+        self.refill_soon(&inode.handle());
         Ok(attributes)
     }
 
@@ -73,7 +73,7 @@ impl Front {
     /// The origin refused the delayed data.
     pub async fn written_without_privilege(&self, file: &File) -> Result<(), Errno> {
         let inode = &file.inode;
-        let known = self.fs.getattr(&file.caller, &inode.handle).await.map_err(errno::of)?;
+        let known = self.fs.getattr(&file.caller, &inode.handle()).await.map_err(errno::of)?;
         if set_id_lost(&known) == 0 {
             return Ok(());
         }
@@ -81,7 +81,7 @@ impl Front {
             known
         } else {
             self.commit(file).await?;
-            self.fs.getattr(&opening(&file.caller), &inode.handle).await.map_err(errno::of)?
+            self.fs.getattr(&opening(&file.caller), &inode.handle()).await.map_err(errno::of)?
         };
         self.without_set_id(&file.caller, inode, known).await;
         // After a write the kernel asks for size and times, but for the mode only after an invalidation.
@@ -102,7 +102,7 @@ impl Front {
         match self.set(&with, inode, &set).await {
             Ok(attributes) => attributes,
             Err(errno) => {
-                tracing::debug!("{} keeps its set-id bits after a change: {errno}", inode.handle);
+                tracing::debug!("{} keeps its set-id bits after a change: {errno}", inode.handle());
                 known
             }
         }
@@ -112,7 +112,7 @@ impl Front {
     pub async fn access(&self, header: &Header, mask: u32) -> Outcome {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
-        let is_dir = self.fs.getattr(&caller, &inode.handle).await.map_err(errno::of)?.is_dir();
+        let is_dir = self.fs.getattr(&caller, &inode.handle()).await.map_err(errno::of)?.is_dir();
         let mut asked = AccessMask::empty();
         for (bit, wanted) in [
             (libc::R_OK, AccessMask::READ),
@@ -126,7 +126,7 @@ impl Front {
         if asked.is_empty() {
             return Ok(Answer::Done);
         }
-        let accessed = self.fs.access(&caller, &inode.handle, asked).await.map_err(errno::of)?;
+        let accessed = self.fs.access(&caller, &inode.handle(), asked).await.map_err(errno::of)?;
         if accessed.granted.contains(asked) { Ok(Answer::Done) } else { Err(Errno::ACCESS) }
     }
 
@@ -134,7 +134,7 @@ impl Front {
     pub async fn statfs(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
-        let stat = self.fs.fsstat(&caller, &inode.handle).await.map_err(errno::of)?;
+        let stat = self.fs.fsstat(&caller, &inode.handle()).await.map_err(errno::of)?;
         Ok(Answer::Statfs(statfs_of(&stat, self.limits.name_max)))
     }
 }

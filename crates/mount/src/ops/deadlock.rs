@@ -129,7 +129,7 @@ impl Waiting<'_> {
 /// The first waiter of the path that is no longer blocked by the recorded owner, with its present blocker.
 async fn step_that_is_over(front: &Front, path: &[(u64, Wait)]) -> Option<(u64, Option<Owner>)> {
     for (number, wait) in path {
-        let found = front.fs.test(&wait.caller, &wait.inode.handle, &wait.lock).await;
+        let found = front.fs.test(&wait.caller, &wait.inode.handle(), &wait.lock).await;
         let blocker = found.ok().flatten().map(|found| found.owner);
         if blocker.as_ref() != Some(&wait.blocker) {
             return Some((*number, blocker));

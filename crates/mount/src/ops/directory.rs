@@ -41,7 +41,7 @@ impl Front {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
         let fh = self.files.number();
-        let attributes = self.fs.getattr(&opening(&caller), &inode.handle).await.map_err(errno::of)?;
+        let attributes = self.fs.getattr(&opening(&caller), &inode.handle()).await.map_err(errno::of)?;
         let now = attributes.wcc();
         let (stale, kept, fills) = {
             let mut state = inode.state.lock();
@@ -70,7 +70,7 @@ impl Front {
     /// credential at the origin; the layer below remembers the rights of earlier readers. If the caller may
     /// not, the kernel drops the listing and sends a READDIR, which fails.
     async fn may_list(&self, caller: &Caller, inode: &Inode) -> bool {
-        let accessed = self.fs.access(caller, &inode.handle, AccessMask::READ).await;
+        let accessed = self.fs.access(caller, &inode.handle(), AccessMask::READ).await;
         let may = accessed.is_ok_and(|accessed| accessed.granted.contains(AccessMask::READ));
         if !may {
             inode.state.lock().directory.listed = None;
@@ -223,11 +223,11 @@ impl Front {
                 want_directory_lease: false,
                 names_suffice: true,
             };
-            match self.fs.readdir(&directory.caller, &directory.inode.handle, part).await {
+            match self.fs.readdir(&directory.caller, &directory.inode.handle(), part).await {
                 Ok(listing) => {
                     let taken = position.take(listing);
                     if taken.is_err() {
-                        let directory = directory.inode.handle;
+                        let directory = directory.inode.handle();
                         tracing::warn!(
                             "the server lists {directory} over and over: its fault, perhaps of the file system it exports"
                         );
@@ -250,7 +250,7 @@ impl Front {
         let parent = inode.state.lock().names.last().map_or(ROOT, |(parent, _)| *parent);
         let of = if cookie == SELF { Some(inode.clone()) } else { self.inodes.get(parent) };
         let Some(of) = of else { return 1 };
-        let attributes = self.fs.getattr(&directory.caller, &of.handle).await;
+        let attributes = self.fs.getattr(&directory.caller, &of.handle()).await;
         attributes.map_or(1, |attributes| self.number_of(&attributes))
     }
 }

@@ -88,7 +88,7 @@ impl Drop for Telling {
                 doubt.raisers.clear();
             }
         }
-        self.0.settled.notify_waiters();
+        self.0.waits().settled.notify_waiters();
     }
 }
 
@@ -129,7 +129,7 @@ impl Front {
 
     /// A counter that grows with each detected change of names in a directory by another client.
     pub fn doubted(&self, directory: &Inode) -> u64 {
-        self.fs.names_doubted(&directory.handle)
+        self.fs.names_doubted(&directory.handle())
     }
 
     fn doubt_names(&self, header: &Header, directory: &Arc<Inode>) {
@@ -159,7 +159,7 @@ impl Front {
         let end = Instant::now() + PATIENCE_MAX;
         let raiser = directory.state.lock().directory.doubt.raisers.contains(&header.pid);
         loop {
-            let settled = directory.settled.notified();
+            let settled = directory.waits().settled.notified();
             if !directory.state.lock().directory.doubt.is_raised() {
                 return;
             }

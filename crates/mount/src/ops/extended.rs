@@ -35,8 +35,8 @@ impl Front {
         let inode = self.inode(header.node)?;
         let caller = caller(header);
         let value = match kind {
-            Kind::User(name) => self.fs.getxattr(&caller, &inode.handle, &name).await.map_err(errno::of)?,
-            Kind::Acl => encode(&self.fs.acl(&caller, &inode.handle).await.map_err(errno::of)?),
+            Kind::User(name) => self.fs.getxattr(&caller, &inode.handle(), &name).await.map_err(errno::of)?,
+            Kind::Acl => encode(&self.fs.acl(&caller, &inode.handle()).await.map_err(errno::of)?),
         };
         sized(value, size)
     }
@@ -53,11 +53,11 @@ impl Front {
                     libc::XATTR_REPLACE => XattrHow::Replace,
                     _ => XattrHow::Either,
                 };
-                self.fs.setxattr(&caller, &inode.handle, &name, value, how).await.map_err(errno::of)?;
+                self.fs.setxattr(&caller, &inode.handle(), &name, value, how).await.map_err(errno::of)?;
             }
             Kind::Acl => {
                 let acl = decode(&value).ok_or(Errno::INVAL)?;
-                self.fs.set_acl(&caller, &inode.handle, &acl).await.map_err(errno::of)?;
+                self.fs.set_acl(&caller, &inode.handle(), &acl).await.map_err(errno::of)?;
                 // The origin derives the mode from the list.
                 self.notifier.attributes(inode.number);
             }
@@ -69,7 +69,7 @@ impl Front {
     pub async fn removexattr(&self, header: &Header, name: &[u8]) -> Outcome {
         let Kind::User(name) = self.kind(name)? else { return Err(Errno::OPNOTSUPP) };
         let inode = self.inode(header.node)?;
-        self.fs.removexattr(&caller(header), &inode.handle, &name).await.map_err(errno::of)?;
+        self.fs.removexattr(&caller(header), &inode.handle(), &name).await.map_err(errno::of)?;
         Ok(Answer::Done)
     }
 
@@ -82,7 +82,7 @@ impl Front {
         let caller = caller(header);
         let (mut names, mut cookie) = (Vec::new(), 0);
         for _ in 0..ROUNDS_MAX {
-            let listed = self.fs.listxattrs(&caller, &inode.handle, cookie, BYTES_MAX as u32).await;
+            let listed = self.fs.listxattrs(&caller, &inode.handle(), cookie, BYTES_MAX as u32).await;
             let listed = listed.map_err(errno::of)?;
             for name in &listed.names {
                 names.extend_from_slice(USER);

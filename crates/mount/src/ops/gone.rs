@@ -313,13 +313,13 @@ impl Front {
             }
         }
         let is_stale = |error: &vfs::Error| matches!(error.status, Status::Stale | Status::BadHandle);
-        match self.fs.getattr(caller, &inode.handle).await {
+        match self.fs.getattr(caller, &inode.handle()).await {
             Ok(_) => return Presence::Exists,
             Err(error) if is_stale(&error) && inode.number != ROOT => {}
             Err(_) => return Presence::Unknown,
         }
         let Some(root) = self.inodes.get(ROOT) else { return Presence::Unknown };
-        if self.fs.getattr(caller, &root.handle).await.is_err() {
+        if self.fs.getattr(caller, &root.handle()).await.is_err() {
             return Presence::Unknown;
         }
         let at = inode.state.lock().names.last().cloned();
@@ -368,7 +368,7 @@ impl Front {
                 _ => return true,
             }
         }
-        let mut handle = directory.handle;
+        let mut handle = directory.handle();
         while let Some(name) = names.pop() {
             match self.fs.lookup(caller, &handle, &name, vfs::Want::None).await {
                 Ok(looked) => handle = looked.node.handle,
@@ -412,7 +412,7 @@ impl Front {
 
     async fn statfs_at(&self, caller: &Caller, node: u64) -> Outcome {
         let inode = self.inode(node)?;
-        let stat = self.fs.fsstat(caller, &inode.handle).await.map_err(crate::errno::of)?;
+        let stat = self.fs.fsstat(caller, &inode.handle()).await.map_err(crate::errno::of)?;
         Ok(Answer::Statfs(statfs_of(&stat, self.limits.name_max)))
     }
 }

@@ -83,7 +83,7 @@ impl Front {
     }
 
     async fn read_part(&self, file: &File, offset: u64, size: u32) -> Result<(Bytes, bool), Errno> {
-        let handle = &file.inode.handle;
+        let handle = &file.inode.handle();
         let read = self.fs.read(&file.caller, handle, file.by(), offset, size).await.map_err(errno::of)?;
         // This does not read from disk: the cache has put the range into the page cache.
         let mut bytes = read.data.to_bytes().map_err(|_| Errno::IO)?;
@@ -116,9 +116,9 @@ impl Front {
 
     /// Writes at the true end of the file; `offset` is the end that the kernel knows.
     async fn append(&self, file: &File, offset: u64, data: Bytes, how: WriteHow) -> Outcome {
-        let _turn = file.inode.appending.lock().await;
+        let _turn = file.inode.waits().appending.lock().await;
         let looks = file.inode.state.lock().opened.looks;
-        let end = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?.size;
+        let end = self.fs.getattr(&file.caller, &file.inode.handle()).await.map_err(errno::of)?.size;
         if end == offset {
             file.inode.state.lock().opened.ends_known = looks;
             return self.write_at(file, offset, data, how).await;
@@ -169,7 +169,7 @@ impl Front {
         data: Bytes,
         stability: Stability,
     ) -> Result<Written, Errno> {
-        let handle = &file.inode.handle;
+        let handle = &file.inode.handle();
         file.dirty.store(true, Ordering::Release);
         let written = self.fs.write(&file.caller, handle, file.by(), offset, data, stability).await;
         let written = written.map_err(errno::of)?;
@@ -209,7 +209,7 @@ impl Front {
         if !self.has(Features::SEEK) {
             return Err(Errno::NOSYS);
         }
-        match self.fs.seek(&file.caller, &file.inode.handle, file.by(), offset, what).await {
+        match self.fs.seek(&file.caller, &file.inode.handle(), file.by(), offset, what).await {
             Ok(sought) if sought.eof && what == Extent::Data => Err(Errno::NXIO),
             Ok(sought) => Ok(Answer::Seek(sought.offset)),
             Err(error) => Err(errno::of(error)),
@@ -224,12 +224,12 @@ impl Front {
         if !file.access.contains(Share::WRITE) {
             return Err(Errno::BADF);
         }
-        let place = Place { handle: file.inode.handle, by: file.by(), offset };
+        let place = Place { handle: file.inode.handle(), by: file.by(), offset };
         let done = match mode {
             0 if self.has(Features::ALLOCATE) => self.fs.allocate(&file.caller, place, length).await,
             KEEP_SIZE if self.has(Features::ALLOCATE) => {
                 // ALLOCATE may extend the file, which KEEP_SIZE forbids.
-                let now = self.fs.getattr(&file.caller, &file.inode.handle).await.map_err(errno::of)?;
+                let now = self.fs.getattr(&file.caller, &file.inode.handle()).await.map_err(errno::of)?;
                 if offset.saturating_add(length) > now.size {
                     return Err(Errno::OPNOTSUPP);
                 }
@@ -244,7 +244,7 @@ impl Front {
         file.dirty.store(true, Ordering::Release);
         let leased = file.inode.is_leased();
         file.inode.state.lock().opened.pages.wrote(&wcc, leased);
-        self.refill_soon(&file.inode.handle);
+        self.refill_soon(&file.inode.handle());
         Ok(Answer::Done)
     }
 
@@ -254,12 +254,12 @@ impl Front {
         if !self.has(Features::COPY) {
             return Err(Errno::NOSYS);
         }
-        let size = self.fs.getattr(&source.caller, &source.inode.handle).await.map_err(errno::of)?.size;
+        let size = self.fs.getattr(&source.caller, &source.inode.handle()).await.map_err(errno::of)?.size;
         let count = length.min(COPY_MAX_BYTES).min(size.saturating_sub(from.1));
         if count == 0 {
             return Ok(Answer::Written(0));
         }
-        let at = |file: &File, offset| Place { handle: file.inode.handle, by: file.by(), offset };
+        let at = |file: &File, offset| Place { handle: file.inode.handle(), by: file.by(), offset };
         let copied = self.fs.copy(&target.caller, at(&source, from.1), at(&target, to.1), count).await;
         let copied = match copied {
             // The server cannot copy between these two files, but the kernel can.
@@ -274,7 +274,7 @@ impl Front {
         }
         let leased = target.inode.is_leased();
         target.inode.state.lock().opened.pages.wrote(&copied.wcc, leased);
-        self.refill_soon(&target.inode.handle);
+        self.refill_soon(&target.inode.handle());
         Ok(Answer::Written(copied.count.min(COPY_MAX_BYTES) as u32))
     }
 }

@@ -50,7 +50,7 @@ impl Front {
     pub async fn getlk(&self, fh: u64, owner: u64, lock: FileLock, flock: bool) -> Outcome {
         let file = self.file(fh)?;
         let Some(wanted) = lock_of(lock_owner(owner, flock), lock) else { return Err(Errno::INVAL) };
-        let found = self.fs.test(&file.caller, &file.inode.handle, &wanted).await.map_err(errno::of)?;
+        let found = self.fs.test(&file.caller, &file.inode.handle(), &wanted).await.map_err(errno::of)?;
         let free = FileLock { kind: libc::F_UNLCK as u32, ..lock };
         let pid = |found: &Lock| file.inode.state.lock().locks.lockers.get(&found.owner).map(|it| it.pid);
         Ok(Answer::Lock(found.map_or(free, |found| held(&found, pid(&found)))))
@@ -108,7 +108,7 @@ impl Front {
         let waiting = wait.filter(|_| !flock).map(|_| self.waits.begin());
         let mut waited = false;
         loop {
-            let unlocked = file.inode.unlocked.notified();
+            let unlocked = file.inode.waits().unlocked.notified();
             match self.fs.lock(&file.caller, *open, request).await {
                 Ok(Locked::Granted) => return Ok(()),
                 Ok(Locked::Denied(other))
@@ -154,7 +154,7 @@ impl Front {
         if !self.fs.holds_locks(open, owner) {
             file.inode.forget_locker(owner);
         }
-        file.inode.unlocked.notify_waiters();
+        file.inode.wake_lockers();
         released
     }
 
@@ -183,7 +183,7 @@ impl Front {
     /// is reported.
     async fn look_anew(&self, file: &File) {
         let leased = file.inode.is_leased();
-        let now = self.fs.getattr(&opening(&file.caller), &file.inode.handle).await;
+        let now = self.fs.getattr(&opening(&file.caller), &file.inode.handle()).await;
         file.inode.state.lock().opened.looks += 1;
         let Ok(now) = now else { return };
         let keep = leased || file.inode.state.lock().opened.pages.open(file.fh, &now, leased);
@@ -201,9 +201,9 @@ impl Front {
         file.inode.forget_locker(owner);
         let Some(open) = file.open.filter(|open| self.fs.holds_locks(*open, owner)) else { return };
         if let Err(error) = self.fs.unlock(&file.caller, open, owner, (0, u64::MAX)).await {
-            tracing::warn!("cannot unlock {}: {error}", file.inode.handle);
+            tracing::warn!("cannot unlock {}: {error}", file.inode.handle());
         }
-        file.inode.unlocked.notify_waiters();
+        file.inode.wake_lockers();
     }
 }
 
@@ -223,7 +223,7 @@ async fn until_left(inode: &Inode, owner: &Owner) -> bool {
     }
     let left = async {
         loop {
-            let unlocked = inode.unlocked.notified();
+            let unlocked = inode.waits().unlocked.notified();
             tokio::pin!(unlocked);
             unlocked.as_mut().enable();
             if !is_leaving() {

@@ -113,7 +113,7 @@ impl Front {
                 found => return found,
             }
             caller = opening(&caller);
-            self.fs.getattr(&caller, &directory.handle).await?;
+            self.fs.getattr(&caller, &directory.handle()).await?;
         }
         self.look_up_once(&caller, directory, name).await
     }
@@ -124,7 +124,7 @@ impl Front {
         directory: &Inode,
         name: &Name,
     ) -> vfs::Result<(Handle, Attributes)> {
-        let found = self.fs.lookup(caller, &directory.handle, name, vfs::Want::None).await?.node;
+        let found = self.fs.lookup(caller, &directory.handle(), name, vfs::Want::None).await?.node;
         let attributes = match found.attributes {
             Some(attributes) => attributes,
             None => self.fs.getattr(caller, &found.handle).await?,
@@ -135,7 +135,7 @@ impl Front {
     /// READLINK.
     pub async fn readlink(&self, header: &Header) -> Outcome {
         let inode = self.inode(header.node)?;
-        let (target, _) = self.fs.readlink(&caller(header), &inode.handle).await.map_err(errno::of)?;
+        let (target, _) = self.fs.readlink(&caller(header), &inode.handle()).await.map_err(errno::of)?;
         Ok(Answer::Data(target))
     }
 
@@ -146,7 +146,7 @@ impl Front {
         }
         let directory = self.inode(header.node)?;
         let (caller, name, set) = (caller(header), name(text)?, SetAttributes::default());
-        let made = self.fs.symlink(&caller, &directory.handle, &name, target, &set).await;
+        let made = self.fs.symlink(&caller, &directory.handle(), &name, target, &set).await;
         self.made(header, &directory, name, made).await
     }
 
@@ -156,9 +156,9 @@ impl Front {
         let (caller, name, set) = (caller(header), name(text)?, mode_only(mode));
         let kind = file_type(mode)?;
         let made = if kind == vfs::FileType::Regular {
-            self.fs.create(&caller, &directory.handle, &name, CreateHow::Guarded, &set).await
+            self.fs.create(&caller, &directory.handle(), &name, CreateHow::Guarded, &set).await
         } else {
-            self.fs.mknod(&caller, &directory.handle, &name, kind, device_of(rdev), &set).await
+            self.fs.mknod(&caller, &directory.handle(), &name, kind, device_of(rdev), &set).await
         };
         self.made(header, &directory, name, made).await
     }
@@ -167,7 +167,8 @@ impl Front {
     pub async fn mkdir(&self, header: &Header, text: &[u8], mode: u32) -> Outcome {
         let directory = self.inode(header.node)?;
         let (caller, name) = (caller(header), name(text)?);
-        let made = self.fs.mkdir(&caller, &directory.handle, &name, &mode_only(mode), vfs::Want::None).await;
+        let made =
+            self.fs.mkdir(&caller, &directory.handle(), &name, &mode_only(mode), vfs::Want::None).await;
         self.made(header, &directory, name, made).await
     }
 
@@ -175,7 +176,7 @@ impl Front {
     pub async fn link(&self, header: &Header, old: u64, text: &[u8]) -> Outcome {
         let (file, directory) = (self.inode(old)?, self.inode(header.node)?);
         let (caller, name) = (caller(header), name(text)?);
-        let made = self.fs.link(&caller, &file.handle, &directory.handle, &name).await;
+        let made = self.fs.link(&caller, &file.handle(), &directory.handle(), &name).await;
         let gone = matches!(&made, Err(error) if matches!(error.status, Status::NoEnt | Status::Stale));
         if gone && self.has_no_link(&caller, &file).await {
             return Err(Errno::STALE);
@@ -188,7 +189,7 @@ impl Front {
     /// Has the file lost its last name? If the kernel came by a name, another client has removed or
     /// replaced it.
     async fn has_no_link(&self, caller: &Caller, file: &Inode) -> bool {
-        match self.fs.getattr(&opening(caller), &file.handle).await {
+        match self.fs.getattr(&opening(caller), &file.handle()).await {
             Ok(attributes) => attributes.nlink == 0,
             Err(error) => matches!(error.status, Status::Stale | Status::BadHandle),
         }

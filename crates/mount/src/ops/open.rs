@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
+use smallvec::smallvec;
 use tokio::time::Instant;
 use vfs::{
     AccessMask, Attributes, Caller, CreateHow, Handle, Lease, Name, OpenId, OpenRequest, Share, Status, Want,
@@ -25,7 +26,7 @@ use crate::credentials::caller;
 use crate::errno;
 use crate::files::{File, lock_owner, open_owner};
 use crate::front::{Front, name, opening};
-use crate::inodes::{Inode, is_valid};
+use crate::inodes::{Inode, Names, is_valid};
 use crate::pages::Pages;
 use crate::passthrough::Way;
 use crate::wire::abi::Fopen;
@@ -65,10 +66,10 @@ impl Front {
         if let Some(at) =
             inode.opens.gone().filter(|_| names.is_empty() && matches!(which, Try::First | Try::ByHandle))
         {
-            self.will_be_back(header, flags, vec![at]);
+            self.will_be_back(header, flags, smallvec![at]);
             return Err(Errno::STALE);
         }
-        let by_handle = || self.open_node(&caller, flags, &inode, Vec::new());
+        let by_handle = || self.open_node(&caller, flags, &inode, Names::new());
         let opened = match which {
             Try::Done(open) => Ok(open),
             Try::ByHandle => by_handle().await,
@@ -91,7 +92,7 @@ impl Front {
         caller: &Caller,
         flags: u32,
         inode: &Arc<Inode>,
-        names: Vec<(u64, Name)>,
+        names: Names,
     ) -> Result<OpenOut, Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
         let grant = self.begin_grant();
@@ -101,7 +102,7 @@ impl Front {
             // But the origin has no OPEN for it.
             Err(Errno::ACCESS) if flags & EXECUTION != 0 => {
                 drop(grant);
-                let below = self.open_without_opens(caller, AccessMask::EXECUTE, &inode.handle).await?;
+                let below = self.open_without_opens(caller, AccessMask::EXECUTE, &inode.handle()).await?;
                 return self.opened(caller, fh, access, inode, below).await;
             }
             Err(errno) => return Err(errno),
@@ -117,7 +118,7 @@ impl Front {
         fh: u64,
         access: Share,
         inode: &Inode,
-        mut names: Vec<(u64, Name)>,
+        mut names: Names,
     ) -> Result<Below, Errno> {
         let last = names.pop();
         if !names.is_empty() {
@@ -127,9 +128,9 @@ impl Front {
         let Some((directory, at)) = found else {
             return self.open_handle(caller, fh, access, inode).await;
         };
-        let request = request(fh, access, directory.handle, Some(at.1.clone()));
+        let request = request(fh, access, directory.handle(), Some(at.1.clone()));
         match self.fs.open(&opening(caller), &request).await {
-            Ok(opened) if opened.handle == inode.handle => Ok(Below::of(&opened)),
+            Ok(opened) if opened.handle == inode.handle() => Ok(Below::of(&opened)),
             Ok(other) => {
                 if let Some(lease) = other.lease {
                     // No recall of this lease would reach the kernel, unless a node of the other file holds
@@ -140,7 +141,7 @@ impl Front {
                 self.found_elsewhere(inode, at).await
             }
             Err(error) => match error.status {
-                Status::NotSupp => self.open_without_opens(caller, needed(access), &inode.handle).await,
+                Status::NotSupp => self.open_without_opens(caller, needed(access), &inode.handle()).await,
                 // The caller may not search the directory, but may have the file if it came by another
                 // path.
                 Status::Access => self.open_handle(caller, fh, access, inode).await,
@@ -157,10 +158,10 @@ impl Front {
         access: Share,
         inode: &Inode,
     ) -> Result<Below, Errno> {
-        match self.fs.open(&opening(caller), &request(fh, access, inode.handle, None)).await {
+        match self.fs.open(&opening(caller), &request(fh, access, inode.handle(), None)).await {
             Ok(opened) => Ok(Below::of(&opened)),
             Err(error) if error.status == Status::NotSupp => {
-                self.open_without_opens(caller, needed(access), &inode.handle).await
+                self.open_without_opens(caller, needed(access), &inode.handle()).await
             }
             Err(error) => Err(errno::of(error)),
         }
@@ -197,12 +198,7 @@ impl Front {
 
     /// Do all these names still lead to the file? Every name is checked: the kernel repeats a lookup only
     /// once, and only for the name that it came by. Names that lead elsewhere are invalidated.
-    async fn look_at_all(
-        &self,
-        caller: &Caller,
-        inode: &Inode,
-        names: Vec<(u64, Name)>,
-    ) -> Result<(), Errno> {
+    async fn look_at_all(&self, caller: &Caller, inode: &Inode, names: Names) -> Result<(), Errno> {
         let mut elsewhere = Vec::new();
         for at in names {
             // The kernel has forgotten this directory, so the open did not come through it.
@@ -210,8 +206,8 @@ impl Front {
                 self.inodes.unname(inode, &at);
                 continue;
             };
-            match self.fs.lookup(&opening(caller), &directory.handle, &at.1, vfs::Want::None).await {
-                Ok(looked) if looked.node.handle == inode.handle => {}
+            match self.fs.lookup(&opening(caller), &directory.handle(), &at.1, vfs::Want::None).await {
+                Ok(looked) if looked.node.handle == inode.handle() => {}
                 // A caller without search permission did not come through this directory either.
                 Err(error) if error.status == Status::Access => {}
                 Err(error) if !leads_nowhere(error.status) => return Err(errno::of(error)),
@@ -290,13 +286,13 @@ impl Front {
         let how = if flags & libc::O_EXCL as u32 != 0 { CreateHow::Guarded } else { CreateHow::Unchecked };
         let mut set = mode_only(mode);
         set.size = (flags & libc::O_TRUNC as u32 != 0).then_some(0);
-        let mut request = request(fh, access, directory.handle, Some(name.clone()));
+        let mut request = request(fh, access, directory.handle(), Some(name.clone()));
         request.create = Some((how, set));
         let grant = self.begin_grant();
         let below = match self.fs.open(&opening(&caller), &request).await {
             Ok(opened) => Below::of(&opened),
             Err(error) if error.status == Status::NotSupp => {
-                let made = self.fs.create(&caller, &directory.handle, &name, how, &set).await;
+                let made = self.fs.create(&caller, &directory.handle(), &name, how, &set).await;
                 let made = made.map_err(errno::of)?;
                 let attributes = match made.node.attributes {
                     Some(attributes) => Ok(attributes),
@@ -349,7 +345,7 @@ impl Front {
     /// need not flush it.
     async fn is_gone(&self, file: &File) -> bool {
         let removed = file.inode.opens.have_silly();
-        let known = async { self.fs.getattr(&opening(&file.caller), &file.inode.handle).await };
+        let known = async { self.fs.getattr(&opening(&file.caller), &file.inode.handle()).await };
         removed && known.await.is_ok_and(|known| known.nlink <= 1)
     }
 
@@ -390,7 +386,7 @@ impl Front {
         if !file.inode.is_leased() {
             return false;
         }
-        let known = self.fs.getattr(&file.caller, &file.inode.handle).await;
+        let known = self.fs.getattr(&file.caller, &file.inode.handle()).await;
         known.is_ok_and(|known| file.inode.state.lock().told == Some(known.wcc()))
     }
 
@@ -400,7 +396,7 @@ impl Front {
             return Ok(());
         }
         let written = file.unstable.lock().take();
-        let result = self.fs.commit(&file.caller, &file.inode.handle, 0, 0).await;
+        let result = self.fs.commit(&file.caller, &file.inode.handle(), 0, 0).await;
         match result {
             // The server has restarted since the WRITE and lost the data that it had not written to stable
             // storage.
@@ -451,12 +447,12 @@ impl Front {
         } else if file.dirty.load(Ordering::Acquire)
             && let Err(errno) = self.send(&file).await
         {
-            tracing::warn!("what was written to {} after its close is lost: {errno}", file.inode.handle);
+            tracing::warn!("what was written to {} after its close is lost: {errno}", file.inode.handle());
         }
         if let Some(id) = file.open
             && let Err(error) = self.fs.close(&file.caller, id).await
         {
-            tracing::debug!("close of {}: {error}", file.inode.handle);
+            tracing::debug!("close of {}: {error}", file.inode.handle());
         }
         {
             // The locks of this open have ended with it.
@@ -466,7 +462,7 @@ impl Front {
                 locks.leaving.retain(|open, _| Some(*open) != file.open);
             }
         }
-        file.inode.unlocked.notify_waiters();
+        file.inode.wake_lockers();
         Ok(Answer::Done)
     }
 }

@@ -26,11 +26,11 @@ impl Front {
         if let Some(open) = removal.open() {
             let silly = self.silly_of(&caller, (&directory, &name), open);
             self.silly.add(&silly).map_err(|_| Errno::IO)?;
-            let handle = &directory.handle;
+            let handle = &directory.handle();
             let renamed = self.fs.rename(&caller, handle, &name, handle, &silly.name).await;
             return self.sillied(open, silly, renamed.map(drop)).await.map(|()| Answer::Done);
         }
-        self.fs.remove(&caller, &directory.handle, &name).await.map_err(errno::of)?;
+        self.fs.remove(&caller, &directory.handle(), &name).await.map_err(errno::of)?;
         self.unname(directory.number, &name);
         Ok(Answer::Done)
     }
@@ -42,13 +42,13 @@ impl Front {
         let _removal = self.begin_removal((directory.number, name.clone()), None);
         let removed = self.inodes.named(directory.number, &name);
         // It may only have names of files that are closed. They may also go while this request is on its way.
-        let silly = removed.as_ref().filter(|removed| self.silly.has(&removed.handle));
-        let mut outcome = self.fs.rmdir(&caller(header), &directory.handle, &name).await;
+        let silly = removed.as_ref().filter(|removed| self.silly.has(&removed.handle()));
+        let mut outcome = self.fs.rmdir(&caller(header), &directory.handle(), &name).await;
         if let Some(removed) = silly
             && outcome.as_ref().is_err_and(|error| error.status == Status::NotEmpty)
-            && self.silly.cleared(&removed.handle).await
+            && self.silly.cleared(&removed.handle()).await
         {
-            outcome = self.fs.rmdir(&caller(header), &directory.handle, &name).await;
+            outcome = self.fs.rmdir(&caller(header), &directory.handle(), &name).await;
         }
         outcome.map_err(errno::of)?;
         if let Some(removed) = removed {
@@ -83,7 +83,7 @@ impl Front {
             Some(replaced) => self.keep_replaced(&caller, &target, &new, replaced).await?,
             None => None,
         };
-        let renamed = self.fs.rename(&caller, &source.handle, &old, &target.handle, &new).await;
+        let renamed = self.fs.rename(&caller, &source.handle(), &old, &target.handle(), &new).await;
         if let (Some(replaced), Some(silly)) = (replaced, kept) {
             let outcome = renamed.as_ref().map(drop).map_err(Clone::clone);
             if outcome.is_err() {
@@ -111,7 +111,8 @@ impl Front {
     ) -> Outcome {
         let moved = self.inodes.named(source.number, old);
         let _source = self.begin_removal((source.number, old.clone()), moved.as_ref());
-        let found = self.fs.lookup(caller, &source.handle, old, vfs::Want::None).await.map_err(errno::of)?;
+        let found =
+            self.fs.lookup(caller, &source.handle(), old, vfs::Want::None).await.map_err(errno::of)?;
         let file = found.node.handle;
         let is_dir = match found.node.attributes {
             Some(attributes) => attributes.is_dir(),
@@ -120,9 +121,9 @@ impl Front {
         if is_dir {
             self.move_directory(caller, (source, old), (target, new)).await?;
         } else if self.limits.hard_links {
-            self.fs.link(caller, &file, &target.handle, new).await.map_err(errno::of)?;
-            if let Err(error) = self.fs.remove(caller, &source.handle, old).await {
-                let _ = self.fs.remove(caller, &target.handle, new).await;
+            self.fs.link(caller, &file, &target.handle(), new).await.map_err(errno::of)?;
+            if let Err(error) = self.fs.remove(caller, &source.handle(), old).await {
+                let _ = self.fs.remove(caller, &target.handle(), new).await;
                 return Err(errno::of(error));
             }
         } else {
@@ -141,11 +142,11 @@ impl Front {
         (target, new): (&Inode, &Name),
     ) -> Result<(), Errno> {
         let place = mode_only(PLACE_MODE);
-        self.fs.mkdir(caller, &target.handle, new, &place, vfs::Want::None).await.map_err(errno::of)?;
-        let Err(error) = self.fs.rename(caller, &source.handle, old, &target.handle, new).await else {
+        self.fs.mkdir(caller, &target.handle(), new, &place, vfs::Want::None).await.map_err(errno::of)?;
+        let Err(error) = self.fs.rename(caller, &source.handle(), old, &target.handle(), new).await else {
             return Ok(());
         };
-        let left = self.fs.rmdir(caller, &target.handle, new).await;
+        let left = self.fs.rmdir(caller, &target.handle(), new).await;
         // Another client has put an entry into the new directory, so the directory belongs to that client
         // now.
         let taken = error.status == Status::NotEmpty && left.is_err();
@@ -164,8 +165,8 @@ impl Front {
     ) -> Result<Option<Silly>, Errno> {
         let silly = self.silly_of(caller, (directory, name), replaced);
         self.silly.add(&silly).map_err(|_| Errno::IO)?;
-        let handle = &directory.handle;
-        let linked = self.fs.link(caller, &replaced.handle, handle, &silly.name).await.map(drop);
+        let handle = &directory.handle();
+        let linked = self.fs.link(caller, &replaced.handle(), handle, &silly.name).await.map(drop);
         let kept = match linked {
             Err(error) if !is_gone(&error) => {
                 self.fs.rename(caller, handle, name, handle, &silly.name).await.map(drop)
@@ -212,7 +213,12 @@ impl Front {
 
     fn silly_of(&self, caller: &Caller, (directory, name): (&Inode, &Name), file: &Inode) -> Silly {
         let of = (directory.number, name.clone());
-        Silly { directory: directory.handle, name: self.silly.name(file.number), of, caller: caller.clone() }
+        Silly {
+            directory: directory.handle(),
+            name: self.silly.name(file.number),
+            of,
+            caller: caller.clone(),
+        }
     }
 
     fn unname(&self, parent: u64, name: &Name) {

@@ -30,7 +30,7 @@ use super::opening::Looking;
 use super::walks::{Thread, thread_of};
 use crate::errno;
 use crate::front::{Front, opening};
-use crate::inodes::{Inode, OrdinaryInode};
+use crate::inodes::{Inode, Names, OrdinaryInode};
 use crate::wire::reply::{Attr, EntryOut, OpenOut};
 use crate::wire::request::Header;
 
@@ -62,7 +62,7 @@ struct Retry {
     /// The flags of the OPEN that failed.
     flags: u32,
     /// The names by which the kernel may have found the node, and will look again.
-    names: Vec<(u64, Name)>,
+    names: Names,
     /// The thread has looked one of them up, and nothing could be opened.
     looked: bool,
     opened: Option<Opened>,
@@ -175,7 +175,7 @@ impl Front {
     }
 
     /// An OPEN gets ESTALE: remembers that the thread will come back.
-    pub fn will_be_back(self: &Arc<Front>, header: &Header, flags: u32, names: Vec<(u64, Name)>) {
+    pub fn will_be_back(self: &Arc<Front>, header: &Header, flags: u32, names: Names) {
         let requester = thread_of(header);
         let number = self.retries.next.fetch_add(1, Ordering::Relaxed);
         {
@@ -234,7 +234,7 @@ impl Front {
     ) -> Result<(EntryOut, OpenOut), Errno> {
         let (fh, access) = (self.files.number(), access_of(flags));
         let at = (directory.number, name.clone());
-        let asked = request(fh, access, directory.handle, Some(name.clone()));
+        let asked = request(fh, access, directory.handle(), Some(name.clone()));
         let mut looking = self.begin_look(at.clone());
         for _ in 0..FINDS_MAX {
             looking.restart();
@@ -328,7 +328,7 @@ impl Front {
         }
         let below = match unasked {
             Some(below) => below,
-            None => self.open_without_opens(caller, asked, &inode.handle).await?,
+            None => self.open_without_opens(caller, asked, &inode.handle()).await?,
         };
         self.opened(caller, fh, access, inode, below).await
     }

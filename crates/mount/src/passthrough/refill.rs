@@ -154,16 +154,16 @@ type Entry = (u64, Weak<Passed>);
 impl PassedFiles {
     fn enter(&self, inode: &Inode, passed: &Arc<Passed>) {
         let entry = (inode.number, Arc::downgrade(passed));
-        self.table.lock().entry(inode.handle).or_default().push(entry);
+        self.table.lock().entry(inode.handle()).or_default().push(entry);
     }
 
     /// Removes the backing file of a node.
     pub fn leave(&self, inode: &Inode) {
         let mut table = self.table.lock();
-        if let Some(entries) = table.get_mut(&inode.handle) {
+        if let Some(entries) = table.get_mut(&inode.handle()) {
             entries.retain(|(node, _)| *node != inode.number);
             if entries.is_empty() {
-                table.remove(&inode.handle);
+                table.remove(&inode.handle());
             }
         }
     }
@@ -245,7 +245,7 @@ impl Front {
         let Some(open) = self.files.passed_of(inode) else { return Ok(0) };
         let mut bytes = 0;
         for _ in 0..ROUNDS_MAX {
-            let now = self.fs.getattr(&open.caller, &inode.handle).await.map_err(errno::of)?;
+            let now = self.fs.getattr(&open.caller, &inode.handle()).await.map_err(errno::of)?;
             if passed.is_of(now.wcc()) {
                 break;
             }
@@ -262,7 +262,7 @@ impl Front {
         let mut offset = 0;
         while offset < size {
             let count = PART_BYTES.min(u32::try_from(size - offset).unwrap_or(PART_BYTES));
-            let read = self.fs.read(&open.caller, &open.inode.handle, open.by(), offset, count).await;
+            let read = self.fs.read(&open.caller, &open.inode.handle(), open.by(), offset, count).await;
             let bytes = read.map_err(errno::of)?.data.to_bytes().map_err(|_| Errno::IO)?;
             if bytes.is_empty() {
                 break;
@@ -292,7 +292,7 @@ async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poke
         let _ = tokio::time::timeout(pause, poked.notified()).await;
         let (Some(front), Some(passed)) = (front.upgrade(), passed.upgrade()) else { return };
         let outcome = front.refill(&inode, &passed).await;
-        let believed = front.fs.believed_until(&inode.handle);
+        let believed = front.fs.believed_until(&inode.handle());
         drop((front, passed));
         pause = next_pause(pause, believed);
         match outcome {
@@ -304,7 +304,7 @@ async fn watch(front: Weak<Front>, inode: Arc<Inode>, passed: Weak<Passed>, poke
             }
             // The file is gone, or a right was withdrawn: its opens keep the bytes that they have.
             Err(errno) => {
-                tracing::debug!("{} stays as it was for the opens that it has: {errno}", inode.handle);
+                tracing::debug!("{} stays as it was for the opens that it has: {errno}", inode.handle());
             }
         }
     }
