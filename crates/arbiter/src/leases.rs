@@ -29,10 +29,10 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vfs::{Handle, HolderId, LeaseId, LeaseKind, Recall};
+use vfs::{Handle, HolderId, LeaseId, LeaseKind, Recall, SharedHandle as Key, Turnover};
 
 use crate::options::{Delegations, Options};
-use files::{Files, Key};
+use files::Files;
 use grants_in_flight::GrantsInFlight;
 use terms::Term;
 
@@ -169,7 +169,8 @@ pub struct Counts {
 #[derive(Debug)]
 pub struct Leases {
     delegations: Delegations,
-    max: usize,
+    /// Decides which leases to recall when the limit is near.
+    turnover: Turnover,
     recall_deadline: Duration,
     quiet: Duration,
     terms: Terms,
@@ -207,7 +208,7 @@ impl Leases {
     pub fn new(options: &Options) -> Leases {
         Leases {
             delegations: options.delegations,
-            max: options.leases_max,
+            turnover: Turnover::new(options.leases_max, options.idle_min),
             recall_deadline: options.recall_deadline,
             quiet: options.quiet,
             terms: options.terms,
@@ -468,6 +469,7 @@ impl Leases {
     /// Ends a lease.
     fn end(&mut self, now: Instant, id: LeaseId, how: Ending) {
         let Some(grant) = self.grants.remove(&id) else { return };
+        self.turnover.ended(id);
         if let Some(queued) = grant.queued {
             self.ends.remove(&(queued, id));
         }

@@ -27,6 +27,10 @@ pub struct Options {
     pub delegations: Delegations,
     /// Limit of leases. Each takes about 500 bytes here, and some kilobytes at a client.
     pub leases_max: usize,
+    /// A lease that was used within this time is not recalled to grant another one ([`vfs::turnover`]).
+    pub idle_min: Duration,
+    /// A lease takes capacity of the layer below. If it has none left, leases are recalled.
+    pub leases_take_capacity: bool,
     /// Time for a holder to return a recalled lease before it is revoked. A front sets this to its lease
     /// time, so that a live client always has the time that it was promised.
     pub recall_deadline: Duration,
@@ -52,7 +56,9 @@ impl Default for Options {
     fn default() -> Options {
         Options {
             delegations: Delegations::Auto,
-            leases_max: 100_000,
+            leases_max: 1_000_000,
+            idle_min: Duration::from_secs(30),
+            leases_take_capacity: true,
             recall_deadline: Duration::from_secs(45),
             patience: Duration::from_secs(5),
             quiet: Duration::from_secs(30),
@@ -69,6 +75,8 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("delegations", &self.delegations)
             .field("leases_max", &self.leases_max)
+            .field("idle_min", &self.idle_min)
+            .field("leases_take_capacity", &self.leases_take_capacity)
             .field("recall_deadline", &self.recall_deadline)
             .field("patience", &self.patience)
             .field("quiet", &self.quiet)

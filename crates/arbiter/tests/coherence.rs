@@ -165,7 +165,8 @@ async fn run(seed: u64, leases_max: usize) -> (u64, u64) {
         below.add(&file(number));
     }
     *below.jitter.lock() = Some(seed);
-    let options = Options { leases_max, quiet: Duration::ZERO, ..Options::default() };
+    let (quiet, idle_min) = (Duration::ZERO, Duration::ZERO);
+    let options = Options { leases_max, quiet, idle_min, ..Options::default() };
     let arbiter = Arc::new(Arbiter::with_options(below.clone(), options));
     let front = Arc::new(Mutex::new(Front::default()));
     let callbacks = arbiter.callbacks().unwrap();

@@ -181,7 +181,7 @@ async fn who_keeps_one_too_long_loses_it() {
 
 #[tokio::test(start_paused = true)]
 async fn they_count_against_the_bound() {
-    let mut stage = Stage::new(Options { leases_max: 2, ..options() });
+    let mut stage = Stage::new(Options { leases_max: 2, idle_min: Duration::ZERO, ..options() });
     let first = delegate(&stage, &client(1)).await.lease.unwrap();
     assert!(delegate(&stage, &client(2)).await.lease.is_some());
     assert!(delegate(&stage, &client(3)).await.lease.is_none(), "full");

@@ -294,7 +294,7 @@ async fn a_file_that_changed_hands_gets_no_lease_until_it_is_quiet() {
 
 #[tokio::test(start_paused = true)]
 async fn a_thousand_files_share_ten_leases() {
-    let mut stage = Stage::new(Options { leases_max: 10, ..options() });
+    let mut stage = Stage::new(Options { leases_max: 10, idle_min: Duration::ZERO, ..options() });
     for number in 0..250 {
         stage.below.add(&format!("{number}"));
     }
@@ -329,6 +329,54 @@ async fn a_thousand_files_share_ten_leases() {
         "none is kept below in vain"
     );
     assert_eq!(stage.arbiter.leases(None, 4).len(), 4);
+}
+
+/// A walk through more files than there are leases.
+#[tokio::test(start_paused = true)]
+async fn no_lease_that_is_in_use_is_recalled_to_grant_another_of_its_kind() {
+    let mut stage = Stage::new(Options { leases_max: 100, ..options() });
+    for number in 0..250 {
+        stage.below.add(&format!("{number}"));
+    }
+    let me = client(1);
+    let walk = async |stage: &Stage| {
+        let mut granted = 0;
+        for number in 0..250 {
+            let opened =
+                stage.arbiter.open(&me, &by_name(&me, &format!("{number}"), Share::READ)).await.unwrap();
+            granted += u32::from(opened.lease.is_some());
+            stage.arbiter.close(&me, opened.id).await.unwrap();
+        }
+        granted
+    };
+    assert_eq!(walk(&stage).await, 100);
+    assert_eq!((stage.arbiter.held().recalls, stage.arbiter.held().read_leases), (0, 100));
+    // The second walk uses the leases, so they stay.
+    assert_eq!(walk(&stage).await, 0);
+    sleep(Duration::from_secs(29)).await;
+    assert_eq!((walk(&stage).await, stage.arbiter.held().recalls), (0, 0));
+    // Unused for 30 s: one batch, and no further one until it is back.
+    sleep(Duration::from_secs(31)).await;
+    let opened = stage.arbiter.open(&me, &by_name(&me, "249", Share::READ)).await.unwrap();
+    assert_eq!((opened.lease, stage.arbiter.held().recalls), (None, 12), "twice the reserve");
+    for number in 100..249 {
+        let opened = stage.arbiter.open(&me, &by_name(&me, &format!("{number}"), Share::READ)).await.unwrap();
+        assert_eq!(opened.lease, None);
+    }
+    assert_eq!(stage.arbiter.held().recalls, 12);
+    let mut returned = 0;
+    while returned < 12 {
+        if let Callback::Recall(recall) = stage.callback().await {
+            stage.give_back(recall.id).await;
+            returned += 1;
+        }
+    }
+    for number in 100..112 {
+        let opened = stage.arbiter.open(&me, &by_name(&me, &format!("{number}"), Share::READ)).await.unwrap();
+        assert!(opened.lease.is_some(), "file {number}");
+    }
+    // The next batch follows when the reserve is touched.
+    assert_eq!(stage.arbiter.held().recalls, 12 + 6);
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,8 +3,6 @@
 //! A handle is opaque to all layers but the back end that made it. It stays valid across restarts and
 //! renames, and is small enough to be passed by value. The server adds the export and the check against
 //! forgery (law 6). Below the front, every handle is one that the back end has given out.
-//!
-//! A [`Handle`] has the size of the longest one. A table with many of them holds them as [`PackedHandle`].
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -76,39 +74,38 @@ impl fmt::Display for Handle {
     }
 }
 
-/// A handle in as much memory as it has bytes. Its copies share the memory.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub struct PackedHandle(Arc<[u8]>);
+/// A handle in a table. A [`Handle`] takes 129 bytes, and most have a quarter of that. This one is stored
+/// once, in its own length, and shared by all entries about its file. Tables are searched with
+/// [`Handle::as_bytes`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SharedHandle(Arc<[u8]>);
 
-impl PackedHandle {
-    /// The handle.
-    pub fn unpack(&self) -> Handle {
-        // It was made from a handle, so it is short enough.
-        Handle::new(&self.0).unwrap_or(Handle { length: 0, bytes: [0; Handle::MAX] })
+impl SharedHandle {
+    /// Stores a handle.
+    pub fn new(handle: &Handle) -> SharedHandle {
+        SharedHandle(handle.as_bytes().into())
     }
 
-    /// The bytes, as the back end made them.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.0
+    /// The handle as a value.
+    pub fn handle(&self) -> Handle {
+        Handle::new(&self.0).unwrap_or_else(|| unreachable!("it was made of one"))
+    }
+
+    /// The same bytes in memory, not only equal ones?
+    pub fn is_shared_with(&self, other: &SharedHandle) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
-impl From<&Handle> for PackedHandle {
-    fn from(handle: &Handle) -> PackedHandle {
-        PackedHandle(handle.as_bytes().into())
+impl From<&Handle> for SharedHandle {
+    fn from(handle: &Handle) -> SharedHandle {
+        SharedHandle::new(handle)
     }
 }
 
-/// A table by packed handles is searched by the bytes of a handle.
-impl Borrow<[u8]> for PackedHandle {
+impl Borrow<[u8]> for SharedHandle {
     fn borrow(&self) -> &[u8] {
         &self.0
-    }
-}
-
-impl fmt::Debug for PackedHandle {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        fmt::Display::fmt(&self.unpack(), f)
     }
 }
 
@@ -123,6 +120,5 @@ mod tests {
         assert_eq!(handle.to_string(), "01ff");
         assert_ne!(handle, Handle::new(b"\x01\xff\x00").unwrap());
         assert!(Handle::new(&[0; 129]).is_none());
-        assert_eq!(PackedHandle::from(&handle).unpack(), handle);
     }
 }

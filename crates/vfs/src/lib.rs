@@ -31,6 +31,7 @@ pub mod run_to_completion;
 pub mod shares;
 pub mod tally;
 pub mod time;
+pub mod turnover;
 
 pub use attributes::{
     Attributes, ChangeInfo, Device, FileType, Fsid, SetAttributes, SetTime, Wcc, WccAttributes,
@@ -43,7 +44,7 @@ pub use extended::{
     Ace, Acl, Copied, Extended, Extent, Features, ListedXattrs, Place, Sought, XattrHow, XattrName,
 };
 pub use filesystem::{FileSystem, UnansweredSince};
-pub use handle::{Handle, PackedHandle};
+pub use handle::{Handle, SharedHandle};
 pub use lease::{
     Adopted, AdoptedLease, AdoptedOpen, Callback, Callbacks, DelayedAttributes, Lease, LeaseId, LeaseKind,
     Leases, Query, Recall, Times, Want,
@@ -63,6 +64,7 @@ pub use run_to_completion::{run_to_completion, run_to_completion_or};
 pub use shares::{Combinations, Shares};
 pub use tally::{Tally, Used};
 pub use time::{Clock, SystemClock, Timestamp};
+pub use turnover::Turnover;
 
 // For `lacks!`.
 #[doc(hidden)]

@@ -1,36 +1,10 @@
-//! The files with state, by handle.
-//!
-//! A handle may be 128 bytes long, and most are a quarter of that. Each handle is stored once, in its own
-//! length, and shared by all entries about its file.
+//! The files with state, by handle. Each handle is stored once, and shared by all entries about its file.
 
-use std::borrow::Borrow;
 use std::collections::HashMap;
-use std::sync::Arc;
 
-use vfs::Handle;
+use vfs::{Handle, SharedHandle as Key};
 
 use super::file::File;
-
-/// A stored handle.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Key(Arc<[u8]>);
-
-impl Key {
-    fn new(handle: &Handle) -> Key {
-        Key(handle.as_bytes().into())
-    }
-
-    /// The handle as a value.
-    pub(super) fn handle(&self) -> Handle {
-        Handle::new(&self.0).unwrap_or_else(|| unreachable!("it was made of one"))
-    }
-}
-
-impl Borrow<[u8]> for Key {
-    fn borrow(&self) -> &[u8] {
-        &self.0
-    }
-}
 
 /// The table of files. See the module.
 #[derive(Debug, Default)]
@@ -80,7 +54,7 @@ mod tests {
         files.entry(&handle).claims = 1;
         files.entry(&handle).claims += 1;
         let (key, again) = (files.key(&handle), files.key(&handle));
-        assert!(Arc::ptr_eq(&key.0, &again.0) && key.handle() == handle);
+        assert!(key.is_shared_with(&again) && key.handle() == handle);
         assert_eq!(files.get(&handle).map(|file| file.claims), Some(2));
         assert!(files.get(&other).is_none() && files.key(&other).handle() == other);
         files.remove(&handle);

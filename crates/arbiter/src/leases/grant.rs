@@ -8,9 +8,7 @@ use vfs::{Handle, HolderId, Lease, LeaseId, LeaseKind, Share, Want};
 use super::{Delegations, Effect, Grant, Leases, Term, Termed};
 use crate::shares::Others;
 
-/// Old leases are recalled when fewer than `leases_max` divided by this are free.
-const RESERVE_DIVISOR: usize = 16;
-/// Limit of recalls for one grant.
+/// Limit of recalls when the layer below has no capacity.
 const RECALLS_AT_ONCE_MAX: usize = 16;
 /// Number of recalls beyond the number of waiters, when the layer below has no capacity.
 const RECALLED_BEYOND_ASKERS: usize = 3;
@@ -57,10 +55,11 @@ impl Leases {
             self.free_capacity(now);
         }
         let full = term.is_some() && self.termed >= self.terms.leases_max;
-        if full || self.grants.len() >= self.max {
+        if full || self.turnover.is_full(self.grants.len()) {
             return None;
         }
         let used = self.stamp();
+        self.turnover.used(now, used);
         let id = LeaseId(self.stamp());
         let change = wanted.change;
         let under = self.files.get(handle).and_then(|file| file.under);
@@ -103,8 +102,9 @@ impl Leases {
     }
 
     /// The holder uses the file, so its lease on it is useful.
-    pub fn touch(&mut self, handle: &Handle, holder: Option<HolderId>) {
+    pub fn touch(&mut self, now: Instant, handle: &Handle, holder: Option<HolderId>) {
         let used = self.stamp();
+        self.turnover.used(now, used);
         let Some(file) = self.files.get(handle) else { return };
         for id in &file.grants {
             if let Some(grant) = self.grants.get_mut(id)
@@ -167,16 +167,14 @@ impl Leases {
         }
     }
 
-    /// Recalls the least recently used leases when the limit is near.
+    /// Recalls a batch of unused leases when the limit is near.
     fn free_capacity(&mut self, now: Instant) {
-        let reserve = (self.max / RESERVE_DIVISOR).max(1);
-        let high = self.max.saturating_sub(reserve);
-        if self.grants.len() < high {
+        let held = self.grants.len();
+        if !self.turnover.is_nearly_full(held) {
             return;
         }
-        let excess = (self.idle.len() + 1).saturating_sub(high).min(RECALLS_AT_ONCE_MAX);
-        let oldest: Vec<LeaseId> = self.idle.values().take(excess).copied().collect();
-        for id in oldest {
+        let by_use = self.idle.iter().map(|(used, id)| (*used, *id));
+        for id in self.turnover.batch(now, held, by_use) {
             self.recall(now, id, now + self.recall_deadline);
         }
         if self.asked_any.is_none_or(|at| now.duration_since(at) >= ASK_ANY_INTERVAL)
@@ -185,7 +183,8 @@ impl Leases {
         {
             self.asked_any = Some(now);
             // As many as the reserve: recalling more would be useless.
-            self.effects.push(Effect::RecallAny(*holder, count.saturating_sub(reserve) as u32));
+            let keep = count.saturating_sub(self.turnover.reserve()) as u32;
+            self.effects.push(Effect::RecallAny(*holder, keep));
         }
     }
 }

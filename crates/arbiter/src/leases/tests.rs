@@ -69,6 +69,7 @@ fn options(leases_max: usize) -> Options {
         leases_max,
         recall_deadline: Duration::from_secs(10),
         quiet: Duration::from_secs(20),
+        idle_min: Duration::from_secs(5),
         ..Options::default()
     }
 }
@@ -378,10 +379,10 @@ fn the_least_useful_lease_goes_first() {
         leases.granted_below(&file(of), Some(below(10 + u64::from(of))));
         granted.push(leases.grant(now, &file(of), &wanted(1)).unwrap().id);
     }
-    leases.touch(&file(0), Some(HolderId(1)));
+    leases.touch(now, &file(0), Some(HolderId(1)));
     leases.effects();
     leases.granted_below(&file(2), Some(below(12)));
-    assert!(leases.grant(now, &file(2), &wanted(1)).is_some());
+    assert!(leases.grant(now + Duration::from_secs(5), &file(2), &wanted(1)).is_some());
     let recalled: Vec<LeaseId> = leases
         .effects()
         .into_iter()
@@ -401,7 +402,7 @@ fn room_is_made_with_what_was_of_use_for_longest_ago_and_with_no_more_than_is_on
         leases.granted_below(&file(of), Some(below(100 + u64::from(of))));
         granted.push(leases.grant(now, &file(of), &wanted(1)).unwrap().id);
     }
-    leases.touch(&file(0), Some(HolderId(1)));
+    leases.touch(now, &file(0), Some(HolderId(1)));
     let recalled = |leases: &mut Leases| {
         let of = |effect| if let Effect::Recall(recall) = effect { Some(recall.id) } else { None };
         leases.effects().into_iter().filter_map(of).collect::<Vec<LeaseId>>()

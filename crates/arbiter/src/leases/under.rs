@@ -1,10 +1,9 @@
 //! Leases from below: their grant and their return.
 
 use tokio::time::Instant;
-use vfs::{Handle, Lease, LeaseId, LeaseKind, Recall};
+use vfs::{Handle, Lease, LeaseId, LeaseKind, Recall, SharedHandle as Key};
 
 use super::file::Under;
-use super::files::Key;
 use super::grants_in_flight::{GrantInFlight, Seen};
 use super::{Effect, Ending, Leases, Writer};
 

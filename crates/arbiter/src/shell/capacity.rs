@@ -4,7 +4,8 @@
 //! The arbiter recalls the least recently used leases, a few more than there are waiters. A file whose
 //! lease is returned may still be open; then its return frees nothing. Each waiter waits until a lease or
 //! an open has been returned below, and tries again. If there is still no capacity, the arbiter recalls
-//! more.
+//! more. If leases take no capacity of the layer below, the arbiter recalls none: the waiters wait for the
+//! end of an open.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -59,7 +60,9 @@ impl Shell {
             return true;
         }
         let waiters = self.capacity.waiters.load(Ordering::Relaxed);
-        self.with(|state, now| state.leases.free_up(now, waiters));
+        if self.options.leases_take_capacity {
+            self.with(|state, now| state.leases.free_up(now, waiters));
+        }
         timeout_at(self.patience_of(caller), freed).await.is_ok()
     }
 }

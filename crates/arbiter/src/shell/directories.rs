@@ -87,7 +87,7 @@ impl Shell {
                 directory: true,
                 term,
             };
-            state.leases.touch(directory, caller.holder);
+            state.leases.touch(now, directory, caller.holder);
             let lease = state.leases.grant(now, directory, &wanted)?;
             Some((lease, state.leases.changed_since(grant)))
         })

@@ -211,7 +211,7 @@ impl Shell {
             let change = opened.attributes.change;
             let (holder, want, directory) = (caller.holder, request.want, false);
             let wanted = Wanted { holder, access, want, others, change, directory, term };
-            state.leases.touch(&handle, caller.holder);
+            state.leases.touch(now, &handle, caller.holder);
             let lease = state.leases.grant(now, &handle, &wanted);
             let outdated = state.leases.changed_since(grant);
             Ok::<Entered, Status>(Entered { id, new, useful, lease, outdated })
