@@ -13,22 +13,29 @@
 //! directory, or a name in it. A periodic check detects removed directories. If the watches fail, all
 //! directory leases are recalled, since missed changes are unknown.
 //!
+//! If the directory is **exclusive** ([`crate::Options::exclusive`]), no process of this machine uses it
+//! except this one. Then a lease has no guard and no watch, and keeps no descriptor: it is a record in the
+//! [table]. The limit of leases then depends on memory alone.
+//!
 //! Leases are granted once a consumer has taken the stream of callbacks. The kernel announces a blocked
 //! process with `SIGIO`; a task then checks all guards. It does so only after `SIGIO` or the loss of a
 //! guard: other recalls are in a queue.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+mod table;
+mod task;
+
+use std::collections::VecDeque;
 use std::ops::Range;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, Weak};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use parking_lot::Mutex;
-use tokio::signal::unix::{Signal, SignalKind};
+use tokio::signal::unix::SignalKind;
 use tokio::sync::{Notify, mpsc};
 use tokio::time::Instant;
-use vfs::{Callback, Callbacks, Handle, Lease, LeaseId, LeaseKind, Principal, Recall, Share, Status, Want};
+use vfs::{Callback, Callbacks, Handle, Lease, LeaseId, LeaseKind, Principal, Share, Status, Want};
 
 use crate::attributes::Stat;
 use crate::descriptors::{Descriptors, Node, Use};
@@ -39,20 +46,12 @@ use crate::promises::{Growth, InFlight, Promises, Taken};
 use crate::sys::KernelHandle;
 use crate::tree::Tree;
 use crate::watch::{Events, Seen, Watches};
+use table::{Detection, Pending, Table};
 
 /// Limit of callbacks that wait for the consumer.
 const CALLBACKS_MAX: usize = 256;
-/// When fewer entries than this are free, each new lease recalls an old one. The limit is an eighth of all
-/// entries, if that is less.
-const RESERVE_MAX: usize = 256;
 /// Time for the return of a lease that no process of this machine waits for.
 const RECALL_MAX: Duration = Duration::from_secs(30);
-
-/// How often leased directories are checked for removal. While this process has a directory open, the
-/// kernel reports its removal only to watches of the parent.
-const LOOK: Duration = Duration::from_secs(2);
-/// Pause after an error of the watches.
-const EVENTS_PAUSE: Duration = Duration::from_secs(1);
 
 /// How long a directory gets no lease after a process of this machine has changed it.
 const RESTLESS: Duration = Duration::from_secs(30);
@@ -65,7 +64,8 @@ static LAST_ID: AtomicU64 = AtomicU64::new(0);
 /// All leases of one exported directory.
 pub(crate) struct Leases {
     state: Mutex<State>,
-    most: usize,
+    /// Leases have no guards and no watches.
+    exclusive: bool,
     descriptors: Arc<Descriptors>,
     /// The watches of directories, if the kernel provides them.
     watches: OnceLock<Watches>,
@@ -80,16 +80,8 @@ pub(crate) struct Leases {
     taken: Mutex<bool>,
 }
 
-#[derive(Default)]
 struct State {
-    by_id: HashMap<LeaseId, Granted>,
-    by_file: HashMap<Handle, LeaseId>,
-    /// Leases in the order of their last use.
-    by_use: BTreeMap<u64, LeaseId>,
-    /// Leases with a recall.
-    asked: BTreeSet<LeaseId>,
-    /// Counts grants; gives the order of use.
-    clock: u64,
+    table: Table,
     /// Directories that processes of this machine changed recently, with the end of the time without
     /// leases.
     restless: VecDeque<(Instant, Handle)>,
@@ -97,39 +89,28 @@ struct State {
     heard: bool,
 }
 
-struct Granted {
-    node: Arc<Node>,
-    kind: LeaseKind,
-    used: u64,
-    recall: Option<Pending>,
-    /// For a directory: its handle in the events of the watch.
-    watched: Option<KernelHandle>,
-}
-
-#[derive(Clone, Copy)]
-struct Pending {
-    keep: Option<LeaseKind>,
-    deadline: Instant,
-    sent: bool,
-}
-
-impl State {
-    /// Records a recall, unless the lease has one already.
-    fn ask(&mut self, id: LeaseId, recall: Pending) {
-        if let Some(granted) = self.by_id.get_mut(&id) {
-            granted.recall.get_or_insert(recall);
-            self.asked.insert(id);
-        }
-    }
+/// The limits of the leases of one exported directory, and how other processes are detected.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Limit of leases.
+    pub(crate) leases: usize,
+    /// A lease that was used within this time is not recalled to grant another one.
+    pub(crate) idle_min: Duration,
+    /// No other process uses the directory, so none is detected.
+    pub(crate) exclusive: bool,
 }
 
 impl Leases {
-    pub(crate) fn new(descriptors: Arc<Descriptors>, leases_max: usize) -> Leases {
+    pub(crate) fn new(descriptors: Arc<Descriptors>, bounds: Bounds) -> Leases {
         let kernels = std::fs::read_to_string("/proc/sys/fs/lease-break-time").ok();
         let seconds = kernels.and_then(|text| text.trim().parse().ok()).unwrap_or(45_u64);
         Leases {
-            state: Mutex::default(),
-            most: leases_max,
+            state: Mutex::new(State {
+                table: Table::new(bounds.leases, bounds.idle_min),
+                restless: VecDeque::new(),
+                heard: false,
+            }),
+            exclusive: bounds.exclusive,
             descriptors,
             watches: OnceLock::new(),
             promises: Promises::default(),
@@ -151,10 +132,10 @@ impl Leases {
             .inspect_err(|cause| tracing::warn!("no leases on local files: SIGIO cannot be had: {cause}"))
             .ok()?;
         *taken = true;
-        let events = self.watch_directories();
+        let events = if self.exclusive { None } else { self.watch_directories() };
         let (callbacks, stream) = mpsc::channel(CALLBACKS_MAX);
         self.state.lock().heard = true;
-        tokio::spawn(watch(Arc::downgrade(self), self.attention.clone(), (signal, events), callbacks));
+        tokio::spawn(task::watch(Arc::downgrade(self), self.attention.clone(), (signal, events), callbacks));
         Some(stream)
     }
 
@@ -174,10 +155,11 @@ impl Leases {
         let changed = |watched: KernelHandle| {
             seen.iter().any(|seen| *seen == Seen::Lost || *seen == Seen::Changed(watched))
         };
-        let of_them = state.by_id.iter().filter(|(_, granted)| granted.watched.is_some_and(changed));
-        let changed: Vec<_> = of_them.map(|(id, granted)| (*id, granted.node.handle)).collect();
+        let watched = |detection: &Detection| detection.watched.is_some_and(changed);
+        let changed = state.table.detecting().filter(|(_, _, detection)| watched(detection));
+        let changed: Vec<_> = changed.map(|(id, _, detection)| (id, detection.node.handle)).collect();
         for (id, handle) in changed {
-            state.ask(id, Pending::all(RECALL_MAX));
+            state.table.ask(id, Pending::all(RECALL_MAX));
             state.restless.push_back((Instant::now() + RESTLESS, handle));
         }
         let excess = state.restless.len().saturating_sub(RESTLESS_MAX);
@@ -186,20 +168,19 @@ impl Leases {
 
     /// Are there leased directories, which may be removed?
     fn watches_any(&self) -> bool {
-        self.state.lock().by_id.values().any(|granted| granted.watched.is_some())
+        self.state.lock().table.watches_any()
     }
 
     /// Recalls leases on removed directories.
     fn look_for_removed(&self) {
         let mut state = self.state.lock();
-        let is_removed = |granted: &Granted| {
-            granted.watched.is_some()
-                && granted.recall.is_none()
-                && Stat::of(&granted.node.path).is_ok_and(|stat| !stat.is_linked())
+        let is_removed = |detection: &Detection| {
+            detection.watched.is_some() && Stat::of(&detection.node.path).is_ok_and(|stat| !stat.is_linked())
         };
-        let removed = state.by_id.iter().filter(|(_, granted)| is_removed(granted));
-        let removed: Vec<LeaseId> = removed.map(|(id, _)| *id).collect();
-        removed.into_iter().for_each(|id| state.ask(id, Pending::all(RECALL_MAX)));
+        let kept = state.table.detecting().filter(|(_, granted, _)| granted.recall.is_none());
+        let removed = kept.filter(|(_, _, detection)| is_removed(detection));
+        let removed: Vec<LeaseId> = removed.map(|(id, ..)| id).collect();
+        removed.into_iter().for_each(|id| state.table.ask(id, Pending::all(RECALL_MAX)));
     }
 
     /// Grants or confirms the lease of an open. The caller fills in `change`.
@@ -214,19 +195,23 @@ impl Leases {
             return None;
         }
         let id = self.entry(&mut state, node)?;
-        let granted = state.by_id.get_mut(&id)?;
+        let granted = state.table.get_mut(id)?;
         if granted.recall.is_some() {
             return None;
         }
         if granted.kind < wanted {
-            match take_guard(tree, &granted.node, access, wanted) {
+            let permitted = match &granted.detection {
+                Some(detection) => take_guard(tree, &detection.node, access, wanted),
+                None => Some(wanted),
+            };
+            match permitted {
                 Some(kind) => granted.kind = kind,
                 None if granted.kind == LeaseKind::Timeout => {
-                    self.end(&mut state, id);
+                    self.end(&mut state.table, id);
                     return None;
                 }
                 None => {
-                    state.ask(id, Pending::all(RECALL_MAX));
+                    state.table.ask(id, Pending::all(RECALL_MAX));
                     self.attention.notify_one();
                     return None;
                 }
@@ -274,10 +259,10 @@ impl Leases {
         };
         if first {
             let mut state = self.state.lock();
-            let all = state.by_id.iter();
-            let holders = all.filter(|(_, granted)| self.promises.holds(&granted.node.handle));
-            for id in holders.map(|(id, _)| *id).collect::<Vec<_>>() {
-                state.ask(id, Pending::all(RECALL_MAX));
+            for handle in self.promises.holders() {
+                if let Some(id) = state.table.of_file(&handle) {
+                    state.table.ask(id, Pending::all(RECALL_MAX));
+                }
             }
             drop(state);
             self.attention.notify_one();
@@ -294,10 +279,13 @@ impl Leases {
             return None;
         }
         let id = self.entry(&mut state, node)?;
-        let granted = state.by_id.get_mut(&id).filter(|granted| granted.recall.is_none())?;
+        let granted = state.table.get_mut(id).filter(|granted| granted.recall.is_none())?;
         granted.kind = LeaseKind::Read;
-        if let Some(watches) = self.watches.get().filter(|_| granted.watched.is_none()) {
-            granted.watched = watches.begin(node.path.as_fd());
+        let detection = granted.detection.as_ref().filter(|detection| detection.watched.is_none());
+        if let (Some(_), Some(watches)) = (detection, self.watches.get())
+            && let Some(watched) = watches.begin(node.path.as_fd())
+        {
+            state.table.watch(id, watched);
             // It may be the first directory that needs the periodic check.
             self.attention.notify_one();
         }
@@ -306,73 +294,70 @@ impl Leases {
 
     /// The entry of a file, marked as used now. Adds one if there is none and the capacity allows it.
     fn entry(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
-        state.clock += 1;
-        let clock = state.clock;
-        let Some(&id) = state.by_file.get(&node.handle) else { return self.admit(state, node) };
-        if let Some(granted) = state.by_id.get_mut(&id).filter(|granted| granted.recall.is_none()) {
-            state.by_use.remove(&granted.used);
-            granted.used = clock;
-            state.by_use.insert(clock, id);
-        }
+        let now = Instant::now();
+        let Some(id) = state.table.of_file(&node.handle) else {
+            return self.admit(&mut state.table, now, node);
+        };
+        state.table.touch(now, id);
         Some(id)
     }
 
-    /// Adds an entry for a file if the capacity allows it. Near the limit, recalls the least recently used
-    /// lease.
-    fn admit(&self, state: &mut State, node: &Arc<Node>) -> Option<LeaseId> {
-        if state.by_id.len() >= self.most - (self.most / 8).min(RESERVE_MAX) {
-            let unasked = |id: &&LeaseId| !state.asked.contains(id);
-            if let Some(oldest) = state.by_use.values().find(unasked).copied() {
-                state.ask(oldest, Pending::all(RECALL_MAX));
-                self.attention.notify_one();
-            }
+    /// Adds an entry for a file if the capacity allows it. Near the limit, recalls unused leases.
+    fn admit(&self, table: &mut Table, now: Instant, node: &Arc<Node>) -> Option<LeaseId> {
+        let batch = table.batch(now);
+        if !batch.is_empty() {
+            batch.into_iter().for_each(|id| table.ask(id, Pending::all(RECALL_MAX)));
+            self.attention.notify_one();
         }
-        if state.by_id.len() >= self.most {
+        if table.is_full() {
             return None;
         }
-        let node = self.descriptors.pin(node, Use::Lease, None)?;
+        let detection = if self.exclusive {
+            None
+        } else {
+            let node = self.descriptors.pin(node, Use::Lease, None)?;
+            Some(Box::new(Detection { node, watched: None }))
+        };
         let id = LeaseId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
-        state.by_file.insert(node.handle, id);
-        let (kind, used) = (LeaseKind::Timeout, state.clock);
-        let granted = Granted { node, kind, used, recall: None, watched: None };
-        state.by_use.insert(used, id);
-        state.by_id.insert(id, granted);
+        table.add(now, id, &node.handle, detection);
         Some(id)
     }
 
     /// Recalls a lease.
     pub(crate) fn recall(&self, id: LeaseId) {
-        self.state.lock().ask(id, Pending::all(RECALL_MAX));
+        self.state.lock().table.ask(id, Pending::all(RECALL_MAX));
         self.attention.notify_one();
     }
 
     /// The holder returns a lease, or downgrades it to a read lease if the recall permits that.
     pub(crate) fn returned(&self, tree: &Tree, id: LeaseId) {
         let mut state = self.state.lock();
-        let Some(granted) = state.by_id.get_mut(&id) else { return };
-        if granted.recall.is_none_or(|recall| recall.keep.is_none()) {
-            self.end(&mut state, id);
+        let Some(granted) = state.table.get_mut(id) else { return };
+        if granted.recall.as_ref().is_none_or(|recall| recall.keep.is_none()) {
+            self.end(&mut state.table, id);
             return;
         }
         granted.kind = LeaseKind::Read;
-        self.promises.end(&granted.node.handle);
-        granted.recall = match granted.node.wanted() {
-            Wanted::Nothing => None,
-            Wanted::Read if exchange_guard(tree, &granted.node) => None,
-            Wanted::Read | Wanted::Write => Some(Pending::all(self.break_max)),
-        };
-        if granted.recall.is_some() {
-            self.attention.notify_one();
+        self.promises.end(&granted.handle.handle());
+        let node = granted.detection.as_ref().map(|detection| &detection.node);
+        let keeps = node.is_none_or(|node| match node.wanted() {
+            Wanted::Nothing => true,
+            Wanted::Read => exchange_guard(tree, node),
+            Wanted::Write => false,
+        });
+        if keeps {
+            state.table.keeps(id);
         } else {
-            state.asked.remove(&id);
+            granted.recall = Some(Box::new(Pending::all(self.break_max)));
+            self.attention.notify_one();
         }
     }
 
     /// A file is gone, and its lease with it.
     pub(crate) fn gone(&self, handle: &Handle) {
         let mut state = self.state.lock();
-        if let Some(id) = state.by_file.get(handle).copied() {
-            self.end(&mut state, id);
+        if let Some(id) = state.table.of_file(handle) {
+            self.end(&mut state.table, id);
         }
     }
 
@@ -386,68 +371,46 @@ impl Leases {
     pub(crate) fn end_all(&self) {
         let mut state = self.state.lock();
         state.heard = false;
-        let all: Vec<LeaseId> = state.by_id.keys().copied().collect();
-        for id in all {
-            self.end(&mut state, id);
+        for id in state.table.ids() {
+            self.end(&mut state.table, id);
         }
     }
 
-    fn end(&self, state: &mut State, id: LeaseId) {
-        if let Some(granted) = state.by_id.remove(&id) {
-            state.by_file.remove(&granted.node.handle);
-            state.by_use.remove(&granted.used);
-            state.asked.remove(&id);
-            self.promises.end(&granted.node.handle);
-            granted.node.unguard();
-            if let Some(watches) = self.watches.get().filter(|_| granted.watched.is_some()) {
-                watches.end(granted.node.path.as_fd());
-            }
-            self.descriptors.unpin(&granted.node, Use::Lease);
+    fn end(&self, table: &mut Table, id: LeaseId) {
+        let Some(granted) = table.remove(id) else { return };
+        self.promises.end(&granted.handle.handle());
+        let Some(Detection { node, watched }) = granted.detection.map(|detection| *detection) else { return };
+        node.unguard();
+        if let Some(watches) = self.watches.get().filter(|_| watched.is_some()) {
+            watches.end(node.path.as_fd());
         }
+        self.descriptors.unpin(&node, Use::Lease);
     }
 
     /// The callbacks that are due now, and the time of the next check.
     fn due(&self, now: Instant) -> (Vec<Callback>, Option<Instant>) {
-        let mut callbacks = Vec::new();
         let mut state = self.state.lock();
         if self.look.swap(false, Ordering::AcqRel) {
-            self.look_at_guards(&mut state);
+            self.look_at_guards(&mut state.table);
         }
-        let (mut revoked, mut next) = (Vec::new(), None);
-        let State { by_id, asked, .. } = &mut *state;
-        for &id in asked.iter() {
-            let Some(granted) = by_id.get_mut(&id) else { continue };
-            let handle = granted.node.handle;
-            let Some(recall) = &mut granted.recall else { continue };
-            if !recall.sent {
-                recall.sent = true;
-                let Pending { keep, deadline, .. } = *recall;
-                callbacks.push(Callback::Recall(Recall { id, handle, keep, deadline }));
-            } else if recall.deadline <= now {
-                callbacks.push(Callback::Revoked { id, handle });
-                revoked.push(id);
-                continue;
-            }
-            let deadline = recall.deadline;
-            next = Some(next.map_or(deadline, |next: Instant| next.min(deadline)));
+        let due = state.table.due(now);
+        for id in due.revoked {
+            self.end(&mut state.table, id);
         }
-        for id in revoked {
-            self.end(&mut state, id);
-        }
-        (callbacks, next)
+        (due.callbacks, due.next)
     }
 
     /// Recalls the leases whose guards block processes of this machine or are lost.
-    fn look_at_guards(&self, state: &mut State) {
-        let wanted = state.by_id.iter().filter(|(_, granted)| granted.recall.is_none());
-        let wanted: Vec<_> = wanted.map(|(id, granted)| (*id, granted.node.wanted())).collect();
+    fn look_at_guards(&self, table: &mut Table) {
+        let guarded = table.detecting().filter(|(_, granted, _)| granted.recall.is_none());
+        let wanted: Vec<_> = guarded.map(|(id, _, detection)| (id, detection.node.wanted())).collect();
         for (id, wanted) in wanted {
             let keep = match wanted {
                 Wanted::Nothing => continue,
                 Wanted::Read => Some(LeaseKind::Read),
                 Wanted::Write => None,
             };
-            state.ask(id, Pending { keep, ..Pending::all(self.break_max) });
+            table.ask(id, Pending { keep, ..Pending::all(self.break_max) });
         }
     }
 }
@@ -462,75 +425,6 @@ fn available(node: &Node, reserved: bool) -> Result<u64, Status> {
 impl Drop for Leases {
     fn drop(&mut self) {
         self.attention.notify_one();
-    }
-}
-
-impl Pending {
-    fn all(within: Duration) -> Pending {
-        Pending { keep: None, deadline: Instant::now() + within, sent: false }
-    }
-}
-
-/// Sends callbacks when the kernel or this layer has a reason for them.
-async fn watch(
-    leases: Weak<Leases>,
-    attention: Arc<Notify>,
-    (mut signal, events): (Signal, Option<Events>),
-    callbacks: mpsc::Sender<Callback>,
-) {
-    let (mut failed, mut looked) = (false, Instant::now());
-    loop {
-        let Some((due, next)) = leases.upgrade().map(|leases| leases.due(Instant::now())) else { return };
-        for callback in due {
-            if callbacks.send(callback).await.is_err() {
-                break; // the select below notices it
-            }
-        }
-        let wait = async {
-            match next {
-                Some(deadline) => tokio::time::sleep_until(deadline).await,
-                None => std::future::pending().await,
-            }
-        };
-        let seen = async {
-            if failed {
-                tokio::time::sleep(EVENTS_PAUSE).await;
-            }
-            match &events {
-                Some(events) => events.next().await,
-                None => std::future::pending().await,
-            }
-        };
-        let any = leases.upgrade().is_some_and(|leases| leases.watches_any());
-        let look = tokio::time::sleep_until(looked + LOOK);
-        tokio::select! {
-            _ = signal.recv() => {
-                if let Some(leases) = leases.upgrade() {
-                    leases.look.store(true, Ordering::Release);
-                }
-            }
-            seen = seen => {
-                let Some(leases) = leases.upgrade() else { return };
-                failed = seen.is_err();
-                let seen = seen.unwrap_or_else(|cause| {
-                    tracing::warn!("changes of leased directories were missed, and all of them are recalled: {cause}");
-                    vec![Seen::Lost]
-                });
-                leases.seen(&seen);
-            }
-            () = look, if any => {
-                looked = Instant::now();
-                leases.upgrade().iter().for_each(|leases| leases.look_for_removed());
-            }
-            () = attention.notified() => {}
-            () = wait => {}
-            () = callbacks.closed() => {
-                if let Some(leases) = leases.upgrade() {
-                    leases.end_all();
-                }
-                return;
-            }
-        }
     }
 }
 

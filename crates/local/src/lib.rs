@@ -20,7 +20,8 @@
 //! - **Leases** on regular files are granted once a layer above takes the callbacks. If a process of this
 //!   machine opens or truncates a leased file, it waits until the lease is returned. This needs the
 //!   kernel's own leases (as root or owner, on file systems that have them). Renames, links, removals and
-//!   attribute changes by such a process are not noticed.
+//!   attribute changes by such a process are not noticed. With [`Options::exclusive`], nothing that such a
+//!   process does is noticed.
 //! - **Extended attributes** are those of `user.`. NFSv4 access control lists are mapped to POSIX lists:
 //!   see `acl`.
 //! - **Durability**: with [`Options::sync`], every change of metadata is on the disk before it is
@@ -72,6 +73,7 @@ mod xattr;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::sweeper::Sweeper;
 use crate::tree::Tree;
@@ -98,9 +100,16 @@ pub struct Options {
     /// `descriptors_max`. It shrinks with the limit of open files. A sixteenth is reserved for files
     /// without a lease.
     pub opened_max: usize,
-    /// Limit of leases. It shrinks with `opened_max` and the limit of open files. Near the limit, each new
-    /// lease recalls the least recently used one.
+    /// No process of this machine uses the directory except this one. Leases then take no descriptors, and
+    /// a process that changes the directory all the same is not detected.
+    pub exclusive: bool,
+    /// Limit of leases, with up to 250 bytes each. Unless `exclusive` is set, it shrinks with `opened_max`
+    /// and the limit of open files. Near the limit, leases that were not used for `idle_min` are recalled.
     pub leases_max: usize,
+    /// A lease that was used within this time is not recalled to grant another one.
+    pub idle_min: Duration,
+    /// Limit of descriptors for all files together. It shrinks with the limit of open files.
+    pub all_descriptors_max: usize,
     /// Limit of files in the table of handles; each takes about 200 bytes of memory.
     pub table_entries_max: usize,
 }
@@ -115,7 +124,10 @@ impl Options {
             handles: HandleKind::Kernel,
             descriptors_max: 4096,
             opened_max: 1 << 18,
+            exclusive: false,
             leases_max: 1 << 17,
+            idle_min: Duration::from_secs(30),
+            all_descriptors_max: usize::MAX,
             table_entries_max: 1 << 20,
         }
     }

@@ -25,7 +25,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
-use vfs::{Handle, Status};
+use vfs::{Handle, SharedHandle, Status};
 
 /// Allocation unit of file systems.
 const BLOCK_BYTES: u64 = 4096;
@@ -51,7 +51,7 @@ pub(crate) struct Promises {
 #[derive(Debug, Default)]
 struct State {
     accounts: HashMap<u64, Account>,
-    files: HashMap<Handle, Promise>,
+    files: HashMap<SharedHandle, Promise>,
 }
 
 #[derive(Debug, Default)]
@@ -130,7 +130,7 @@ impl Promises {
     /// space is reserved. A second call for a file returns the same limit.
     pub(crate) fn make(&self, fsid: u64, handle: &Handle, size: u64, available: u64) -> u64 {
         let mut state = self.state.lock();
-        if let Some(promise) = state.files.get(handle) {
+        if let Some(promise) = state.files.get(handle.as_bytes()) {
             return promise.limit;
         }
         let account = state.accounts.entry(fsid).or_default();
@@ -141,7 +141,7 @@ impl Promises {
         account.promised += left;
         account.slack = 0;
         let limit = size.saturating_add(left);
-        state.files.insert(*handle, Promise { fsid, limit, left });
+        state.files.insert(SharedHandle::new(handle), Promise { fsid, limit, left });
         self.count.store(state.files.len(), Ordering::Release);
         limit
     }
@@ -153,7 +153,7 @@ impl Promises {
         }
         let mut state = self.state.lock();
         let State { accounts, files } = &mut *state;
-        if let Some(promise) = files.remove(handle)
+        if let Some(promise) = files.remove(handle.as_bytes())
             && let Some(account) = accounts.get_mut(&promise.fsid)
         {
             debug_assert!(account.promised >= promise.left, "{account:?} lacks the rest of {promise:?}");
@@ -174,7 +174,7 @@ impl Promises {
         }
         let mut state = self.state.lock();
         let State { accounts, files } = &mut *state;
-        if let Some(promise) = files.get_mut(handle)
+        if let Some(promise) = files.get_mut(handle.as_bytes())
             && let Some(account) = accounts.get_mut(&promise.fsid)
         {
             let freed = blocks(from.min(promise.limit)).saturating_sub(blocks(to));
@@ -200,7 +200,7 @@ impl Promises {
         let Some(account) = accounts.get_mut(&growth.fsid).filter(|_| needed > 0) else {
             return Ok(Taken::Yes { counted: 0 });
         };
-        let promise = files.get_mut(growth.handle);
+        let promise = files.get_mut(growth.handle.as_bytes());
         let own = promise.as_ref().map_or(0, |promise| promise.left);
         if let Some(promise) = promise.filter(|promise| growth.to <= promise.limit) {
             let used = needed.min(promise.left);
@@ -239,9 +239,11 @@ impl Promises {
         }
     }
 
-    /// Must the lease on this file be recalled because space is short?
-    pub(crate) fn holds(&self, handle: &Handle) -> bool {
-        self.state.lock().files.get(handle).is_some_and(|promise| promise.left > 0)
+    /// The files whose leases must be recalled because space is short.
+    pub(crate) fn holders(&self) -> Vec<Handle> {
+        let state = self.state.lock();
+        let holding = state.files.iter().filter(|(_, promise)| promise.left > 0);
+        holding.map(|(handle, _)| handle.handle()).collect()
     }
 }
 
@@ -293,7 +295,7 @@ mod tests {
         assert_eq!(take(growth(&other, BLOCK_BYTES), now), yes, "it is promised to nobody");
         assert_eq!(take(growth(&other, 2 * BLOCK_BYTES), now), Taken::Short { first: true });
         assert_eq!(take(growth(&other, 2 * BLOCK_BYTES), now), Taken::Short { first: false });
-        assert!(promises.holds(&holder) && !promises.holds(&other));
+        assert_eq!(promises.holders(), [holder]);
         assert_eq!(promises.make(FSID, &other, 0, 1 << 40), 0, "nothing new is promised");
         assert_eq!(take(growth(&holder, limit), now), yes);
         assert_eq!(take(growth(&other, 2 * BLOCK_BYTES), now), yes, "nothing is owed");

@@ -97,9 +97,14 @@ impl Tree {
             .or_else(|| Parsed::Table(root_key).handle())
             .ok_or(OpenError::Kernel)?;
         let root = Arc::new(Node::new(handle, mounts.root().clone(), &stat, path));
-        let bounds = bounds(&options, descriptors_allowed());
+        let bounds = bounds(&options, descriptors_allowed().min(options.all_descriptors_max));
         let descriptors = Arc::new(Descriptors::new(bounds));
-        let leases = Leases::new(descriptors.clone(), leases_max(&options, &bounds));
+        let leases = crate::leases::Bounds {
+            leases: leases_max(&options, &bounds),
+            idle_min: options.idle_min,
+            exclusive: options.exclusive,
+        };
+        let leases = Leases::new(descriptors.clone(), leases);
         let tree = Tree {
             root,
             proc,
@@ -477,8 +482,11 @@ fn bounds(options: &Options, allowed: usize) -> Bounds {
 }
 
 /// Reserves a sixteenth of the kept files for opens without a lease, so that few opens wait for the return
-/// of a lease.
+/// of a lease. A lease on an exclusive directory takes no descriptor.
 fn leases_max(options: &Options, bounds: &Bounds) -> usize {
+    if options.exclusive {
+        return options.leases_max;
+    }
     let for_leases = |of: usize| of - of.div_ceil(16);
     let by_descriptors = for_leases(bounds.spent) / PER_LEASED_FILE;
     options.leases_max.min(for_leases(bounds.kept)).min(by_descriptors)

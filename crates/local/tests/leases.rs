@@ -225,7 +225,7 @@ async fn leases_need_somebody_who_wants_and_hears_of_them() {
 #[tokio::test]
 async fn the_lease_that_was_useful_longest_ago_makes_room() {
     let _alone = ALONE.lock().await;
-    let served = serve_with(|options| options.leases_max = 16);
+    let served = serve_with(|options| (options.leases_max, options.idle_min) = (16, Duration::ZERO));
     let mut callbacks = served.fs.callbacks().unwrap();
     let root = served.root().await;
     let mut leases = Vec::new();
