@@ -205,7 +205,7 @@ impl State {
             tables: Mutex::new(Tables {
                 clients: Clients::new((epoch, ids), options.lease, before.clone()).up_to(bounds.clients),
                 sessions: Sessions::new(ids).up_to(bounds.sessions, bounds.cached_bytes),
-                stateids: Stateids::new((epoch, ids)).up_to(bounds.states),
+                stateids: Stateids::new((epoch, ids)).up_to(bounds.states, bounds.delegations),
                 owners: Owners::default().up_to(bounds.owners),
                 grace: Grace::new(before.into_keys(), Instant::now(), grace),
                 hosts: Hosts::new(hosts, Instant::now(), grace),

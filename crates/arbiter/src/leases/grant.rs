@@ -79,7 +79,10 @@ impl Leases {
             term,
             queued: None,
         };
-        self.files.get_mut(handle)?.grants.push(id);
+        let grants = &mut self.files.get_mut(handle)?.grants;
+        // Most files have one holder.
+        grants.reserve_exact(usize::from(grants.is_empty()));
+        grants.push(id);
         self.grants.insert(id, grant);
         self.queue_end(id);
         if term.is_none() {

@@ -43,7 +43,7 @@ impl Compound<'_> {
             return Ok(IoBasis { by: StateidBasis::Anonymous, holder: self.holder(), is_stranger: false });
         }
         let held = self.state(&tables, stateid)?;
-        if held.file != (FileKey { export: object.export.id, handle: object.handle }) {
+        if held.file() != (FileKey { export: object.export.id, handle: object.handle }) {
             return Err(Status::BadStateid);
         }
         let (by, opener) = by(&tables.stateids, held, share)?;

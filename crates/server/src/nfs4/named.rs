@@ -101,7 +101,7 @@ impl Compound<'_> {
         let tables = self.shared.state.tables();
         let held = self.state(&tables, stateid)?;
         let is_of_file = match self.file()? {
-            File::Object(export, handle) => held.file == FileKey { export: export.id, handle: *handle },
+            File::Object(export, handle) => held.file() == FileKey { export: export.id, handle: *handle },
             File::Pseudo(_) | File::Absent(_) => false,
         };
         if is_of_file && is_it(&held.kind) { Ok(held.clone()) } else { Err(Status::BadStateid) }

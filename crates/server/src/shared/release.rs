@@ -63,7 +63,7 @@ impl Shared {
 
     /// Gives back one state that is already out of the tables. Locks go with their open.
     pub(crate) async fn give_back(&self, held: &HeldState) {
-        let Some(export) = self.exports.by_id(held.file.export) else { return };
+        let Some(export) = self.exports.by_id(held.export) else { return };
         let caller = on_behalf(held.holder);
         let given_back = match &held.kind {
             Kind::Open { open, .. } => export.fs.close(&caller, *open).await,

@@ -36,8 +36,11 @@ pub struct Bounds {
     pub sessions: usize,
     /// Bytes of replies that sessions may make the server keep.
     pub cached_bytes: usize,
-    /// Opens, locks of an owner under an open, and delegations.
+    /// Opens, and locks of an owner under an open.
     pub states: usize,
+    /// Delegations, with those that are revoked and that their client has not freed. They do not count as
+    /// states, so that no client fails to open a file because of delegations.
+    pub delegations: usize,
     /// Open owners and lock owners of minor version 0.
     pub owners: usize,
 }
@@ -45,7 +48,14 @@ pub struct Bounds {
 impl Default for Bounds {
     fn default() -> Bounds {
         let cached_bytes = 256 << 20;
-        Bounds { clients: 8192, sessions: 16_384, cached_bytes, states: 1 << 20, owners: 1 << 18 }
+        Bounds {
+            clients: 8192,
+            sessions: 16_384,
+            cached_bytes,
+            states: 1 << 20,
+            delegations: 1 << 20,
+            owners: 1 << 18,
+        }
     }
 }
 
@@ -118,7 +128,7 @@ impl Tables {
 
     /// The courtesy client to drop after a file system ran out of capacity.
     pub(crate) fn dispensable_below(&self, export: ExportId, what: Below) -> Option<Clientid> {
-        let takes = |held: &HeldState| held.file.export == export && what.takes(held);
+        let takes = |held: &HeldState| held.export == export && what.takes(held);
         self.courtesy_with(|client| self.stateids.of_client(client.id).any(takes))
     }
 

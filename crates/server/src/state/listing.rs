@@ -125,5 +125,5 @@ fn listed_state(held: &HeldState) -> Option<ListedState> {
             Held::Delegation { lease: *lease, kind: *kind, is_recalled: *standing == Standing::Recalled }
         }
     };
-    Some(ListedState { export: held.file.export, handle: held.file.handle, held: kind })
+    Some(ListedState { export: held.export, handle: held.handle.handle(), held: kind })
 }

@@ -16,15 +16,17 @@ use std::collections::{BTreeMap, HashMap};
 
 use bytes::Bytes;
 use protocol::nfs4::{Clientid, Stateid, Status};
-use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Principal, Share};
+use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Principal, Share, SharedHandle};
 
 use super::capacity::Bounds;
 use super::ids::IdKey;
 use super::owners::{OwnerKind, OwnerName};
 use crate::exports::ExportId;
 
-/// States of one client at most.
+/// Opens and locks of one client at most.
 const STATES_PER_CLIENT_MAX: usize = 1 << 17;
+/// A client that has not freed this many revoked delegations gets no further ones.
+const REVOKED_PER_CLIENT_MAX: usize = 1 << 12;
 /// A client with fewer states than this has not used up the capacity of any file system.
 const STATES_FEW: usize = 16;
 
@@ -50,7 +52,9 @@ pub(crate) struct HeldState {
     pub(crate) seqid: u32,
     pub(crate) client: Clientid,
     pub(crate) holder: HolderId,
-    pub(crate) file: FileKey,
+    pub(crate) export: ExportId,
+    /// Shared by all states of the file.
+    pub(crate) handle: SharedHandle,
     pub(crate) kind: Kind,
 }
 
@@ -88,6 +92,15 @@ pub(crate) enum Standing {
 }
 
 impl HeldState {
+    /// The file.
+    pub(crate) fn file(&self) -> FileKey {
+        FileKey { export: self.export, handle: self.handle.handle() }
+    }
+
+    fn is_delegation(&self) -> bool {
+        matches!(self.kind, Kind::Delegation { .. })
+    }
+
     fn is_revoked(&self) -> bool {
         matches!(self.kind, Kind::Delegation { standing: Standing::Revoked, .. })
     }
@@ -108,12 +121,15 @@ pub(crate) struct Stateids {
     epoch: u32,
     ids_by: IdKey,
     most: usize,
+    delegations_max: usize,
+    /// Number of delegations among `held`.
+    delegations: usize,
     next: u32,
-    held: BTreeMap<StateKey, HeldState>,
+    held: BTreeMap<StateKey, Box<HeldState>>,
     opens: HashMap<(u32, FileKey, Bytes), StateKey>,
     locks: HashMap<(StateKey, Bytes), StateKey>,
     leases: HashMap<(ExportId, LeaseId), StateKey>,
-    files: HashMap<FileKey, Vec<StateKey>>,
+    files: HashMap<ExportId, HashMap<SharedHandle, Vec<StateKey>>>,
     counts: HashMap<u32, Count>,
 }
 
@@ -121,6 +137,8 @@ pub(crate) struct Stateids {
 #[derive(Clone, Copy, Debug, Default)]
 struct Count {
     states: usize,
+    /// Of these, delegations.
+    delegations: usize,
     revoked: usize,
 }
 
@@ -131,6 +149,8 @@ impl Stateids {
             epoch,
             ids_by,
             most: Bounds::default().states,
+            delegations_max: Bounds::default().delegations,
+            delegations: 0,
             next: 1,
             held: BTreeMap::new(),
             opens: HashMap::new(),
@@ -141,14 +161,25 @@ impl Stateids {
         }
     }
 
-    /// With a limit of `most` states.
-    pub(crate) fn up_to(self, most: usize) -> Stateids {
-        Stateids { most, ..self }
+    /// With a limit of `most` opens and locks, and one of delegations.
+    pub(crate) fn up_to(self, most: usize, delegations_max: usize) -> Stateids {
+        Stateids { most, delegations_max, ..self }
     }
 
-    /// Is there capacity for one more state?
+    /// Is there capacity for one more open or lock?
     pub(crate) fn has_capacity(&self) -> bool {
-        self.held.len() < self.most
+        self.held.len() - self.delegations < self.most
+    }
+
+    /// May this client have one more state of this kind?
+    fn may_have(&self, client: u32, kind: &Kind) -> bool {
+        let count = self.counts.get(&client).copied().unwrap_or_default();
+        match kind {
+            Kind::Delegation { .. } => {
+                count.revoked < REVOKED_PER_CLIENT_MAX && self.delegations < self.delegations_max
+            }
+            _ => count.states - count.delegations < STATES_PER_CLIENT_MAX && self.has_capacity(),
+        }
     }
 
     /// The state id on the wire.
@@ -186,7 +217,7 @@ impl Stateids {
         let minor0 = requester.minor == 0;
         let unknown = if minor0 { Status::StaleStateid } else { Status::BadStateid };
         let key = self.parse(stateid).ok_or(unknown)?;
-        let Some(held) = self.held.get(&key) else {
+        let Some(held) = self.get(key) else {
             let expired = minor0 && key.client != 0 && !client_lives(key.client);
             return Err(if expired { Status::Expired } else { Status::BadStateid });
         };
@@ -223,29 +254,29 @@ impl Stateids {
 
     /// A state by its key.
     pub(crate) fn get(&self, key: StateKey) -> Option<&HeldState> {
-        self.held.get(&key)
+        self.held.get(&key).map(|held| &**held)
     }
 
     /// The open of a file by an owner.
     pub(crate) fn open_of(&self, client: Clientid, file: FileKey, owner: &Bytes) -> Option<&HeldState> {
-        self.held.get(self.opens.get(&(self.number(client), file, owner.clone()))?)
+        self.get(*self.opens.get(&(self.number(client), file, owner.clone()))?)
     }
 
     /// The locks of an owner under an open.
     pub(crate) fn lock_of(&self, open: StateKey, owner: &Bytes) -> Option<&HeldState> {
-        self.held.get(self.locks.get(&(open, owner.clone()))?)
+        self.get(*self.locks.get(&(open, owner.clone()))?)
     }
 
     /// The delegation with this lease.
     pub(crate) fn delegation(&self, export: ExportId, lease: LeaseId) -> Option<&HeldState> {
-        self.held.get(self.leases.get(&(export, lease))?)
+        self.get(*self.leases.get(&(export, lease))?)
     }
 
     /// All states of a client.
     pub(crate) fn of_client(&self, client: Clientid) -> impl Iterator<Item = &HeldState> {
         let number = self.number(client);
         let of = |state| StateKey { client: number, state };
-        self.held.range(of(0)..=of(u32::MAX)).map(|(_, held)| held)
+        self.held.range(of(0)..=of(u32::MAX)).map(|(_, held)| &**held)
     }
 
     /// Does the owner hold any state?
@@ -260,7 +291,8 @@ impl Stateids {
 
     /// All states of a file.
     pub(crate) fn of_file(&self, file: &FileKey) -> impl Iterator<Item = &HeldState> {
-        self.files.get(file).into_iter().flatten().filter_map(|key| self.held.get(key))
+        let keys = self.files.get(&file.export).and_then(|files| files.get(file.handle.as_bytes()));
+        keys.into_iter().flatten().filter_map(|key| self.get(*key))
     }
 
     /// Does the client hold at least seven eighths of all states, and not just a few?
@@ -295,19 +327,27 @@ impl Stateids {
         kind: Kind,
     ) -> Result<&HeldState, Status> {
         let number = self.number(client);
-        let states = self.counts.get(&number).map_or(0, |count| count.states);
-        if states >= STATES_PER_CLIENT_MAX || !self.has_capacity() {
+        if !self.may_have(number, &kind) {
             return Err(Status::Delay);
         }
-        self.counts.entry(number).or_default().states += 1;
+        let more = usize::from(matches!(kind, Kind::Delegation { .. }));
+        let count = self.counts.entry(number).or_default();
+        count.states += 1;
+        count.delegations += more;
+        self.delegations += more;
         let key = self.free_key(number);
         match &kind {
             Kind::Open { owner, .. } => drop(self.opens.insert((number, file, owner.clone()), key)),
             Kind::Lock { by, owner } => drop(self.locks.insert((*by, owner.clone()), key)),
             Kind::Delegation { lease, .. } => drop(self.leases.insert((file.export, *lease), key)),
         }
-        self.files.entry(file).or_default().push(key);
-        Ok(self.held.entry(key).or_insert(HeldState { key, seqid: 1, client, holder, file, kind }))
+        let files = self.files.entry(file.export).or_default();
+        let known = files.get_key_value(file.handle.as_bytes());
+        let handle = known.map_or_else(|| SharedHandle::new(&file.handle), |(handle, _)| handle.clone());
+        // Most files have one state.
+        files.entry(handle.clone()).or_insert_with(|| Vec::with_capacity(1)).push(key);
+        let held = HeldState { key, seqid: 1, client, holder, export: file.export, handle, kind };
+        Ok(&*self.held.entry(key).or_insert_with(|| Box::new(held)))
     }
 
     /// Changes a state and advances its seqid. Returns the new state id.
@@ -336,6 +376,8 @@ impl Stateids {
         let count = self.counts.entry(key.client).or_default();
         debug_assert!(count.states > 0, "a state of a client is removed that has none");
         count.states = count.states.saturating_sub(1);
+        count.delegations = count.delegations.saturating_sub(usize::from(held.is_delegation()));
+        self.delegations = self.delegations.saturating_sub(usize::from(held.is_delegation()));
         debug_assert!(
             count.revoked > 0 || !held.is_revoked(),
             "a revoked state is removed that was not counted"
@@ -344,23 +386,31 @@ impl Stateids {
         if count.states == 0 {
             self.counts.remove(&key.client);
         }
-        if let Some(keys) = self.files.get_mut(&held.file) {
-            keys.retain(|other| *other != key);
-            if keys.is_empty() {
-                self.files.remove(&held.file);
-            }
-        }
+        self.forget_of_file(&held);
         match &held.kind {
             Kind::Open { owner, .. } => {
-                self.opens.remove(&(key.client, held.file, owner.clone()));
-                for lock in self.locks_by(key, &held.file) {
+                self.opens.remove(&(key.client, held.file(), owner.clone()));
+                for lock in self.locks_by(key, &held.file()) {
                     self.remove(lock);
                 }
             }
             Kind::Lock { by, owner } => drop(self.locks.remove(&(*by, owner.clone()))),
-            Kind::Delegation { lease, .. } => drop(self.leases.remove(&(held.file.export, *lease))),
+            Kind::Delegation { lease, .. } => drop(self.leases.remove(&(held.export, *lease))),
         }
-        Some(held)
+        Some(*held)
+    }
+
+    /// A state is no state of its file any more.
+    fn forget_of_file(&mut self, held: &HeldState) {
+        let Some(files) = self.files.get_mut(&held.export) else { return };
+        let Some(keys) = files.get_mut(&held.handle) else { return };
+        keys.retain(|other| *other != held.key);
+        if keys.is_empty() {
+            files.remove(&held.handle);
+        }
+        if files.is_empty() {
+            self.files.remove(&held.export);
+        }
     }
 
     /// Removes all states of a client.

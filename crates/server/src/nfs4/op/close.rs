@@ -20,7 +20,7 @@ pub(in crate::nfs4) async fn answer(
         {
             let mut tables = compound.shared.state.tables();
             tables.stateids.remove(held.key).ok_or(Status::BadStateid)?;
-            tables.closed.add(held.file.export, *open);
+            tables.closed.add(held.export, *open);
             let name = OwnerName { client: held.client, kind: OwnerKind::Open, name: owner.clone() };
             tables.owners.closed(&name, held.key);
         }

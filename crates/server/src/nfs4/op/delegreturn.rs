@@ -14,7 +14,7 @@ pub(in crate::nfs4) async fn answer(
     let held = {
         let mut tables = compound.shared.state.tables();
         let held = compound.state(&tables, stateid)?;
-        let is_of_file = held.file == FileKey { export: object.export.id, handle: object.handle };
+        let is_of_file = held.file() == FileKey { export: object.export.id, handle: object.handle };
         if !is_of_file || !matches!(held.kind, Kind::Delegation { .. }) {
             return Err(Status::BadStateid);
         }

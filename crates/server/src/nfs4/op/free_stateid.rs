@@ -24,7 +24,7 @@ pub(in crate::nfs4) async fn answer(
                 Some(Kind::Open { open, .. }) => *open,
                 _ => return Err(Status::BadStateid),
             };
-            let export = compound.shared.exports.by_id(held.file.export).ok_or(Status::Stale)?;
+            let export = compound.shared.exports.by_id(held.export).ok_or(Status::Stale)?;
             if export.fs.holds_locks(open, &owner) {
                 return Err(Status::LocksHeld);
             }

@@ -199,7 +199,7 @@ fn entered(tables: &mut Tables, by: &LockBasis) -> Result<Stateid, Status> {
         return stateids.change(key, |_| {}).ok_or(Status::BadStateid);
     }
     let kind = Kind::Lock { by: by.open, owner: by.owner.clone() };
-    let key = stateids.insert((by.held.client, by.held.holder), by.held.file, kind)?.key;
+    let key = stateids.insert((by.held.client, by.held.holder), by.held.file(), kind)?.key;
     stateids.get(key).map(|held| stateids.wire(held)).ok_or(Status::BadStateid)
 }
 

@@ -24,7 +24,7 @@ struct World {
 
 /// Three bytes are one step: the operation; the client, file and owner; and the state.
 pub fn states(input: &[u8]) {
-    let table = Stateids::new((EPOCH, KEY)).up_to(STATES_MAX);
+    let table = Stateids::new((EPOCH, KEY)).up_to(STATES_MAX, STATES_MAX);
     let mut world = World { table, model: BTreeMap::new(), leases: 0 };
     for step in input.chunks_exact(3).take(STEPS_MAX) {
         world.step(step[0], step[1], step[2]);
@@ -47,7 +47,7 @@ impl World {
             (1, Some(by))
                 if matches!(by.kind, Kind::Open { .. }) && self.table.lock_of(by.key, &owner).is_none() =>
             {
-                self.insert((by.client, by.holder), by.file, Kind::Lock { by: by.key, owner });
+                self.insert((by.client, by.holder), by.file(), Kind::Lock { by: by.key, owner });
             }
             (2, _) => {
                 self.leases += 1;
@@ -85,7 +85,9 @@ impl World {
     }
 
     fn insert(&mut self, client: (Clientid, HolderId), file: FileKey, kind: Kind) {
-        let full = self.model.len() == STATES_MAX;
+        let is_delegation = matches!(kind, Kind::Delegation { .. });
+        let alike = self.model.values().filter(|held| held.is_delegation() == is_delegation);
+        let full = alike.count() == STATES_MAX;
         match self.table.insert(client, file, kind) {
             Ok(held) => {
                 assert!(!full && held.seqid == 1);
@@ -123,29 +125,40 @@ impl World {
 
     fn check(&self) {
         let table = &self.table;
-        assert!(table.held.len() == self.model.len() && self.model.len() <= STATES_MAX);
-        let mut counts: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
+        assert!(table.held.len() == self.model.len() && self.model.len() <= 2 * STATES_MAX);
+        let delegations = self.model.values().filter(|held| held.is_delegation()).count();
+        assert_eq!(table.delegations, delegations);
+        let mut counts: BTreeMap<u32, [usize; 3]> = BTreeMap::new();
         for held in self.model.values() {
             let known = table.get(held.key).expect("it is held");
             assert_eq!(
-                (known.seqid, known.client, known.file, &known.kind),
-                (held.seqid, held.client, held.file, &held.kind)
+                (known.seqid, known.client, known.file(), &known.kind),
+                (held.seqid, held.client, held.file(), &held.kind)
             );
             let found = match &held.kind {
-                Kind::Open { owner, .. } => table.open_of(held.client, held.file, owner),
+                Kind::Open { owner, .. } => table.open_of(held.client, held.file(), owner),
                 Kind::Lock { by, owner } => table.lock_of(*by, owner),
-                Kind::Delegation { lease, .. } => table.delegation(held.file.export, *lease),
+                Kind::Delegation { lease, .. } => table.delegation(held.export, *lease),
             };
             assert_eq!(found.map(|found| found.key), Some(held.key));
-            assert_eq!(table.of_file(&held.file).filter(|of| of.key == held.key).count(), 1);
+            assert_eq!(table.of_file(&held.file()).filter(|of| of.key == held.key).count(), 1);
             let count = counts.entry(held.key.client).or_default();
-            *count = (count.0 + 1, count.1 + usize::from(held.is_revoked()));
+            count[0] += 1;
+            count[1] += usize::from(held.is_delegation());
+            count[2] += usize::from(held.is_revoked());
         }
         let indexed = table.opens.len() + table.locks.len() + table.leases.len();
-        let of_files: usize = table.files.values().map(Vec::len).sum();
+        let of_files: usize = table.files.values().flat_map(|files| files.values()).map(Vec::len).sum();
         assert_eq!((indexed, of_files), (self.model.len(), self.model.len()));
-        assert!(table.files.values().all(|keys| !keys.is_empty()), "a file of nothing");
-        let told = table.counts.iter().map(|(client, count)| (*client, (count.states, count.revoked)));
+        assert!(
+            table
+                .files
+                .values()
+                .all(|files| !files.is_empty() && files.values().all(|keys| !keys.is_empty())),
+            "a file of nothing"
+        );
+        let told = table.counts.iter();
+        let told = told.map(|(client, count)| (*client, [count.states, count.delegations, count.revoked]));
         assert_eq!(told.collect::<BTreeMap<_, _>>(), counts);
     }
 }

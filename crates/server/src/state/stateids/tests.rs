@@ -41,9 +41,33 @@ fn delegation(lease: u64) -> Kind {
 
 #[test]
 fn a_state_that_is_refused_leaves_nothing() {
-    let mut table = Stateids::new((7, KEY)).up_to(0);
+    let mut table = Stateids::new((7, KEY)).up_to(0, 0);
     assert_eq!(table.insert(client(1), file(1), open(b"o", 1)).err(), Some(Status::Delay));
     assert!(table.counts.is_empty() && table.held.is_empty());
+}
+
+#[test]
+fn delegations_take_no_capacity_of_opens_and_are_refused_to_a_client_that_frees_none() {
+    let mut table = Stateids::new((7, KEY)).up_to(2, REVOKED_PER_CLIENT_MAX + 2);
+    let delegate = |table: &mut Stateids, by: u32, lease: u64| {
+        table.insert(client(by), file(1), delegation(lease)).map(|held| held.key)
+    };
+    let leases = 1..=REVOKED_PER_CLIENT_MAX as u64;
+    let keys: Vec<StateKey> = leases.map(|lease| delegate(&mut table, 1, lease).unwrap()).collect();
+    for owner in [b"o", b"p"] {
+        table.insert(client(1), file(1), open(owner, 1)).unwrap();
+    }
+    assert_eq!(table.insert(client(2), file(1), open(b"o", 1)).err(), Some(Status::Delay));
+    keys.iter().for_each(|key| table.set_standing(*key, Standing::Revoked));
+    assert_eq!(delegate(&mut table, 1, 10_001), Err(Status::Delay));
+    delegate(&mut table, 2, 10_002).unwrap();
+    table.remove(keys[0]).unwrap();
+    delegate(&mut table, 1, 10_003).unwrap();
+    assert!(delegate(&mut table, 2, 10_004).is_ok());
+    assert_eq!(delegate(&mut table, 2, 10_005), Err(Status::Delay), "all are in use");
+    table.remove_all(client(1).0);
+    table.remove_all(client(2).0);
+    assert_eq!((table.delegations, table.held.len(), table.counts.len()), (0, 0, 0));
 }
 
 #[test]
