@@ -180,15 +180,16 @@ A configuration file:
   directory = \"/srv/projects\"
   path = \"/projects\"              # what clients mount; default: the directory
   ro = false
-  root_squash = true              # also all_squash, anonuid, anongid, secure, sync, crossmnt, xprtsec
+  root_squash = true              # also all_squash, anonuid, anongid, secure, sync, crossmnt, exclusive, xprtsec
   # refer = \"/projects@b.example.com\"   # send v4 clients there; replicas: further servers
   clients = [\"10.1.0.0/16\"]";
 
 /// The options of `serve` for one export. A configuration file has a key for each of them.
-pub const OF_ONE_EXPORT: [&str; 13] = [
+pub const OF_ONE_EXPORT: [&str; 14] = [
     "export",
     "asynchronous",
     "no_crossmnt",
+    "exclusive",
     "refer",
     "replicas",
     "ro",
@@ -233,6 +234,10 @@ pub struct Serve {
     /// Do not serve file systems mounted below the directory
     #[arg(long)]
     pub no_crossmnt: bool,
+    /// No process of this machine uses the directory except this server. Delegations then take no
+    /// descriptors, and a change by such a process is not noticed
+    #[arg(long)]
+    pub exclusive: bool,
     /// Refer v4 clients to these servers: `PATH@HOST[+HOST…][:PATH@HOST…]`. The contents of the directory are
     /// not served
     #[arg(long, value_name = "PLACES", conflicts_with = "replicas")]
@@ -450,7 +455,7 @@ pub struct Version4 {
 }
 
 impl Version4 {
-    const DELEGATIONS_MAX: usize = 100_000;
+    const DELEGATIONS_MAX: usize = 1_000_000;
     /// The default of the Linux server.
     const LEASE_TIME: u32 = 90;
 }

@@ -81,7 +81,7 @@ fn in_directory(directory: &Path) -> Result<Arc<dyn FileSystem>, Failure> {
             sample.display()
         ))
     })?;
-    Ok(serve::open_local(&sample, &origin_state(directory)?, true, false)?)
+    Ok(serve::open_local(&sample, &origin_state(directory)?, serve::How::PLAIN)?)
 }
 
 /// The origin's files, in memory.
@@ -132,7 +132,7 @@ async fn set_up(
     let opened = proxy::open_cache(upstream.clone(), options).await?;
     let state = proxy::make_state(&cache)?;
     let nqnfs = stack::nqnfs(&state)?;
-    let below = stack::arbiter(opened, &version4, &nqnfs);
+    let below = stack::arbiter(opened, &version4, &nqnfs, true);
     let key = state.join("handle.key");
     let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
     let listening =
@@ -147,7 +147,7 @@ async fn start_origin(directory: &Path, sample: Arc<dyn FileSystem>) -> Result<S
     let state = origin_state(directory)?;
     let version4 = Version4::default();
     let nqnfs = stack::nqnfs(&state)?;
-    let arbiter = stack::arbiter(sample, &version4, &nqnfs);
+    let arbiter = stack::arbiter(sample, &version4, &nqnfs, true);
     let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
     let listening =

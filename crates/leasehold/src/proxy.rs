@@ -55,7 +55,7 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     settle(&cache).await?;
     let state = make_state(&directory)?;
     let nqnfs = stack::nqnfs(&state)?;
-    let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs);
+    let arbiter = stack::arbiter(cache.clone(), &arguments.version4, &nqnfs, true);
     let lock = incarnation.keep(&state, &*origin)?;
     origin.holds_for_others();
     let handle_key = arguments.handle_key.clone().unwrap_or_else(|| state.join("handle.key"));

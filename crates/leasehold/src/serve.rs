@@ -34,9 +34,28 @@ struct Served {
 
 /// Where the files of an export come from.
 enum Tree {
-    Directory { root: PathBuf, sync: bool, crossmnt: bool },
+    Directory { root: PathBuf, how: How },
     Computed(Shape),
 }
+
+/// How a directory of this machine is served.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Metadata is on the disk before a reply.
+    pub sync: bool,
+    /// File systems mounted below the directory are served.
+    pub crossmnt: bool,
+    /// Nothing else on this machine uses the directory. Then the number of delegations is the limit of leases.
+    pub exclusive: Option<usize>,
+}
+
+impl How {
+    /// Other processes may use the directory, and there is one file system.
+    pub const PLAIN: How = How { sync: true, crossmnt: false, exclusive: None };
+}
+
+/// Limit of leases of a file system on files that are open without a delegation.
+const LEASES_OF_OPENS_MAX: usize = 1 << 18;
 
 impl Tree {
     /// The tree, as messages name it.
@@ -50,9 +69,7 @@ impl Tree {
     /// The same tree, by the only path of its directory.
     fn canonical(self) -> std::io::Result<Tree> {
         match self {
-            Tree::Directory { root, sync, crossmnt } => {
-                Ok(Tree::Directory { root: std::fs::canonicalize(root)?, sync, crossmnt })
-            }
+            Tree::Directory { root, how } => Ok(Tree::Directory { root: std::fs::canonicalize(root)?, how }),
             Tree::Computed(_) => Ok(self),
         }
     }
@@ -177,8 +194,11 @@ fn directories(arguments: &Serve, tls: &Tls) -> Result<Vec<Served>, Failure> {
 fn named_directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     let named = arguments.directory.clone().map(|root| Tree::Directory {
         root,
-        sync: !arguments.asynchronous,
-        crossmnt: !arguments.no_crossmnt,
+        how: How {
+            sync: !arguments.asynchronous,
+            crossmnt: !arguments.no_crossmnt,
+            exclusive: arguments.exclusive.then_some(arguments.version4.delegations_max),
+        },
     });
     if let Some(tree) = named.or(arguments.synthetic.map(Tree::Computed)) {
         let options = ExportOptions {
@@ -192,8 +212,9 @@ fn named_directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
         return Err(Failure("nothing to serve: name a directory, or a file with --config".into()));
     };
     let of = |(export, options): (exports::ExportConfig, ExportOptions)| {
-        let (root, sync, crossmnt) = (export.directory, export.sync, export.crossmnt);
-        Served { tree: Tree::Directory { root, sync, crossmnt }, path: export.path, options }
+        let exclusive = export.exclusive.then_some(arguments.version4.delegations_max);
+        let how = How { sync: export.sync, crossmnt: export.crossmnt, exclusive };
+        Served { tree: Tree::Directory { root: export.directory, how }, path: export.path, options }
     };
     Ok(exports::load(config)?.into_iter().map(of).collect())
 }
@@ -213,16 +234,17 @@ fn open(
         ))
     })?;
     let identity = tree.identity();
+    let exclusive = matches!(tree, Tree::Directory { how: How { exclusive: Some(_), .. }, .. });
     let (fs, place, default_path): (Arc<dyn FileSystem>, Arc<Place>, &str) = match tree {
-        Tree::Directory { root, sync, crossmnt } => {
+        Tree::Directory { root, how } => {
             let own_state = state.join(state::file_name(&identity));
             state::make(&own_state)?;
-            let fs = open_local(&root, &own_state, sync, crossmnt)?;
+            let fs = open_local(&root, &own_state, how)?;
             (fs.clone(), Arc::new(move |handle: &Handle| fs.path_of(handle)), &identity)
         }
         Tree::Computed(shape) => (Arc::new(Synthetic::new(shape)), Arc::new(|_: &Handle| None), COMPUTED),
     };
-    let arbiter = stack::arbiter(fs, version4, nqnfs);
+    let arbiter = stack::arbiter(fs, version4, nqnfs, !exclusive);
     let path = path.unwrap_or_else(|| default_path.to_owned());
     let audited = audit.over(arbiter.clone(), &path, &place);
     let export = stack::export(&identity, path.clone(), audited, options);
@@ -231,13 +253,13 @@ fn open(
 }
 
 /// Opens a directory as a file system.
-pub fn open_local(
-    directory: &Path,
-    state: &Path,
-    sync: bool,
-    crossmnt: bool,
-) -> Result<Arc<LocalFs>, Failure> {
-    let options = local::Options { sync, crossmnt, ..local::Options::new(state) };
+pub fn open_local(directory: &Path, state: &Path, how: How) -> Result<Arc<LocalFs>, Failure> {
+    let How { sync, crossmnt, exclusive } = how;
+    let mut options = local::Options { sync, crossmnt, ..local::Options::new(state) };
+    if let Some(delegations_max) = exclusive {
+        options.exclusive = true;
+        options.leases_max = delegations_max.saturating_add(LEASES_OF_OPENS_MAX);
+    }
     let fs = LocalFs::open(directory, options).map_err(|error| Failure(error.to_string()))?;
     Ok(Arc::new(fs))
 }

@@ -49,8 +49,13 @@ pub struct Listening<'o> {
     pub users: &'o Users,
 }
 
-/// An arbiter over a back end or a cache.
-pub fn arbiter(below: Arc<dyn FileSystem>, version4: &Version4, nqnfs: &Nqnfs) -> Arc<Arbiter> {
+/// An arbiter over a back end or a cache. With `leases_take_capacity`, a lease takes capacity there.
+pub fn arbiter(
+    below: Arc<dyn FileSystem>,
+    version4: &Version4,
+    nqnfs: &Nqnfs,
+    leases_take_capacity: bool,
+) -> Arc<Arbiter> {
     let options = arbiter::Options {
         delegations: match version4.delegations {
             Delegate::Auto => Delegations::Auto,
@@ -58,6 +63,7 @@ pub fn arbiter(below: Arc<dyn FileSystem>, version4: &Version4, nqnfs: &Nqnfs) -
             Delegate::Never => Delegations::Never,
         },
         leases_max: version4.delegations_max,
+        leases_take_capacity,
         recall_deadline: Duration::from_secs(version4.lease_time.into()),
         recovery: nqnfs.recovery(),
         ..arbiter::Options::default()
@@ -141,7 +147,9 @@ impl Stack {
         let lease = Duration::from_secs(version4.lease_time.into());
         let directory = Some(keep.state.to_owned());
         let memory = Memory::of(listen);
-        let bounds = Bounds { cached_bytes: memory.cached, ..Bounds::default() };
+        let defaults = Bounds::default();
+        let delegations = defaults.delegations.max(version4.delegations_max);
+        let bounds = Bounds { cached_bytes: memory.cached, delegations, ..defaults };
         let state = StateOptions { directory, lease, grace: lease, bounds, ..StateOptions::default() };
         let front = Front::with_leases(exports, handles, &state, nqnfs)
             .map_err(|error| in_state("the records of NFSv4 clients", error))?;

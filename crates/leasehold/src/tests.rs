@@ -44,7 +44,7 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
     let (export, kept) = (directory.path().join("export"), directory.path().join("state"));
     std::fs::create_dir(&export).unwrap();
     state::make(&kept).unwrap();
-    let local = serve::open_local(&export, &kept, true, false).unwrap();
+    let local = serve::open_local(&export, &kept, serve::How::PLAIN).unwrap();
     let (serve, _) = start(local, &kept).await;
     let relay = Relay::start(serve.address(), relay::Options::rtt(RTT)).unwrap();
     let (cache, origin) =
@@ -56,7 +56,7 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
 async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
     let version4 = Version4::default();
     let nqnfs = stack::nqnfs(kept).unwrap();
-    let arbiter = stack::arbiter(fs, &version4, &nqnfs);
+    let arbiter = stack::arbiter(fs, &version4, &nqnfs, true);
     let (anonuid, anongid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let open =
         ExportOptions { secure: false, squash: Squash::All, anonuid, anongid, ..ExportOptions::default() };

@@ -63,10 +63,11 @@ fn options_of_one_export_are_refused_beside_a_configuration_file() {
     let tree = Tree::new();
     let (config, state) = (tree.path("exports.toml"), tree.path("state"));
     std::fs::write(&config, "").unwrap();
-    let options: [&[&str]; 7] = [
+    let options: [&[&str]; 8] = [
         &["--export", "/x"],
         &["--async"],
         &["--no-crossmnt"],
+        &["--exclusive"],
         &["--refer", "/srv@other.example.com"],
         &["--ro"],
         &["--clients", "192.0.2.7"],

@@ -12,7 +12,7 @@ use super::{Place, Setting};
 use crate::Failure;
 
 /// The keys of an export, with their defaults.
-pub const KEYS: [(&str, &str); 14] = [
+pub const KEYS: [(&str, &str); 15] = [
     ("directory", ""),
     ("path", ""),
     ("ro", "false"),
@@ -23,6 +23,7 @@ pub const KEYS: [(&str, &str); 14] = [
     ("secure", "true"),
     ("sync", "true"),
     ("crossmnt", "true"),
+    ("exclusive", "false"),
     ("clients", "*"),
     ("xprtsec", "none:tls:mtls"),
     ("refer", ""),
@@ -68,6 +69,9 @@ pub struct ExportConfig {
     /// Serve file systems mounted below the directory.
     #[serde(default = "yes")]
     pub crossmnt: bool,
+    /// No process of this machine uses the directory except this server.
+    #[serde(default)]
+    pub exclusive: bool,
     /// Addresses, networks, names of hosts and netgroups of clients; all clients, if empty.
     #[serde(default)]
     pub clients: Vec<String>,

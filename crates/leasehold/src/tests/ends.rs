@@ -109,7 +109,8 @@ async fn a_server_holds_nothing_after_its_clients_have_ended() {
         std::fs::create_dir(&export).unwrap();
         let kept = directory.path().join("state");
         state::make(&kept).unwrap();
-        let server = Served::start(serve::open_local(&export, &kept, true, false).unwrap(), &kept).await;
+        let server =
+            Served::start(serve::open_local(&export, &kept, serve::How::PLAIN).unwrap(), &kept).await;
         let client = server.client(vers, &directory.path().join("cache"), Some(WriteBehind::default())).await;
         work(&client.cache).await;
         assert_ne!(client.origin.held(), client::Holdings::default(), "there is state to give back");
@@ -128,7 +129,7 @@ async fn a_proxy_holds_nothing_after_its_clients_and_then_itself_have_ended() {
         let place = |name: &str| directory.path().join(name);
         std::fs::create_dir(place("export")).unwrap();
         state::make(&place("state")).unwrap();
-        let local = serve::open_local(&place("export"), &place("state"), true, false).unwrap();
+        let local = serve::open_local(&place("export"), &place("state"), serve::How::PLAIN).unwrap();
         let server = Served::start(local, &place("state")).await;
         let upstream = server.client("4.2", &place("proxy"), None).await;
         let proxy = Served::start(upstream.cache.clone(), &place("proxy-state")).await;
