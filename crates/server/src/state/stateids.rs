@@ -82,6 +82,21 @@ pub(crate) enum Kind {
     },
 }
 
+impl Kind {
+    /// The owner of an open or lock of this client.
+    fn owner_of(&self, client: Clientid) -> Option<OwnerName> {
+        match self {
+            Kind::Open { owner, .. } => {
+                Some(OwnerName { client, kind: OwnerKind::Open, name: owner.clone() })
+            }
+            Kind::Lock { owner, .. } => {
+                Some(OwnerName { client, kind: OwnerKind::Lock, name: owner.clone() })
+            }
+            Kind::Delegation { .. } => None,
+        }
+    }
+}
+
 /// The standing of a delegation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
@@ -131,15 +146,30 @@ pub(crate) struct Stateids {
     leases: HashMap<(ExportId, LeaseId), StateKey>,
     files: HashMap<ExportId, HashMap<SharedHandle, Vec<StateKey>>>,
     counts: HashMap<u32, Count>,
+    /// Numbers of opens and locks of each owner.
+    owners: HashMap<OwnerName, usize>,
 }
 
 /// The number of states of a client.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Count {
     states: usize,
     /// Of these, delegations.
     delegations: usize,
     revoked: usize,
+    /// The user of the newest state. All states of one user share its credential.
+    opener: Option<Principal>,
+}
+
+impl Count {
+    /// Shares the credential, if it is the same as for the state before.
+    fn share_opener(&mut self, kind: &mut Kind) {
+        let (Kind::Open { opener, .. } | Kind::Delegation { opener, .. }) = kind else { return };
+        match &self.opener {
+            Some(known) if known == opener => *opener = known.clone(),
+            _ => self.opener = Some(opener.clone()),
+        }
+    }
 }
 
 impl Stateids {
@@ -158,6 +188,7 @@ impl Stateids {
             leases: HashMap::new(),
             files: HashMap::new(),
             counts: HashMap::new(),
+            owners: HashMap::new(),
         }
     }
 
@@ -173,12 +204,16 @@ impl Stateids {
 
     /// May this client have one more state of this kind?
     fn may_have(&self, client: u32, kind: &Kind) -> bool {
-        let count = self.counts.get(&client).copied().unwrap_or_default();
+        let count = self.counts.get(&client);
         match kind {
             Kind::Delegation { .. } => {
-                count.revoked < REVOKED_PER_CLIENT_MAX && self.delegations < self.delegations_max
+                let revoked = count.map_or(0, |count| count.revoked);
+                revoked < REVOKED_PER_CLIENT_MAX && self.delegations < self.delegations_max
             }
-            _ => count.states - count.delegations < STATES_PER_CLIENT_MAX && self.has_capacity(),
+            _ => {
+                let others = count.map_or(0, |count| count.states - count.delegations);
+                others < STATES_PER_CLIENT_MAX && self.has_capacity()
+            }
         }
     }
 
@@ -281,12 +316,7 @@ impl Stateids {
 
     /// Does the owner hold any state?
     pub(crate) fn has_of(&self, name: &OwnerName) -> bool {
-        self.of_client(name.client).any(|held| match (&held.kind, name.kind) {
-            (Kind::Open { owner, .. }, OwnerKind::Open) | (Kind::Lock { owner, .. }, OwnerKind::Lock) => {
-                *owner == name.name
-            }
-            _ => false,
-        })
+        self.owners.contains_key(name)
     }
 
     /// All states of a file.
@@ -297,8 +327,8 @@ impl Stateids {
 
     /// Does the client hold at least seven eighths of all states, and not just a few?
     pub(crate) fn is_most(&self, client: Clientid) -> bool {
-        let count = self.counts.get(&self.number(client)).copied().unwrap_or_default();
-        count.states >= STATES_FEW && 8 * count.states >= 7 * self.held.len()
+        let states = self.counts.get(&self.number(client)).map_or(0, |count| count.states);
+        states >= STATES_FEW && 8 * states >= 7 * self.held.len()
     }
 
     /// Does the client have any state that is not revoked?
@@ -324,7 +354,7 @@ impl Stateids {
         &mut self,
         (client, holder): (Clientid, HolderId),
         file: FileKey,
-        kind: Kind,
+        mut kind: Kind,
     ) -> Result<&HeldState, Status> {
         let number = self.number(client);
         if !self.may_have(number, &kind) {
@@ -334,8 +364,12 @@ impl Stateids {
         let count = self.counts.entry(number).or_default();
         count.states += 1;
         count.delegations += more;
+        count.share_opener(&mut kind);
         self.delegations += more;
         let key = self.free_key(number);
+        if let Some(name) = kind.owner_of(client) {
+            *self.owners.entry(name).or_default() += 1;
+        }
         match &kind {
             Kind::Open { owner, .. } => drop(self.opens.insert((number, file, owner.clone()), key)),
             Kind::Lock { by, owner } => drop(self.locks.insert((*by, owner.clone()), key)),
@@ -387,6 +421,7 @@ impl Stateids {
             self.counts.remove(&key.client);
         }
         self.forget_of_file(&held);
+        self.forget_of_owner(&held);
         match &held.kind {
             Kind::Open { owner, .. } => {
                 self.opens.remove(&(key.client, held.file(), owner.clone()));
@@ -398,6 +433,16 @@ impl Stateids {
             Kind::Delegation { lease, .. } => drop(self.leases.remove(&(held.export, *lease))),
         }
         Some(*held)
+    }
+
+    /// A state is no state of its owner any more.
+    fn forget_of_owner(&mut self, held: &HeldState) {
+        let Some(name) = held.kind.owner_of(held.client) else { return };
+        let Some(count) = self.owners.get_mut(&name) else { return };
+        *count -= 1;
+        if *count == 0 {
+            self.owners.remove(&name);
+        }
     }
 
     /// A state is no state of its file any more.

@@ -149,6 +149,8 @@ impl World {
         }
         let indexed = table.opens.len() + table.locks.len() + table.leases.len();
         let of_files: usize = table.files.values().flat_map(|files| files.values()).map(Vec::len).sum();
+        let of_owners: usize = table.owners.values().sum();
+        assert_eq!(of_owners, self.model.len() - delegations);
         assert_eq!((indexed, of_files), (self.model.len(), self.model.len()));
         assert!(
             table

@@ -1,5 +1,7 @@
 //! Tests the table of state ids and their sequence ids against the rules of the RFCs.
 
+use std::sync::Arc;
+
 use super::*;
 use proptest::prelude::*;
 
@@ -175,4 +177,21 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn a_state_is_small_and_shares_its_credential() {
+    const { assert!(size_of::<HeldState>() <= 104) };
+    let mut table = Stateids::new((7, KEY));
+    let mut opener_of = |lease, uid| {
+        let opener = Principal::Unix(Arc::new(vfs::Credential { uid, gid: 1, groups: vec![1, 2] }));
+        let (lease, kind) = (LeaseId(lease), LeaseKind::Read);
+        let kind = Kind::Delegation { lease, kind, opener, standing: Standing::Good };
+        match &table.insert(client(1), file(1), kind).unwrap().kind {
+            Kind::Delegation { opener: Principal::Unix(credential), .. } => credential.clone(),
+            other => panic!("{other:?}"),
+        }
+    };
+    let (first, same, other) = (opener_of(1, 7), opener_of(2, 7), opener_of(3, 8));
+    assert!(Arc::ptr_eq(&first, &same) && other.uid == 8);
 }
