@@ -25,7 +25,7 @@ pub enum Delegations {
 pub struct Options {
     /// When to grant leases.
     pub delegations: Delegations,
-    /// Limit of leases. Each takes about 500 bytes here, and some kilobytes at a client.
+    /// Limit of leases. Each takes about 550 bytes here, and some kilobytes at a client.
     pub leases_max: usize,
     /// A lease that was used within this time is not recalled to grant another one ([`vfs::turnover`]).
     pub idle_min: Duration,

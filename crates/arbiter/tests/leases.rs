@@ -332,6 +332,7 @@ async fn a_thousand_files_share_ten_leases() {
 }
 
 /// A walk through more files than there are leases.
+// Promise: recalls-for-capacity
 #[tokio::test(start_paused = true)]
 async fn no_lease_that_is_in_use_is_recalled_to_grant_another_of_its_kind() {
     let mut stage = Stage::new(Options { leases_max: 100, ..options() });

@@ -45,7 +45,7 @@ pub struct How {
     pub sync: bool,
     /// File systems mounted below the directory are served.
     pub crossmnt: bool,
-    /// Nothing else on this machine uses the directory. Then the number of delegations is the limit of leases.
+    /// The limit of delegations, if no other process of this machine uses the directory.
     pub exclusive: Option<usize>,
 }
 

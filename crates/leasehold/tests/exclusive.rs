@@ -116,7 +116,7 @@ async fn a_client_takes_far_more_delegations_than_the_server_has_descriptors() {
     }
     let server = exclusive(&tree, &[]);
     let holder = Arc::new(Holder::connect(&server).await);
-    // What the server keeps of any file that was used has its full size after the first part.
+    // After the first part, the cache of descriptors has its full size.
     take(&holder, 0..DELEGATIONS / 2).await;
     let before = resident_bytes_of(&server);
     take(&holder, DELEGATIONS / 2..DELEGATIONS).await;

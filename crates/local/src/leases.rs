@@ -329,6 +329,11 @@ impl Leases {
         self.attention.notify_one();
     }
 
+    /// May the return of a lease wait for the kernel?
+    pub(crate) fn waits_at_return(&self) -> bool {
+        !self.exclusive
+    }
+
     /// The holder returns a lease, or downgrades it to a read lease if the recall permits that.
     pub(crate) fn returned(&self, tree: &Tree, id: LeaseId) {
         let mut state = self.state.lock();

@@ -81,6 +81,7 @@ async fn there_are_leases_far_beyond_the_descriptors_and_none_is_recalled() {
     drop(callbacks);
 }
 
+// Promise: recalls-for-capacity
 #[tokio::test]
 async fn a_full_table_recalls_unused_leases_in_batches_and_nothing_for_those_in_use() {
     let _alone = ALONE.lock().await;

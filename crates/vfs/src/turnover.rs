@@ -8,6 +8,8 @@
 //!   instead. So at most `max` leases are recalled in any time of `idle_min`.
 //! - Leases are recalled in batches of at most [`BATCH_MAX`], so that most grants recall nothing.
 //! - A batch follows only when all leases of the batch before have been returned or revoked.
+//!
+//! Promise: recalls-for-capacity
 
 use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
