@@ -186,7 +186,9 @@ async fn open_all(
 #[tokio::test]
 async fn a_bound_of_ten_delegations_holds_with_a_thousand_files_open() {
     const FILES: usize = 1000;
-    let bounded = arbiter::Options { leases_max: 10, ..options(Duration::from_secs(60)) };
+    // Every lease counts as unused at once.
+    let idle_min = Duration::ZERO;
+    let bounded = arbiter::Options { leases_max: 10, idle_min, ..options(Duration::from_secs(60)) };
     for manner in [Manner::Obliging, Manner::Mute] {
         let home = Home::new();
         let incarnation = serving(&home, FILES, bounded.clone()).await;
@@ -205,11 +207,25 @@ async fn a_bound_of_ten_delegations_holds_with_a_thousand_files_open() {
     }
 }
 
+// Promise: recalls-for-capacity
+#[tokio::test]
+async fn at_the_bound_no_delegation_that_was_just_granted_is_recalled_for_another() {
+    const FILES: usize = 1000;
+    let home = Home::new();
+    let bounded = arbiter::Options { leases_max: 10, ..options(Duration::from_secs(60)) };
+    let incarnation = serving(&home, FILES, bounded).await;
+    let mut client = Reachable::with_manner(&incarnation, b"client", Manner::Obliging).await;
+    assert_eq!(open_all(&incarnation, &mut client, FILES, 10, true).await, 10);
+    let held = incarnation.arbiter.held();
+    assert_eq!((held.opens, held.granted, held.recalls), (FILES, 10, 0), "{held:?}");
+}
+
 #[tokio::test]
 async fn delegations_beyond_the_bound_are_revoked_from_who_keeps_them() {
     const FILES: usize = 40;
     let home = Home::new();
-    let bounded = arbiter::Options { leases_max: 10, ..options(Duration::from_millis(300)) };
+    let idle_min = Duration::ZERO;
+    let bounded = arbiter::Options { leases_max: 10, idle_min, ..options(Duration::from_millis(300)) };
     let incarnation = serving(&home, FILES, bounded).await;
     let mut client = Reachable::with_manner(&incarnation, b"client", Manner::Mute).await;
     open_all(&incarnation, &mut client, FILES, 10, false).await;
