@@ -205,15 +205,12 @@ impl Stateids {
     /// May this client have one more state of this kind?
     fn may_have(&self, client: u32, kind: &Kind) -> bool {
         let count = self.counts.get(&client);
-        match kind {
-            Kind::Delegation { .. } => {
-                let revoked = count.map_or(0, |count| count.revoked);
-                revoked < REVOKED_PER_CLIENT_MAX && self.delegations < self.delegations_max
-            }
-            _ => {
-                let others = count.map_or(0, |count| count.states - count.delegations);
-                others < STATES_PER_CLIENT_MAX && self.has_capacity()
-            }
+        if matches!(kind, Kind::Delegation { .. }) {
+            let revoked = count.map_or(0, |count| count.revoked);
+            revoked < REVOKED_PER_CLIENT_MAX && self.delegations < self.delegations_max
+        } else {
+            let others = count.map_or(0, |count| count.states - count.delegations);
+            others < STATES_PER_CLIENT_MAX && self.has_capacity()
         }
     }
 
