@@ -381,6 +381,17 @@ async fn no_lease_that_is_in_use_is_recalled_to_grant_another_of_its_kind() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_lack_of_capacity_below_recalls_leases_only_if_they_take_some_of_it() {
+    for (leases_take_capacity, recalls) in [(true, 1), (false, 0)] {
+        let stage = Stage::new(Options { leases_take_capacity, ..options() });
+        let file = stage.below.add("a");
+        assert!(open(&stage, &client(1), &file, Share::READ).await.unwrap().lease.is_some());
+        assert!(!stage.arbiter.free_capacity(&client(2)).await, "nothing was returned");
+        assert_eq!(stage.arbiter.held().recalls, recalls);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_change_that_an_open_overtakes_is_in_the_attributes_that_its_lease_vouches_for() {
     let stage = Stage::new(options());
     let file = stage.below.add("a");
