@@ -145,7 +145,8 @@ mod tests {
             self.stamp += 1;
             let held = self.by_use.len() + self.out.len();
             let batch = self.turnover.batch(self.now, held, self.by_use.iter().map(|(at, id)| (*at, *id)));
-            self.by_use.retain(|_, id| !batch.contains(id));
+            // The batch are the first ones.
+            batch.iter().for_each(|_| drop(self.by_use.pop_first()));
             self.recalls += batch.len();
             self.out.extend(batch);
             if self.turnover.is_full(held) {
