@@ -1,6 +1,6 @@
 //! The table of granted leases: by id, by file, and in the order of their last use.
 //!
-//! A lease takes [`RECORD_BYTES`] here, and its handle once. A guarded lease also keeps its file in use.
+//! A lease takes about 100 bytes here, and its handle once. A guarded lease also keeps its file in use.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
