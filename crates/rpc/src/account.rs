@@ -26,6 +26,8 @@ use std::task::{Context, Poll, Waker};
 use parking_lot::Mutex;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+use crate::fair::{Fair, Sharing, Turns};
+
 /// A piece up to this size may use the whole limit.
 pub const SMALL_BYTES: usize = 64 << 10;
 /// Most handshakes of TLS that one peer makes at once. Further ones wait.
@@ -64,6 +66,7 @@ impl Size {
 #[derive(Debug)]
 pub struct Account {
     limit: usize,
+    fair: Arc<Fair>,
     total: AtomicUsize,
     /// The highest total since [`Account::fallen_by`] was asked.
     peak: AtomicUsize,
@@ -91,6 +94,7 @@ pub struct Share {
     waiting: [AtomicUsize; 2],
     /// The handshakes of TLS that the peer may make at once.
     handshakes: Arc<Semaphore>,
+    turns: Arc<Turns>,
 }
 
 /// Bytes charged to a peer, until it is dropped.
@@ -117,10 +121,16 @@ pub struct Leasing<'s> {
 }
 
 impl Account {
-    /// An account with a limit of `limit` bytes, but at least [`LIMIT_MIN_BYTES`].
+    /// An account with a limit of `limit` bytes, but at least [`LIMIT_MIN_BYTES`]. Rates are not limited.
     pub fn new(limit: usize) -> Arc<Account> {
+        Account::beside(limit, Fair::new(Sharing::default()))
+    }
+
+    /// As [`Account::new`], for the peers of `fair`.
+    pub fn beside(limit: usize, fair: Arc<Fair>) -> Arc<Account> {
         Arc::new(Account {
             limit: limit.max(LIMIT_MIN_BYTES),
+            fair,
             total: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
             waiting: AtomicUsize::new(0),
@@ -141,9 +151,15 @@ impl Account {
             used: AtomicUsize::new(0),
             waiting: Default::default(),
             handshakes: Arc::new(Semaphore::new(HANDSHAKES_MAX)),
+            turns: self.fair.turns(peer),
         });
         shares.insert(peer, Arc::downgrade(&share));
         share
+    }
+
+    /// What the peers share besides memory.
+    pub fn fair(&self) -> &Arc<Fair> {
+        &self.fair
     }
 
     /// Bytes charged.
@@ -255,6 +271,11 @@ impl Share {
     /// Charges bytes if the peer is below its share and has no waiters in that size class.
     pub fn try_lease(self: &Arc<Share>, bytes: usize) -> Option<Lease> {
         (!self.has_waiters(Size::of(bytes)) && self.take(bytes)).then(|| Lease { share: self.clone(), bytes })
+    }
+
+    /// The turns of the peer.
+    pub(crate) fn turns(&self) -> &Arc<Turns> {
+        &self.turns
     }
 
     fn has_waiters(&self, size: Size) -> bool {

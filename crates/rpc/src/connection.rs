@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use bytes::BytesMut;
 use parking_lot::Mutex;
 use tokio::net::TcpStream;
 use tokio::sync::{Notify, Semaphore};
@@ -113,6 +114,8 @@ pub struct Connection {
     share: Option<Arc<Share>>,
     /// The record being received has been charged.
     charged_record: AtomicBool,
+    /// The empty receive buffer, while the reader waits.
+    spare: Mutex<BytesMut>,
     /// TLS has ended the connection for this reason.
     failure: Mutex<Option<tls::Error>>,
 }
@@ -166,6 +169,7 @@ impl Connection {
             in_flight: Arc::new(Semaphore::new(calls_in_flight)),
             share,
             charged_record: AtomicBool::new(false),
+            spare: Mutex::default(),
             failure: Mutex::default(),
         });
         tokio::spawn(connection.clone().write_all());
@@ -320,6 +324,7 @@ impl Connection {
             loop {
                 match self.outbox.flush(&self.wire) {
                     Ok(Flushed::All) => break,
+                    Ok(Flushed::Paused) => tokio::task::yield_now().await,
                     Ok(Flushed::Blocked) => {
                         if self.is_closed() || self.wire.writable().await.is_err() {
                             return self.close();
@@ -353,6 +358,12 @@ impl Occupant for Connection {
     fn end(&self) {
         tracing::debug!(peer = %self.peer, "the connection gives way");
         self.close();
+    }
+
+    fn rest(&self) {
+        // Freed without the lock, for which the reader would wait.
+        let spare = std::mem::take(&mut *self.spare.lock());
+        drop(spare);
     }
 }
 

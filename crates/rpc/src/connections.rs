@@ -33,6 +33,9 @@ const STRANGER_AGE: Duration = Duration::from_secs(60);
 /// A record that has not grown for this long is considered abandoned.
 const RECORD_TIME: Duration = Duration::from_secs(30);
 
+/// A connection on which nothing has come for this long gives up its buffer.
+const RESTING: Duration = Duration::from_secs(1);
+
 /// Most connections of peers that are not admitted.
 const STRANGERS_MAX: usize = 64;
 /// Most connections, if the process has enough descriptors.
@@ -75,6 +78,8 @@ pub(crate) trait Occupant {
     fn activity(&self) -> Activity;
     /// Ends the connection.
     fn end(&self);
+    /// Nothing has come for [`RESTING`]: gives up the memory that only input needs.
+    fn rest(&self) {}
 }
 
 /// The activity of a connection.
@@ -226,6 +231,10 @@ impl<C: Occupant> Connections<C> {
             let strange = !entry.admitted && (idle > STRANGER_IDLE || age > STRANGER_AGE);
             if strange || activity.charged_record && idle > RECORD_TIME {
                 entry.end();
+            } else if idle > RESTING
+                && let Some(connection) = entry.connection.upgrade()
+            {
+                connection.rest();
             }
         }
         self.forget_ended();

@@ -8,7 +8,7 @@
 //! [`replay`].
 //!
 //! A [`Server`] bounds the resources of the whole process: [`account`] bounds memory, and the table of
-//! connections bounds descriptors.
+//! connections bounds descriptors. [`fair`] divides what is left between peers: processors, queues, and rates.
 //!
 //! Connections may be secured by TLS: see [`tls`].
 //!
@@ -21,6 +21,7 @@ pub mod auth;
 pub mod congestion;
 pub mod connection;
 mod connections;
+pub mod fair;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod intake;

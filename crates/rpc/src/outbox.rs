@@ -3,8 +3,8 @@
 //! The outbox queues complete messages of any number of segments, and sends them in order. One `writev`
 //! gathers small messages. A range of a file leaves by `sendfile`, after headers that were sent with
 //! `MSG_MORE`; under TLS it is read and encrypted ([`crate::wire`]). Sending never waits: it goes as far as the
-//! socket takes it, under a lock that is held only across non-blocking system calls. When the socket is
-//! writable again, the owner of the connection continues.
+//! socket takes it, or until other peers should run ([`crate::fair`]). It holds a lock only across non-blocking
+//! system calls. When the socket is writable again, the owner of the connection continues.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};
@@ -66,6 +66,8 @@ pub(crate) enum Flushed {
     All,
     /// The socket takes no more now.
     Blocked,
+    /// So much was sent that others must run before the rest.
+    Paused,
 }
 
 /// Memory of a queued message besides its bytes.
@@ -140,8 +142,10 @@ impl Outbox {
         self.progress.lock()
     }
 
-    /// Sends what the socket takes.
+    /// Sends what the socket takes, up to a bound.
     pub(crate) fn flush(&self, wire: &Wire) -> io::Result<Flushed> {
+        let most = self.share.as_ref().map_or(u64::MAX, |share| share.turns().send_bytes());
+        let until = self.sent_bytes().saturating_add(most);
         loop {
             let Some(mut progress) = self.progress.try_lock() else { return Ok(Flushed::All) };
             loop {
@@ -151,6 +155,9 @@ impl Outbox {
                     Ok(()) if is_done => {
                         progress.backlog = None;
                         break;
+                    }
+                    Ok(()) if self.sent_bytes() >= until && !progress.current.is_empty() => {
+                        return Ok(Flushed::Paused);
                     }
                     Ok(()) => {}
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {

@@ -1,5 +1,5 @@
 //! Listens for calls on TCP and UDP, within limits for the whole process. [`crate::connections`] decides
-//! which connections stay, and [`crate::account`] bounds memory.
+//! which connections stay, [`crate::account`] bounds memory, and [`crate::fair`] divides the time between peers.
 
 use std::io;
 use std::net::SocketAddr;
@@ -15,6 +15,7 @@ use tokio::time::{Instant, MissedTickBehavior};
 use crate::account::{Account, Peer};
 use crate::connection::{Accepted, Connection, Limits};
 use crate::connections::{self, Bounds, Connections, Occupant};
+use crate::fair::{Fair, Sharing};
 use crate::memory;
 use crate::message::Refusal;
 use crate::pending::Pending;
@@ -37,6 +38,8 @@ pub struct ServerOptions {
     pub in_flight_max_bytes: usize,
     /// Limits of each connection.
     pub limits: Limits,
+    /// How the peers share what the server has.
+    pub sharing: Sharing,
     /// Offers TLS on TCP.
     pub tls: Option<Arc<Acceptor>>,
 }
@@ -51,6 +54,7 @@ impl ServerOptions {
             connections_max: connections::for_descriptors(connections::descriptors()),
             in_flight_max_bytes: memory::default_in_flight(),
             limits: Limits::default(),
+            sharing: Sharing::default(),
             tls: None,
         }
     }
@@ -97,6 +101,12 @@ impl Load {
     pub fn in_flight(&self) -> (usize, usize) {
         (self.account.bytes(), self.account.limit())
     }
+
+    /// Calls that have waited because their peer had its part of the calls in progress, or was at a limit of
+    /// its rates.
+    pub fn waited(&self) -> u64 {
+        self.account.fair().waited()
+    }
 }
 
 impl Drop for Server {
@@ -119,7 +129,7 @@ impl Server {
         let dispatcher = Arc::new(Dispatcher { service, replies, tls: options.tls.clone() });
         let (listener, datagrams) = bind(options.listen, options.udp).await?;
         let local = listener.local_addr()?;
-        let account = Account::new(options.in_flight_max_bytes);
+        let account = Account::beside(options.in_flight_max_bytes, Fair::new(options.sharing));
         let connections = Arc::new(Mutex::new(Connections::new(Bounds::of(options.connections_max))));
         let accepting = Accepting {
             dispatcher: dispatcher.clone(),
@@ -242,6 +252,7 @@ async fn keep_bounds(account: Arc<Account>, connections: Arc<Table>) {
         ticks.tick().await;
         let now = Instant::now();
         connections.lock().tick(now);
+        account.fair().forget_absent();
         if let Some(peer) = account.starving_others() {
             let ended = connections.lock().end_stalled(peer, now);
             if ended > 0 {

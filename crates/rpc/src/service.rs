@@ -130,6 +130,18 @@ pub trait Service: Send + Sync + 'static {
         0
     }
 
+    /// May the call overtake those of its peer that wait in line ([`crate::fair`])? It must if it gives
+    /// something back that calls of others may wait for, or keeps a client's state alive.
+    fn is_urgent(&self, asked: &Asked) -> bool {
+        let _ = asked;
+        false
+    }
+
+    /// A call of this peer has to wait in line.
+    fn waits(&self, peer: SocketAddr) {
+        let _ = peer;
+    }
+
     /// Whether the server must not execute the call twice.
     fn remember(&self, call: &Call) -> Remember;
 }

@@ -5,15 +5,16 @@ use std::sync::{Arc, Weak};
 
 use bytes::{Bytes, BytesMut};
 use tokio::net::UdpSocket;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, oneshot};
 
 use xdr::Message;
 
-use crate::account::{Account, Peer};
+use crate::account::{Account, Peer, Share};
 use crate::connection::{encode_call, reply_message};
+use crate::fair::Turn;
 use crate::message::{self, CallHeader, Incoming, Refusal};
 use crate::server::Dispatcher;
-use crate::service::Call;
+use crate::service::{Asked, Call};
 use crate::tls::TransportSecurity;
 
 /// The largest payload of a UDP datagram.
@@ -62,6 +63,9 @@ pub(crate) async fn serve(
                 let share = account.share(Peer::from(peer.ip()));
                 let Some(lease) = share.try_lease(length + DATAGRAM_MAX_BYTES) else { continue };
                 let Ok(place) = places.clone().acquire_owned().await else { return };
+                share.turns().note(tokio::time::Instant::now());
+                let asked = Asked::new(&header, &arguments);
+                let turn = turn(&dispatcher, &share, peer, &asked);
                 let datagrams = Some(Datagrams(Arc::downgrade(&socket)));
                 let call = Call {
                     header,
@@ -72,7 +76,7 @@ pub(crate) async fn serve(
                     resent: false,
                     groups: None,
                 };
-                tokio::spawn(answer(socket.clone(), dispatcher.clone(), call, (place, lease)));
+                tokio::spawn(answer_in_turn(socket.clone(), dispatcher.clone(), call, turn, (place, lease)));
                 continue;
             }
             Ok(Incoming::Mismatch { xid }) => Some(message::refuse(xid, Refusal::RpcMismatch)),
@@ -102,6 +106,39 @@ impl Datagrams {
         let Ok(bytes) = encode_call(header, arguments).to_bytes() else { return false };
         socket.try_send_to(&bytes, to).is_ok()
     }
+}
+
+/// The turn of a call of an admitted peer, if it must wait for it.
+fn turn(
+    dispatcher: &Dispatcher,
+    share: &Arc<Share>,
+    peer: SocketAddr,
+    asked: &Asked,
+) -> Option<oneshot::Receiver<Turn>> {
+    let (turns, bytes) = (share.turns(), asked.arguments.remaining());
+    if !turns.must_wait(bytes) {
+        return None;
+    }
+    if dispatcher.service.is_urgent(asked) {
+        turns.begin_urgent(bytes);
+        return None;
+    }
+    dispatcher.service.waits(peer);
+    Some(turns.enter(bytes, bytes + dispatcher.service.reply_bytes(asked)))
+}
+
+async fn answer_in_turn(
+    socket: Arc<UdpSocket>,
+    dispatcher: Arc<Dispatcher>,
+    call: Call,
+    turn: Option<oneshot::Receiver<Turn>>,
+    held: impl Send,
+) {
+    let turn = match turn {
+        Some(turn) => turn.await.ok(),
+        None => None,
+    };
+    answer(socket, dispatcher, call, (turn, held)).await;
 }
 
 /// Answers one call of an admitted peer. `held` holds the call's resources until then.

@@ -33,6 +33,8 @@ struct Entry {
     reply_bytes: fn(&Asked) -> usize,
     /// Whether the reply is kept for retransmissions.
     remember: fn(&Call) -> Remember,
+    /// Whether calls of others may wait for this one, so that it must not wait behind those of its client.
+    is_urgent: fn(&Asked) -> bool,
 }
 
 /// A call that is being answered.
@@ -66,6 +68,7 @@ static ENTRIES: [Entry; 8] = [
         turn_away: null_alone,
         reply_bytes: crate::nfs3::reply_bytes,
         remember: |call| until_heard(crate::nfs3::must_not_repeat(call.header.procedure)),
+        is_urgent: is_null,
     },
     Entry {
         program: nfs4::PROGRAM,
@@ -84,6 +87,7 @@ static ENTRIES: [Entry; 8] = [
         turn_away: null_alone,
         reply_bytes: crate::nfs4::reply_bytes,
         remember: crate::nfs4::remember,
+        is_urgent: crate::nfs4::is_urgent,
     },
     Entry {
         program: nfs2::PROGRAM,
@@ -100,6 +104,7 @@ static ENTRIES: [Entry; 8] = [
         turn_away: null_alone,
         reply_bytes: |_| nfs2::DATA_MAX as usize,
         remember: |call| until_heard(crate::nfs2::must_not_repeat(call.header.procedure)),
+        is_urgent: is_null,
     },
     Entry {
         program: nqnfs::PROGRAM,
@@ -120,6 +125,7 @@ static ENTRIES: [Entry; 8] = [
             let twice_is_harm = crate::nqnfs::must_not_repeat(call.header.procedure);
             if twice_is_harm { Remember::Reply } else { Remember::No }
         },
+        is_urgent: |asked| crate::nqnfs::is_urgent(asked.procedure),
     },
     Entry {
         program: mount::v3::PROGRAM,
@@ -132,6 +138,7 @@ static ENTRIES: [Entry; 8] = [
         turn_away: |front, call| crate::mount::turn_away(&front.shared, &front.mounts, call),
         reply_bytes: |_| 0,
         remember: |_| Remember::No,
+        is_urgent: is_null,
     },
     lock_manager(nlm::v1::VERSION, nlm::v1::VERSION),
     lock_manager(nlm::v3::VERSION, nlm::v4::VERSION),
@@ -144,6 +151,8 @@ static ENTRIES: [Entry; 8] = [
         turn_away: null_alone,
         reply_bytes: |_| 0,
         remember: |_| Remember::No,
+        // The restart of a host frees its locks.
+        is_urgent: |_| true,
     },
 ];
 
@@ -159,6 +168,7 @@ const fn lock_manager(first: u32, last: u32) -> Entry {
         turn_away: null_alone,
         reply_bytes: |_| 0,
         remember: |_| Remember::No,
+        is_urgent: |asked| crate::nlm::is_urgent(asked.procedure),
     }
 }
 
@@ -202,6 +212,14 @@ impl Service for Front {
 
     fn reply_bytes(&self, asked: &Asked) -> usize {
         find(asked.program, asked.version).map_or(0, |entry| (entry.reply_bytes)(asked))
+    }
+
+    fn is_urgent(&self, asked: &Asked) -> bool {
+        find(asked.program, asked.version).is_none_or(|entry| (entry.is_urgent)(asked))
+    }
+
+    fn waits(&self, peer: SocketAddr) {
+        self.shared.usage.wait(peer.ip());
     }
 
     fn remember(&self, call: &Call) -> Remember {
@@ -252,6 +270,11 @@ fn refusal(program: u32, version: u32) -> Refusal {
         Some((low, high)) => Refusal::ProgramMismatch { low, high },
         None => Refusal::ProgramUnavailable,
     }
+}
+
+/// The null procedure, by which others learn that we answer.
+fn is_null(asked: &Asked) -> bool {
+    asked.procedure == 0
 }
 
 /// A peer that no export admits gets the answer to the null procedure and no other.

@@ -102,6 +102,60 @@ pub(crate) fn reply_bytes(asked: &Asked) -> usize {
     bytes.min(compound::REPLY_BYTES_MAX)
 }
 
+/// Is the compound one that calls of others may wait for, or one that keeps state alive? It must do nothing
+/// else: a READ does not overtake others because a CLOSE is behind it.
+pub(crate) fn is_urgent(asked: &Asked) -> bool {
+    use ArgOp as A;
+    if asked.procedure == Procedure::Null as u32 {
+        return true;
+    }
+    let mut decoder = asked.arguments.clone();
+    let Ok(mut header) = CompoundHeader::decode(&mut decoder) else { return true };
+    let (mut gives_back, mut names_file) = (false, false);
+    while let Some(operation) = header.next(&mut decoder) {
+        // What cannot be decoded is refused, and costs nothing.
+        let Ok(operation) = operation else { return true };
+        match operation {
+            A::Sequence(_) => {}
+            A::Putfh(_) | A::Putrootfh(_) | A::Getattr(_) => names_file = true,
+            operation if gives_back_or_renews(&operation) => gives_back = true,
+            _ => return false,
+        }
+    }
+    // A SEQUENCE alone renews a lease.
+    gives_back || !names_file
+}
+
+/// Does the operation give something back, or keep a client or session alive?
+fn gives_back_or_renews(operation: &ArgOp) -> bool {
+    use ArgOp as A;
+    let gives_back = matches!(
+        operation,
+        A::Close(_)
+            | A::Delegpurge(_)
+            | A::Delegreturn(_)
+            | A::Locku(_)
+            | A::OpenDowngrade(_)
+            | A::ReleaseLockowner(_)
+            | A::FreeStateid(_)
+            | A::TestStateid(_)
+    );
+    let keeps_alive = matches!(
+        operation,
+        A::Renew(_)
+            | A::BackchannelCtl(_)
+            | A::BindConnToSession(_)
+            | A::CreateSession(_)
+            | A::DestroySession(_)
+            | A::DestroyClientid(_)
+            | A::ExchangeId(_)
+            | A::ReclaimComplete(_)
+            | A::Setclientid(_)
+            | A::SetclientidConfirm(_)
+    );
+    gives_back || keeps_alive
+}
+
 /// Answers one call.
 pub(crate) async fn answer(front: &Nfs4Front, call: rpc::Call) -> Outcome {
     match Procedure::try_from(call.header.procedure) {

@@ -88,6 +88,18 @@ impl<'c> Called<'c> {
     }
 }
 
+/// Does the call give a lock back, or answer a call of ours?
+pub(crate) fn is_urgent(procedure: u32) -> bool {
+    use Procedure as P;
+    let waits = |it| {
+        matches!(
+            it,
+            P::Test | P::Lock | P::NmLock | P::TestMsg | P::LockMsg | P::Share | P::Granted | P::GrantedMsg
+        )
+    };
+    !Procedure::try_from(procedure).is_ok_and(waits)
+}
+
 /// Answers one call of version 1, 3 or 4.
 pub(crate) async fn answer(nlm: &Arc<Nlm>, call: rpc::Call) -> Outcome {
     let Ok(procedure) = Procedure::try_from(call.header.procedure) else {

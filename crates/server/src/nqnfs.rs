@@ -275,6 +275,12 @@ pub(crate) fn reply_bytes(asked: &rpc::service::Asked) -> usize {
     count.min(DATA_MAX) as usize
 }
 
+/// Is it a call that gives a lease back, or none that does anything?
+pub(crate) fn is_urgent(procedure: u32) -> bool {
+    use Procedure as P;
+    !matches!(Procedure::try_from(procedure), Ok(it) if !matches!(it, P::Null | P::Vacated | P::Evicted))
+}
+
 /// Answers one call.
 pub(crate) async fn answer(front: &Arc<NqnfsFront>, call: rpc::Call) -> Outcome {
     let Ok(procedure) = Procedure::try_from(call.header.procedure) else {

@@ -13,6 +13,7 @@ use crate::exports::ExportId;
 #[derive(Debug, Default)]
 pub struct Usage {
     clients: Tally<IpAddr>,
+    waits: Tally<IpAddr>,
     files: Tally<(ExportId, Handle)>,
 }
 
@@ -20,6 +21,11 @@ impl Usage {
     /// The clients that called most, with what they used.
     pub fn clients(&self) -> Vec<(IpAddr, Used)> {
         self.clients.counts()
+    }
+
+    /// The clients whose calls waited in line most, with the number of these calls.
+    pub fn waits(&self) -> Vec<(IpAddr, Used)> {
+        self.waits.counts()
     }
 
     /// The files that were read and written most.
@@ -30,6 +36,11 @@ impl Usage {
     /// A client has called.
     pub(crate) fn call(&self, client: IpAddr) {
         self.clients.add(&client.to_canonical(), Used::CALL);
+    }
+
+    /// A call of a client has to wait in line.
+    pub(crate) fn wait(&self, client: IpAddr) {
+        self.waits.add(&client.to_canonical(), Used::CALL);
     }
 
     /// A client, if it is known, has read or written so much of a file.

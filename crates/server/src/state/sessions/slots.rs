@@ -27,14 +27,30 @@ enum Slot {
     Done { sequence: u32, digest: Digest, reply: Option<Message> },
 }
 
-/// All slots of a session.
+/// All slots of a session. Those behind the last one that was used take no memory: most clients use few of
+/// the slots that they ask for.
 #[derive(Debug)]
-pub(crate) struct Slots(Vec<Slot>);
+pub(crate) struct Slots {
+    used: Vec<Slot>,
+    count: usize,
+}
 
 impl Slots {
     /// `count` unused slots.
     pub(crate) fn new(count: u32) -> Slots {
-        Slots((0..count).map(|_| Slot::Fresh).collect())
+        Slots { used: Vec::new(), count: count as usize }
+    }
+
+    /// The slot, with memory for it.
+    fn get(&mut self, slot: u32) -> Option<&mut Slot> {
+        let slot = slot as usize;
+        if slot >= self.count {
+            return None;
+        }
+        if slot >= self.used.len() {
+            self.used.resize_with(slot + 1, || Slot::Fresh);
+        }
+        self.used.get_mut(slot)
     }
 
     /// A request arrives.
@@ -42,7 +58,7 @@ impl Slots {
     /// # Errors
     /// See [`super::Sessions::begin`].
     pub(crate) fn begin(&mut self, slot: u32, sequence: u32, digest: Digest) -> Result<Turn, Status> {
-        let slot = self.0.get_mut(slot as usize).ok_or(Status::BadSlot)?;
+        let slot = self.get(slot).ok_or(Status::BadSlot)?;
         let is_next = match slot {
             Slot::Fresh => sequence == 1,
             Slot::Busy { sequence: running, .. } if *running == sequence => return Err(Status::Delay),
@@ -65,10 +81,12 @@ impl Slots {
 
     /// Removes the slots beyond the first `count`, unless one of those is busy. False if one is.
     pub(crate) fn truncate(&mut self, count: u32) -> bool {
-        let others = self.0.get(count as usize..).unwrap_or_default();
+        let count = count as usize;
+        let others = self.used.get(count..).unwrap_or_default();
         let free = !others.iter().any(|slot| matches!(slot, Slot::Busy { .. }));
         if free {
-            self.0.truncate(count as usize);
+            self.used.truncate(count);
+            self.count = self.count.min(count);
         }
         free
     }
@@ -76,13 +94,13 @@ impl Slots {
     /// Is more than half of the slots busy? In a session with a single slot the requester itself occupies
     /// it.
     pub(crate) fn is_half_busy(&self) -> bool {
-        let busy = self.0.iter().filter(|slot| matches!(slot, Slot::Busy { .. })).count();
-        2 * busy > self.0.len()
+        let busy = self.used.iter().filter(|slot| matches!(slot, Slot::Busy { .. })).count();
+        2 * busy > self.count
     }
 
     /// The running request is done.
     pub(crate) fn complete(&mut self, slot: u32, reply: Option<Message>) {
-        if let Some(slot) = self.0.get_mut(slot as usize)
+        if let Some(slot) = self.used.get_mut(slot as usize)
             && let Slot::Busy { sequence, digest } = *slot
         {
             *slot = Slot::Done { sequence, digest, reply };

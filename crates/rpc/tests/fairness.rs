@@ -1,0 +1,227 @@
+//! Quiet peers beside a noisy one, by counts of calls: the processors of a test machine may be busy.
+#![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
+
+use std::collections::VecDeque;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rpc::fair::{Rates, Sharing};
+use rpc::message::CallHeader;
+use rpc::service::{Answering, Asked, Outcome, Remember};
+use rpc::{Call, Credential, ReplyCache, Server, ServerOptions, Service};
+use tokio::sync::oneshot;
+
+const PROGRAM: u32 = 400_002;
+const NULL: u32 = 0;
+/// Waits in the queue of the back end.
+const WORK: u32 = 1;
+/// Ends all that waits there, as the return of what the others wait for.
+const GIVE_BACK: u32 = 2;
+/// As `GIVE_BACK`, of which the service does not know that it is urgent.
+const END_ALL: u32 = 3;
+
+const QUIET: Ipv4Addr = Ipv4Addr::LOCALHOST;
+const NOISY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const WINDOW: usize = 16;
+/// Of two peers, each has half of the window.
+const PART: usize = WINDOW / 2;
+const LONG: Duration = Duration::from_secs(3600);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A back end with one queue for all peers, of which the test takes the first.
+#[derive(Default)]
+struct Queue {
+    waiting: Mutex<VecDeque<(Ipv4Addr, oneshot::Sender<()>)>>,
+    begun: AtomicUsize,
+    held_back: AtomicUsize,
+}
+
+impl Queue {
+    fn end_first(&self) -> Option<Ipv4Addr> {
+        let (peer, end) = self.waiting.lock().pop_front()?;
+        let _ = end.send(());
+        Some(peer)
+    }
+
+    /// Waits until as many calls have begun.
+    async fn begun(&self, count: usize) {
+        let reached = async {
+            while self.begun.load(Ordering::SeqCst) < count {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, reached).await.expect("calls that begin");
+    }
+}
+
+impl Service for Queue {
+    fn call(self: Arc<Self>, call: Call) -> Answering {
+        Box::pin(async move {
+            match call.header.procedure {
+                WORK => {
+                    let (end, ended) = oneshot::channel();
+                    let SocketAddr::V4(peer) = call.peer else { return Outcome::Drop };
+                    self.waiting.lock().push_back((*peer.ip(), end));
+                    self.begun.fetch_add(1, Ordering::SeqCst);
+                    let _ = ended.await;
+                }
+                GIVE_BACK | END_ALL => while self.end_first().is_some() {},
+                _ => {}
+            }
+            Outcome::Reply(call.reply().finish())
+        })
+    }
+
+    fn remember(&self, _: &Call) -> Remember {
+        Remember::No
+    }
+
+    fn is_urgent(&self, asked: &Asked) -> bool {
+        matches!(asked.procedure, NULL | GIVE_BACK)
+    }
+
+    fn waits(&self, _: SocketAddr) {
+        self.held_back.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
+async fn serve(sharing: Sharing) -> (Arc<Queue>, Server) {
+    let queue = Arc::<Queue>::default();
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let options = ServerOptions { sharing, ..ServerOptions::new(any) };
+    (queue.clone(), Server::start(options, queue, ReplyCache::volatile()).await.unwrap())
+}
+
+/// A client that sends calls without waiting for replies.
+struct Wire(TcpStream);
+
+impl Wire {
+    fn connect(from: Ipv4Addr, server: &Server) -> Wire {
+        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
+        socket.connect(&server.local_addr().into()).unwrap();
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        Wire(socket.into())
+    }
+
+    fn send(&mut self, procedure: u32, count: usize) {
+        let mut calls = Vec::new();
+        for xid in 0..count as u32 {
+            let credential = Credential::None;
+            let header = CallHeader { xid, program: PROGRAM, version: 1, procedure, credential };
+            let call = xdr::to_bytes(&header).unwrap();
+            calls.extend_from_slice(&rpc::record::mark(call.len()));
+            calls.extend_from_slice(&call);
+        }
+        self.0.write_all(&calls).unwrap();
+    }
+
+    /// Takes so many replies.
+    async fn hear(&mut self, count: usize) {
+        let mut stream = self.0.try_clone().unwrap();
+        let heard = tokio::task::spawn_blocking(move || {
+            for _ in 0..count {
+                let mut mark = [0; 4];
+                stream.read_exact(&mut mark).unwrap();
+                let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
+                stream.read_exact(&mut reply).unwrap();
+            }
+        });
+        heard.await.unwrap();
+    }
+}
+
+/// Both peers are active, and no call in progress is taken for one that waits for something far away.
+fn lasting() -> Sharing {
+    Sharing { window: WINDOW, hold: LONG, active: LONG, ..Sharing::default() }
+}
+
+#[tokio::test]
+async fn a_quiet_peers_call_waits_for_no_more_than_the_part_of_the_noisy_one() {
+    let (queue, server) = serve(lasting()).await;
+    let mut quiet = Wire::connect(QUIET, &server);
+    quiet.send(NULL, 1);
+    quiet.hear(1).await;
+    let mut noisy: Vec<Wire> = (0..4).map(|_| Wire::connect(NOISY, &server)).collect();
+    noisy.iter_mut().for_each(|wire| wire.send(WORK, 64));
+    queue.begun(PART).await;
+    quiet.send(WORK, 1);
+    queue.begun(PART + 1).await;
+    assert_eq!(queue.waiting.lock().len(), PART + 1, "more of the noisy peer were let in");
+    let mut before = 0;
+    while queue.end_first() != Some(QUIET) {
+        before += 1;
+        queue.begun(PART + 1 + before).await;
+    }
+    assert_eq!(before, PART);
+    quiet.hear(1).await;
+    // All others are answered in the end.
+    for wire in &mut noisy {
+        let all = async {
+            while queue.begun.load(Ordering::SeqCst) < 4 * 64 + 1 || !queue.waiting.lock().is_empty() {
+                while queue.end_first().is_some() {}
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, all).await.unwrap();
+        wire.hear(64).await;
+    }
+    assert!(queue.held_back.load(Ordering::SeqCst) > 0 && server.load().waited() > 0);
+}
+
+#[tokio::test]
+async fn a_peer_that_is_alone_has_all_its_calls_in_progress() {
+    let (queue, server) = serve(lasting()).await;
+    let mut noisy = Wire::connect(NOISY, &server);
+    noisy.send(WORK, 200);
+    queue.begun(200).await;
+    assert_eq!(server.load().waited(), 0);
+}
+
+#[tokio::test]
+async fn what_others_wait_for_overtakes_the_line() {
+    let (queue, server) = serve(lasting()).await;
+    let mut quiet = Wire::connect(QUIET, &server);
+    quiet.send(NULL, 1);
+    quiet.hear(1).await;
+    let mut noisy = Wire::connect(NOISY, &server);
+    noisy.send(WORK, 100);
+    queue.begun(PART).await;
+    // All of its calls in progress wait for what comes behind 92 that wait in line.
+    noisy.send(GIVE_BACK, 1);
+    noisy.hear(PART + 1).await;
+    queue.begun(2 * PART).await;
+}
+
+#[tokio::test]
+async fn calls_that_wait_for_one_in_the_line_do_not_keep_it_there() {
+    let sharing = Sharing { hold: Duration::from_millis(2), ..lasting() };
+    let (queue, server) = serve(sharing).await;
+    let mut quiet = Wire::connect(QUIET, &server);
+    quiet.send(NULL, 1);
+    quiet.hear(1).await;
+    let mut noisy = Wire::connect(NOISY, &server);
+    noisy.send(WORK, 50);
+    noisy.send(END_ALL, 1);
+    noisy.hear(51).await;
+    assert!(queue.waiting.lock().is_empty());
+}
+
+#[tokio::test]
+async fn limits_of_rates_are_kept_without_an_error() {
+    let rates = Rates { operations: Some(100), bytes: None };
+    let (_, server) = serve(Sharing { rates, ..Sharing::default() }).await;
+    let began = std::time::Instant::now();
+    let mut wires = [Wire::connect(NOISY, &server), Wire::connect(NOISY, &server)];
+    wires.iter_mut().for_each(|wire| wire.send(END_ALL, 20));
+    for wire in &mut wires {
+        wire.hear(20).await;
+    }
+    // A bucket holds ten of the forty calls.
+    assert!(began.elapsed() > Duration::from_millis(280), "{:?}", began.elapsed());
+    assert!(server.load().waited() > 20);
+}
