@@ -408,6 +408,13 @@ pub struct Network {
     /// share [default: a sixteenth of the memory, up to 2G]
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub memory_in_flight: Option<u64>,
+    /// Most calls of one client (an address) in a second. Further ones wait; none gets an error [default: no
+    /// limit]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub client_ops_max: Option<u64>,
+    /// Most bytes of requests and replies of one client in a second. Further calls wait [default: no limit]
+    #[arg(long, value_name = "SIZE", value_parser = parse_rate)]
+    pub client_bytes_max: Option<u64>,
     /// Answer HTTP here: /metrics for Prometheus, /healthz, /readyz and /status. Without an address, only to
     /// this machine
     #[arg(long, value_name = "[ADDR:]PORT", value_parser = parse_metrics)]
@@ -583,6 +590,14 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         _ => (text, 0),
     };
     digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift)).ok_or_else(bad)
+}
+
+/// Parses a number of bytes in a second.
+fn parse_rate(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        0 => Err("0 would let nothing through: leave the option out for no limit".to_owned()),
+        bytes => Ok(bytes),
+    }
 }
 
 /// The completions of a shell.

@@ -169,6 +169,8 @@ fn loopback() -> Network {
         no_udp: true,
         no_rpcbind: true,
         memory_in_flight: None,
+        client_ops_max: None,
+        client_bytes_max: None,
         metrics: None,
     }
 }

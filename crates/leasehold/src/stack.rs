@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use arbiter::{Arbiter, Delegations};
+use rpc::fair::{Rates, Sharing};
 use rpc::tls::Acceptor;
 use rpc::{Load, ReplyCache, Server, ServerOptions, TransportSecurity};
 use server::exports::{ExportId, ExportsError};
@@ -118,6 +119,11 @@ impl Memory {
     }
 }
 
+/// The limits of each client.
+fn rates(network: &Network) -> Rates {
+    Rates { operations: network.client_ops_max, bytes: network.client_bytes_max }
+}
+
 impl Stack {
     /// Starts to serve.
     pub async fn start(
@@ -161,6 +167,7 @@ impl Stack {
         let options = ServerOptions {
             udp: !listen.no_udp,
             in_flight_max_bytes: memory.in_flight,
+            sharing: Sharing { rates: rates(listen), ..Sharing::default() },
             tls: tls.cloned(),
             ..ServerOptions::new(listen.listen)
         };

@@ -123,6 +123,7 @@ pub fn load(load: &rpc::Load) -> Value {
         "connections_max": connections_max,
         "in_flight_bytes": bytes,
         "in_flight_max_bytes": bytes_max,
+        "calls_waited": load.waited(),
     })
 }
 

@@ -65,6 +65,8 @@ async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
         no_udp: true,
         no_rpcbind: true,
         memory_in_flight: None,
+        client_ops_max: None,
+        client_bytes_max: None,
         metrics: None,
     };
     let listening = Listening { network: &network, tls: None, version4: &version4, users: &Users::default() };

@@ -37,6 +37,7 @@ fn walks(system: System) {
         systems: vec![system],
         leases: vec![],
         clients: vec![],
+        quiet: vec![],
         changes: 20,
         actimeo: Duration::from_secs(600),
         vers: "4.2".to_owned(),

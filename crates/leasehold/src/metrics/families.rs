@@ -3,6 +3,7 @@
 //! Names have one prefix, base units, and `_total` if they only grow. What a process does not have (a cache,
 //! clients, a mount) is left out. Labels have bounded numbers of values: procedures, kinds, exports.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use rpc::latency::Distribution;
@@ -35,6 +36,8 @@ struct Served {
     in_grace: bool,
     held: Vec<(String, arbiter::Holdings)>,
     used: Vec<(String, vfs::Used)>,
+    calls_waited: u64,
+    waits: Vec<(String, vfs::Used)>,
 }
 
 #[derive(Debug)]
@@ -84,13 +87,17 @@ impl Served {
             connections: serving.load.connections(),
             in_flight: serving.load.in_flight(),
             in_grace: serving.front.in_grace(),
-            used: usage::most(serving.front.usage().clients(), CLIENTS_MAX)
-                .into_iter()
-                .map(|(client, used)| (client.to_string(), used))
-                .collect(),
+            used: most(serving.front.usage().clients()),
+            calls_waited: serving.load.waited(),
+            waits: most(serving.front.usage().waits()),
             held: serving.arbiters.iter().map(|(path, arbiter)| (path.clone(), arbiter.held())).collect(),
         }
     }
+}
+
+fn most(clients: Vec<(IpAddr, vfs::Used)>) -> Vec<(String, vfs::Used)> {
+    let most = usage::most(clients, CLIENTS_MAX);
+    most.into_iter().map(|(client, used)| (client.to_string(), used)).collect()
 }
 
 impl Cached {
@@ -237,6 +244,9 @@ pub const FAMILIES: &[Family] = families! {
     Counter "client_uses" None, CLIENT, |of, take| used(of, take, |it| it.calls), "calls of the clients that use the server most, by address";
     Counter "client_read" B, CLIENT, |of, take| used(of, take, |it| it.read_bytes), "bytes that READs of these clients brought";
     Counter "client_written" B, CLIENT, |of, take| used(of, take, |it| it.written_bytes), "bytes that WRITEs of these clients wrote";
+    Counter "calls_waited" None, NONE, |of, take| served(of, take, |it| it.calls_waited), "calls that waited because their client had its part in progress, or was at a limit of its rates";
+    Counter "client_waits" None, CLIENT, |of, take| for (client, used) in of.serving.iter().flat_map(|it| &it.waits) { take(&[client], used.calls.number()); },
+        "those of them of the clients whose calls waited most, by address";
     Gauge "in_grace" None, NONE, |of, take| served(of, take, |it| it.in_grace), "1 in the grace period after a start";
 
     Gauge "opens" None, EXPORT, |of, take| held(of, take, |it| it.opens), "opens of clients";
