@@ -10,6 +10,7 @@
 //! The caches neither complete files nor guess ahead, so that the counts do not depend on time.
 
 mod arguments;
+mod noise;
 mod page;
 mod report;
 mod site;
@@ -24,6 +25,7 @@ use synthetic::{Script, Shape};
 use tokio::runtime::Handle as Runtime;
 
 pub use arguments::Arguments;
+pub use noise::{Beside, Latency};
 pub use report::{Held, Memory, Report, Row, Walked};
 
 use site::{Cache, Serving};
@@ -49,6 +51,8 @@ pub struct Options {
     pub leases: Vec<u32>,
     /// Numbers of clients at the origin.
     pub clients: Vec<u32>,
+    /// Numbers of quiet clients beside a noisy one.
+    pub quiet: Vec<u32>,
     /// Changes that another client makes before a third walk; 0: there is none.
     pub changes: u32,
     /// How long caches trust attributes.
@@ -142,6 +146,10 @@ pub fn run(runtime: &Runtime, options: &Options, mut progress: impl FnMut(&str))
         let held = hold(runtime, options, "clients", *clients, walk::connect_clients)?;
         progress(&held.to_string());
         report.held.push(held);
+    }
+    for clients in &options.quiet {
+        let rows = noise::measure(options, *clients, |row| progress(&row.to_string()))?;
+        report.beside.extend(rows);
     }
     Ok(report)
 }

@@ -30,6 +30,9 @@ pub struct Arguments {
     /// Numbers of clients at the origin, or `none`
     #[arg(long, value_name = "LIST", default_value = "10,100,1000", value_parser = numbers)]
     pub clients: Numbers,
+    /// Numbers of quiet clients beside a noisy one, or `none`
+    #[arg(long, value_name = "LIST", default_value = "10,1000", value_parser = numbers)]
+    pub quiet: Numbers,
     /// Changes that another client makes before a third walk; 0: no third walk
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub changes: u32,
@@ -83,6 +86,7 @@ impl Arguments {
             systems: if self.systems.is_empty() { both() } else { self.systems.clone() },
             leases: self.leases.0.clone(),
             clients: self.clients.0.clone(),
+            quiet: self.quiet.0.clone(),
             changes: self.changes,
             actimeo: Duration::from_secs(self.actimeo.into()),
             vers: self.vers.clone(),

@@ -4,6 +4,7 @@ use std::fmt;
 
 use serde::Serialize;
 
+use super::noise::Beside;
 use super::site::Calls;
 use super::{Options, page};
 use crate::report::Machine;
@@ -157,6 +158,8 @@ pub struct Report {
     pub rows: Vec<Row>,
     /// What clients held.
     pub held: Vec<Held>,
+    /// Quiet clients beside a noisy one.
+    pub beside: Vec<Beside>,
 }
 
 /// A quantity that should not grow with the size.
@@ -193,8 +196,8 @@ pub(super) const QUANTITIES: [Quantity; 9] = [
 
 impl Report {
     pub(super) fn new(options: &Options) -> Report {
-        let (rows, held) = (Vec::new(), Vec::new());
-        Report { machine: Machine::this(), vers: options.vers.clone(), rows, held }
+        let (rows, held, beside) = (Vec::new(), Vec::new(), Vec::new());
+        Report { machine: Machine::this(), vers: options.vers.clone(), rows, held, beside }
     }
 
     /// The rows that differ only in their size, by series and cache.
@@ -266,7 +269,10 @@ impl fmt::Display for Report {
             let Held { series, count, held, .. } = held;
             writeln!(f, "{series:<22}{count:>9}{held:>11}{bytes:>12}{micros:>12}")?;
         }
-        Ok(())
+        if !self.beside.is_empty() {
+            writeln!(f, "\nlatency of quiet clients")?;
+        }
+        self.beside.iter().try_for_each(|beside| writeln!(f, "{beside}"))
     }
 }
 
@@ -313,7 +319,13 @@ mod tests {
     fn a_report_shows_each_size_and_its_growth() {
         let held = Held { series: "leases", count: 10, held: 10, seconds: 1.0, bytes: 5000 };
         let rows = vec![row(990, 20, 501_000), row(9990, 200, 15_001_000)];
-        let report = Report { machine: Machine::this(), vers: "4.2".to_owned(), rows, held: vec![held] };
+        let report = Report {
+            machine: Machine::this(),
+            vers: "4.2".to_owned(),
+            rows,
+            held: vec![held],
+            beside: Vec::new(),
+        };
         let text = report.to_string();
         assert!(text.contains("memory of the cache for each object, B"), "{text}");
         assert!(text.contains("×3.00") && text.contains("leases"), "{text}");

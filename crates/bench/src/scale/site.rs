@@ -17,7 +17,10 @@ use crate::interrupt::Interrupt;
 use crate::system::{self, Program, free_port};
 
 /// Path of the export.
-const EXPORT: &str = "/export";
+pub(super) const EXPORT: &str = "/export";
+/// The file of a served directory, and its size in bytes.
+pub(super) const FILE: &str = "file";
+const FILE_BYTES: usize = 1 << 20;
 
 /// A new directory for one measurement.
 pub(super) fn directory(options: &Options) -> Result<PathBuf, Error> {
@@ -115,6 +118,26 @@ impl Serving {
         let log = scratch.join("serve.log");
         let program = Program::start(&Interrupt::default(), "serve", process, listen, &log)?;
         Ok(Serving { program, listen, state })
+    }
+
+    /// Serves a directory of this machine with one file.
+    pub(super) fn start_directory(options: &Options, scratch: &Path) -> Result<Serving, Error> {
+        let (listen, state, served) = (free_port()?, scratch.join("state"), scratch.join("served"));
+        make(&state)?;
+        make(&served)?;
+        let failed = system::Error::io(format!("cannot write to {}", served.display()));
+        std::fs::write(served.join(FILE), vec![7; FILE_BYTES]).map_err(failed)?;
+        let mut process = Command::new(&options.leasehold);
+        process.arg("serve").arg(&served).args(["--export", EXPORT, "--async", "--state"]).arg(&state);
+        serving(&mut process, listen);
+        let log = scratch.join("serve.log");
+        let program = Program::start(&Interrupt::default(), "serve", process, listen, &log)?;
+        Ok(Serving { program, listen, state })
+    }
+
+    /// Its address.
+    pub(super) fn address(&self) -> std::net::SocketAddr {
+        self.listen
     }
 
     pub(super) fn url(&self, options: &Options) -> String {
