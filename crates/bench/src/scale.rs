@@ -80,6 +80,9 @@ impl System {
     }
 }
 
+/// A server gives up the buffers of clients that have been idle for so long.
+const IDLE: Duration = Duration::from_secs(4);
+
 fn shape(options: &Options, files: u32, per_directory: u32) -> Shape {
     let files_per_directory = NonZeroU32::new(per_directory).unwrap_or(NonZeroU32::MIN);
     Shape { files, files_per_directory, file_bytes: options.file_bytes, ..Shape::default() }
@@ -227,6 +230,7 @@ fn hold(
         Serving::start(options, &scratch, tree, &["--delegations", "always", "--delegations-max", &most])?;
     let before = serving.resident_bytes();
     let (taken, seconds) = runtime.block_on(take(serving.url(options), count))?;
+    std::thread::sleep(IDLE);
     let bytes = serving.resident_bytes().saturating_sub(before);
     let held = serving.held(series);
     drop(taken);

@@ -4,9 +4,10 @@
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
 use std::fs::File;
+use std::path::Path;
 use std::time::Duration;
 
-use bench::scale::{self, Options, Row, System};
+use bench::scale::{self, Options, Report, Row, System};
 
 /// Files of the two trees.
 const SIZES: [u32; 2] = [1000, 5000];
@@ -17,6 +18,9 @@ const OBJECT_BYTES_MAX: f64 = 7000.0;
 /// The same for the origin. It keeps nothing of an object, but its buffers grow a little.
 const ORIGIN_OBJECT_BYTES_MAX: f64 = 1000.0;
 
+/// What one more idle client with a session may take of the origin's memory, in bytes.
+const CLIENT_BYTES_MAX: f64 = 8.0 * 1024.0;
+
 /// Calls at the origin for a tree with so many directories below its root: in the first walk, and in the
 /// second one.
 ///
@@ -25,25 +29,33 @@ fn calls(directories: u64) -> [u64; 2] {
     [2 * (directories + 1), 0]
 }
 
-fn walks(system: System) {
-    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
-    let options = Options {
+/// Measures nothing, until one of the lists has an entry.
+fn options(directory: &Path) -> Options {
+    Options {
         leasehold: env!("CARGO_BIN_EXE_leasehold").into(),
-        directory: directory.path().to_owned(),
-        files: SIZES.to_vec(),
+        directory: directory.to_owned(),
+        files: vec![],
         files_per_directory: FILES_PER_DIRECTORY,
         names: vec![],
         file_bytes: 100,
-        systems: vec![system],
+        systems: vec![],
         leases: vec![],
         clients: vec![],
         quiet: vec![],
         changes: 20,
         actimeo: Duration::from_secs(600),
         vers: "4.2".to_owned(),
-    };
+    }
+}
+
+fn run(options: &Options) -> Report {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let report = scale::run(runtime.handle(), &options, |line| eprintln!("{line}")).unwrap();
+    scale::run(runtime.handle(), options, |line| eprintln!("{line}")).unwrap()
+}
+
+fn walks(system: System) {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let report = run(&Options { files: SIZES.to_vec(), systems: vec![system], ..options(directory.path()) });
     for row in &report.rows {
         let counts = [&row.walks[0].calls, &row.walks[1].calls];
         assert_eq!([row.calls(0), row.calls(1)], calls(row.directories), "{counts:?}");
@@ -72,4 +84,16 @@ fn a_walk_through_a_mount_costs_the_same_for_each_directory_and_file() {
         return eprintln!("skipped: mounting takes root and /dev/fuse");
     }
     walks(System::Mount);
+}
+
+#[test]
+fn an_idle_client_takes_little_memory() {
+    let directory = tempfile::tempdir_in("/var/tmp").unwrap();
+    let report = run(&Options { clients: vec![50, 450], ..options(directory.path()) });
+    let [few, many] = &report.held[..] else { panic!("{:?}", report.held) };
+    assert_eq!((few.held, many.held), (50, 450));
+    // What the program takes for the first clients does not count.
+    let each = many.bytes.saturating_sub(few.bytes) as f64 / 400.0;
+    eprintln!("{each:.0} B of the origin for one more client");
+    assert!(each < CLIENT_BYTES_MAX, "{each} bytes: {few}; {many}");
 }

@@ -360,10 +360,10 @@ impl Occupant for Connection {
         self.close();
     }
 
-    fn rest(&self) {
+    fn rest(&self) -> usize {
         // Freed without the lock, for which the reader would wait.
         let spare = std::mem::take(&mut *self.spare.lock());
-        drop(spare);
+        spare.capacity()
     }
 }
 

@@ -78,8 +78,8 @@ pub(crate) trait Occupant {
     fn activity(&self) -> Activity;
     /// Ends the connection.
     fn end(&self);
-    /// Nothing has come for [`RESTING`]: gives up the memory that only input needs.
-    fn rest(&self) {}
+    /// Nothing has come for [`RESTING`]: gives up the memory that only input needs. Returns its bytes.
+    fn rest(&self) -> usize;
 }
 
 /// The activity of a connection.
@@ -222,8 +222,9 @@ impl<C: Occupant> Connections<C> {
         false
     }
 
-    /// The caller runs this about once a second.
-    pub(crate) fn tick(&mut self, now: Instant) {
+    /// The caller runs this about once a second. Returns the bytes that idle connections have given up.
+    pub(crate) fn tick(&mut self, now: Instant) -> usize {
+        let mut given_up = 0;
         for entry in self.of.values_mut().flatten() {
             let Some(activity) = entry.look(now) else { continue };
             let idle = now.saturating_duration_since(activity.received);
@@ -234,10 +235,11 @@ impl<C: Occupant> Connections<C> {
             } else if idle > RESTING
                 && let Some(connection) = entry.connection.upgrade()
             {
-                connection.rest();
+                given_up += connection.rest();
             }
         }
         self.forget_ended();
+        given_up
     }
 
     /// Ends connections of a peer that hold memory without progress: replies not taken, records not finished.

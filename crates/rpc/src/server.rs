@@ -69,6 +69,8 @@ const BACKLOG: u32 = 4096;
 const TICK: Duration = Duration::from_secs(1);
 /// If the bytes in flight have fallen by this much, the allocator must give memory back to the system.
 const FALLEN_BYTES: usize = 64 << 20;
+/// The same for buffers that idle connections have given up.
+const GIVEN_UP_BYTES: usize = 4 << 20;
 
 /// The connections; the tasks and the server share this table.
 type Table = Mutex<Connections<Connection>>;
@@ -248,10 +250,11 @@ impl Accepting {
 async fn keep_bounds(account: Arc<Account>, connections: Arc<Table>) {
     let mut ticks = tokio::time::interval(TICK);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut given_up = 0;
     loop {
         ticks.tick().await;
         let now = Instant::now();
-        connections.lock().tick(now);
+        given_up += connections.lock().tick(now);
         account.fair().forget_absent();
         if let Some(peer) = account.starving_others() {
             let ended = connections.lock().end_stalled(peer, now);
@@ -263,7 +266,8 @@ async fn keep_bounds(account: Arc<Account>, connections: Arc<Table>) {
                 );
             }
         }
-        if account.fallen_by(FALLEN_BYTES) > 0 {
+        if account.fallen_by(FALLEN_BYTES) > 0 || given_up > GIVEN_UP_BYTES {
+            given_up = 0;
             // An error means that the runtime is shutting down, so ignore it.
             let _ = tokio::task::spawn_blocking(memory::give_back).await;
         }

@@ -19,7 +19,8 @@ const SENDFILE_MAX_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(crate) struct Wire {
     stream: TcpStream,
-    session: OnceLock<Session>,
+    /// Apart, because most connections have none, and it is large.
+    session: OnceLock<Box<Session>>,
 }
 
 impl Wire {
@@ -32,7 +33,7 @@ impl Wire {
 
     /// From here on, all bytes go through this session. The first session stays.
     pub(crate) fn secure(&self, session: Session) {
-        let _ = self.session.set(session);
+        let _ = self.session.set(Box::new(session));
     }
 
     /// The TCP connection.
@@ -42,12 +43,12 @@ impl Wire {
 
     /// What protects the connection.
     pub(crate) fn security(&self) -> TransportSecurity {
-        self.session.get().map_or(TransportSecurity::None, Session::security)
+        self.session.get().map_or(TransportSecurity::None, |session| session.security())
     }
 
     /// Waits until a read may bring bytes.
     pub(crate) async fn readable(&self) -> io::Result<()> {
-        if self.session.get().is_some_and(Session::may_have_plaintext) {
+        if self.session.get().is_some_and(|session| session.may_have_plaintext()) {
             return Ok(());
         }
         self.stream.readable().await
@@ -96,7 +97,7 @@ impl Wire {
 
     /// Are there such bytes?
     pub(crate) fn is_pending(&self) -> bool {
-        self.session.get().is_some_and(Session::is_pending)
+        self.session.get().is_some_and(|session| session.is_pending())
     }
 
     /// Memory of such bytes, at most.

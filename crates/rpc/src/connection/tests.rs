@@ -64,3 +64,34 @@ async fn the_reader_goes_on_when_another_task_has_sent_what_it_waits_for() {
     let second = timeout(Duration::from_secs(10), ask(client)).await;
     assert_eq!(second, Ok(REPLY_BYTES), "the reader hangs");
 }
+
+#[tokio::test]
+async fn an_idle_connection_is_small() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let near = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+    let client =
+        Connection::start(Wire::new(near, None), Arc::default(), None, Limits::default(), None).unwrap();
+    let tasks = size_of_val(&client.clone().read_all(None)) + size_of_val(&client.clone().write_all());
+    assert!(tasks + size_of::<Connection>() < 3 << 10, "{tasks} and {} bytes", size_of::<Connection>());
+}
+
+#[tokio::test]
+async fn a_connection_that_rests_has_no_buffer_and_still_hears() {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+    let service = Arc::new(Talkative);
+    let dispatcher = Arc::new(Dispatcher { service, replies: ReplyCache::volatile(), tls: None });
+    let start = |stream, dispatcher| {
+        Connection::start(Wire::new(stream, None), Arc::default(), dispatcher, Limits::default(), None)
+    };
+    let server = start(far.unwrap().0, Some(dispatcher)).unwrap();
+    let client = start(near.unwrap(), None).unwrap();
+    for _ in 0..3 {
+        assert_eq!(ask(client.clone()).await, REPLY_BYTES);
+        // The reader has left its buffer there when it waits.
+        while server.rest() == 0 {
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(server.spare.lock().capacity(), 0);
+    }
+}

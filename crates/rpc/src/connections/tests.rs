@@ -21,6 +21,10 @@ impl Occupant for Fake {
     fn end(&self) {
         *self.ended.lock() = true;
     }
+
+    fn rest(&self) -> usize {
+        1
+    }
 }
 
 impl Fake {
