@@ -316,9 +316,12 @@ impl Turns {
     /// Calls the next in line as long as there is one.
     async fn call_in_order(self: Arc<Turns>) {
         loop {
+            // A peer whose calls wait is active, though its connections may read nothing more.
+            let now = Instant::now();
+            self.note(now);
             let next = {
                 let mut line = self.line.lock();
-                let next = line.next(self.now(), self.fair.part());
+                let next = line.next(self.fair.micros(now), self.fair.part());
                 self.mirror(&line);
                 if matches!(next, Next::Nobody) {
                     // Under the lock, so that the next to enter sees it.

@@ -328,6 +328,46 @@ mod tests {
         assert!(matches!(of(0, nfs3::PROGRAM), Some(Lookup::Wait(_))));
     }
 
+    /// Is a compound of these operations urgent?
+    fn is_urgent(operations: Vec<nfs4::ArgOp>) -> bool {
+        let compound = nfs4::CompoundArgs::new(1, operations).unwrap();
+        let arguments = xdr::Decoder::new(xdr::to_bytes(&compound).unwrap());
+        let asked = Asked { program: nfs4::PROGRAM, version: nfs4::VERSION, procedure: 1, arguments };
+        (find(asked.program, asked.version).unwrap().is_urgent)(&asked)
+    }
+
+    #[test]
+    fn what_gives_something_back_or_renews_is_urgent_unless_it_does_more() {
+        use nfs4::ArgOp as A;
+        let stateid = nfs4::Stateid::default();
+        let sequence = || {
+            A::Sequence(nfs4::SequenceArgs {
+                sessionid: nfs4::Sessionid([0; 16]),
+                sequenceid: 1,
+                slotid: 0,
+                highest_slotid: 0,
+                cachethis: false,
+            })
+        };
+        let getattr = || A::Getattr(nfs4::GetattrArgs { attr_request: nfs4::Bitmap::default() });
+        let give_back = || A::Delegreturn(nfs4::DelegreturnArgs { deleg_stateid: stateid });
+        let read = || A::Read(nfs4::ReadArgs { stateid, offset: 0, count: 1 });
+        assert!(is_urgent(vec![sequence()]));
+        assert!(is_urgent(vec![sequence(), A::Putrootfh(()), getattr(), give_back()]));
+        assert!(!is_urgent(vec![sequence(), A::Putrootfh(()), getattr()]));
+        assert!(!is_urgent(vec![sequence(), A::Putrootfh(()), read(), give_back()]));
+    }
+
+    #[test]
+    fn an_unlock_is_urgent_and_a_lock_is_not() {
+        use nlm::v4::Procedure as P;
+        let is_urgent = |procedure: P| crate::nlm::is_urgent(procedure as u32);
+        assert!([P::Unlock, P::Cancel, P::Unshare, P::FreeAll, P::GrantedRes].into_iter().all(is_urgent));
+        assert!(![P::Lock, P::NmLock, P::Test, P::Share].into_iter().any(is_urgent));
+        assert!(crate::nqnfs::is_urgent(nqnfs::Procedure::Vacated as u32));
+        assert!(!crate::nqnfs::is_urgent(nqnfs::Procedure::Write as u32));
+    }
+
     #[test]
     fn every_version_has_one_entry() {
         for entry in &ENTRIES {

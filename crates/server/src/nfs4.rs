@@ -117,7 +117,7 @@ pub(crate) fn is_urgent(asked: &Asked) -> bool {
         let Ok(operation) = operation else { return true };
         match operation {
             A::Sequence(_) => {}
-            A::Putfh(_) | A::Putrootfh(_) | A::Getattr(_) => names_file = true,
+            A::Putfh(_) | A::Putrootfh(()) | A::Getattr(_) => names_file = true,
             operation if gives_back_or_renews(&operation) => gives_back = true,
             _ => return false,
         }

@@ -373,7 +373,7 @@ impl Slice {
     /// Lets others run.
     async fn give_way(&mut self, turns: Option<&Arc<Turns>>) {
         if self.busy.is_none() {
-            self.busy = turns.map(|turns| turns.busy());
+            self.busy = turns.map(Turns::busy);
         }
         tokio::task::yield_now().await;
         self.began = std::time::Instant::now();

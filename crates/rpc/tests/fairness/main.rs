@@ -1,6 +1,8 @@
 //! Quiet peers beside a noisy one, by counts of calls: the processors of a test machine may be busy.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod latency;
+
 use std::collections::VecDeque;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -122,16 +124,16 @@ impl Wire {
 
     /// Takes so many replies.
     async fn hear(&mut self, count: usize) {
-        let mut stream = self.0.try_clone().unwrap();
-        let heard = tokio::task::spawn_blocking(move || {
-            for _ in 0..count {
-                let mut mark = [0; 4];
-                stream.read_exact(&mut mark).unwrap();
-                let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
-                stream.read_exact(&mut reply).unwrap();
-            }
-        });
+        let mut wire = Wire(self.0.try_clone().unwrap());
+        let heard = tokio::task::spawn_blocking(move || (0..count).for_each(|_| wire.hear_one()));
         heard.await.unwrap();
+    }
+
+    fn hear_one(&mut self) {
+        let mut mark = [0; 4];
+        self.0.read_exact(&mut mark).unwrap();
+        let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
+        self.0.read_exact(&mut reply).unwrap();
     }
 }
 
