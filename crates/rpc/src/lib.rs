@@ -8,7 +8,8 @@
 //! [`replay`].
 //!
 //! A [`Server`] bounds the resources of the whole process: [`account`] bounds memory, and the table of
-//! connections bounds descriptors. [`fair`] divides what is left between peers: processors, queues, and rates.
+//! connections bounds descriptors. [`fair`] divides what is left between peers: processors, queues, and
+//! rates.
 //!
 //! Connections may be secured by TLS: see [`tls`].
 //!

@@ -3,8 +3,8 @@
 //! The outbox queues complete messages of any number of segments, and sends them in order. One `writev`
 //! gathers small messages. A range of a file leaves by `sendfile`, after headers that were sent with
 //! `MSG_MORE`; under TLS it is read and encrypted ([`crate::wire`]). Sending never waits: it goes as far as the
-//! socket takes it, or until other peers should run ([`crate::fair`]). It holds a lock only across non-blocking
-//! system calls. When the socket is writable again, the owner of the connection continues.
+//! socket takes it, or until other peers should run ([`crate::fair`]). It holds a lock only across
+//! non-blocking system calls. When the socket is writable again, the owner of the connection continues.
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice};

@@ -1,5 +1,6 @@
 //! Listens for calls on TCP and UDP, within limits for the whole process. [`crate::connections`] decides
-//! which connections stay, [`crate::account`] bounds memory, and [`crate::fair`] divides the time between peers.
+//! which connections stay, [`crate::account`] bounds memory, and [`crate::fair`] divides the time between
+//! peers.
 
 use std::io;
 use std::net::SocketAddr;

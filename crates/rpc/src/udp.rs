@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 use tokio::net::UdpSocket;
 use tokio::sync::{Semaphore, oneshot};
 
-use xdr::Message;
+use xdr::{Decoder, Message};
 
 use crate::account::{Account, Peer, Share};
 use crate::connection::{encode_call, reply_message};
@@ -47,15 +47,7 @@ pub(crate) async fn serve(
         let reply = match Incoming::parse(datagram) {
             Ok(Incoming::Call(header, arguments)) if !admitted => {
                 let (xid, datagrams) = (header.xid, None);
-                let call = Call {
-                    header,
-                    arguments,
-                    peer,
-                    connection: None,
-                    datagrams,
-                    resent: false,
-                    groups: None,
-                };
+                let call = call(header, arguments, peer, datagrams);
                 reply_message(xid, dispatcher.service.turn_away(&call))
             }
             Ok(Incoming::Call(header, arguments)) => {
@@ -67,15 +59,7 @@ pub(crate) async fn serve(
                 let asked = Asked::new(&header, &arguments);
                 let turn = turn(&dispatcher, &share, peer, &asked);
                 let datagrams = Some(Datagrams(Arc::downgrade(&socket)));
-                let call = Call {
-                    header,
-                    arguments,
-                    peer,
-                    connection: None,
-                    datagrams,
-                    resent: false,
-                    groups: None,
-                };
+                let call = call(header, arguments, peer, datagrams);
                 tokio::spawn(answer_in_turn(socket.clone(), dispatcher.clone(), call, turn, (place, lease)));
                 continue;
             }
@@ -106,6 +90,10 @@ impl Datagrams {
         let Ok(bytes) = encode_call(header, arguments).to_bytes() else { return false };
         socket.try_send_to(&bytes, to).is_ok()
     }
+}
+
+fn call(header: CallHeader, arguments: Decoder, peer: SocketAddr, datagrams: Option<Datagrams>) -> Call {
+    Call { header, arguments, peer, connection: None, datagrams, resent: false, groups: None }
 }
 
 /// The turn of a call of an admitted peer, if it must wait for it.

@@ -342,7 +342,7 @@ mod tests {
         let stateid = nfs4::Stateid::default();
         let sequence = || {
             A::Sequence(nfs4::SequenceArgs {
-                sessionid: nfs4::Sessionid([0; 16]),
+                sessionid: [0; 16],
                 sequenceid: 1,
                 slotid: 0,
                 highest_slotid: 0,

@@ -136,7 +136,8 @@ impl Bucket {
 }
 
 impl<W> Line<W> {
-    /// An empty line with these buckets. A call counts for at least `hold` microseconds, and twice that at most.
+    /// An empty line with these buckets. A call counts for at least `hold` microseconds, and twice that at
+    /// most.
     pub(super) fn new(hold: u64, buckets: Buckets) -> Line<W> {
         Line {
             running: Running { hold, generation: 0, now: 0, before: 0 },

@@ -129,7 +129,7 @@ proptest! {
                 now = at;
             }
             (done, moved) = (done + 1, moved + size);
-            let most = |rate: u64, least: u64| (rate as u128 * u128::from(now + 100_000) / 1_000_000) as u64 + least;
+            let most = |rate: u64, least: u64| rate * (now + 100_000) / 1_000_000 + least;
             prop_assert!(done <= most(operations, 2), "{done} calls by {now} µs");
             prop_assert!((moved - size) as u64 <= most(bytes, 64 << 10), "{moved} bytes by {now} µs");
         }
