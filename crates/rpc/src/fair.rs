@@ -27,8 +27,8 @@
 //! What comes before still applies: a connection reads nothing more while as many calls as
 //! [`crate::connection::Limits`] allows are unanswered, or while its peer holds its share of memory.
 //!
-//! [`mod@line`] is the state machine of one peer's line; it has no clock. This module adds the clock, and the
-//! task that calls the next in line.
+//! [`mod@line`] is the state machine of one peer's line; it has no clock. This module adds the clock, and
+//! the task that calls the next in line.
 
 mod line;
 
