@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use tokio::task::JoinSet;
 use vfs::{
-    AdoptedLease, AdoptedOpen, Caller, Handle, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened,
-    PackedHandle, Result, Share, Shares, Status,
+    AdoptedLease, AdoptedOpen, Caller, Handle, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened, Result,
+    Share, SharedHandle, Shares, Status,
 };
 
 use crate::core::Core;
@@ -235,9 +235,9 @@ impl Core {
     /// process, no other client then has to wait for them. The other leases are left to the layer below.
     pub async fn return_unused(&self) {
         let Some(core) = self.share() else { return };
-        let unused = |handle: &PackedHandle| {
+        let unused = |handle: &SharedHandle| {
             // An object at rest is not used.
-            let Found::Awake(object) = self.memory.table().find(&handle.unpack(), None) else { return true };
+            let Found::Awake(object) = self.memory.table().find(&handle.handle(), None) else { return true };
             self.with(&object, |state| {
                 state.held.lease.is_some() && !state.held.opens.is_local() && state.held.locks.is_empty()
             })

@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 use vfs::grants::GrantNumber;
 use vfs::{
-    Callback, Callbacks, Caller, DelayedAttributes, LeaseId, Lock, LockRequest, Locked, OpenId, PackedHandle,
-    Query, Recall, Times,
+    Callback, Callbacks, Caller, DelayedAttributes, LeaseId, Lock, LockRequest, Locked, OpenId, Query,
+    Recall, SharedHandle, Times,
 };
 
 use crate::core::Core;
@@ -297,13 +297,13 @@ impl Core {
     }
 
     /// Returns the leases of these files, a limited number at a time.
-    pub async fn return_all(self: &Arc<Core>, handles: Vec<PackedHandle>) {
+    pub async fn return_all(self: &Arc<Core>, handles: Vec<SharedHandle>) {
         let mut returns = JoinSet::new();
         for handle in handles {
             if returns.len() >= RETURNS_MAX {
                 returns.join_next().await;
             }
-            let (core, object) = (self.clone(), self.glance(&handle.unpack()));
+            let (core, object) = (self.clone(), self.glance(&handle.handle()));
             returns.spawn(async move { core.return_lease(&object).await });
         }
         while returns.join_next().await.is_some() {}

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use vfs::grants::{GrantNumber, Grants};
-use vfs::{Handle, LeaseId, LeaseKind, PackedHandle, Recall};
+use vfs::{Handle, LeaseId, LeaseKind, Recall, SharedHandle};
 
 /// The largest number of remembered reports on leases whose grant has not arrived. A recall beyond it is
 /// handled like that of an unknown lease.
@@ -36,7 +36,7 @@ pub struct Leases {
 
 #[derive(Debug, Default)]
 struct HeldLeases {
-    below: HashMap<LeaseId, (PackedHandle, LeaseKind)>,
+    below: HashMap<LeaseId, (SharedHandle, LeaseKind)>,
     /// The leases that the layer above holds, by the ids that it knows.
     above: HashMap<LeaseId, LeaseId>,
     /// In order of arrival. A lease that was used since gets a second chance.
@@ -54,7 +54,7 @@ impl HeldLeases {
         keep: usize,
         looks: usize,
         last_use: impl Fn(&Handle) -> Option<u64>,
-        chosen: &mut Vec<PackedHandle>,
+        chosen: &mut Vec<SharedHandle>,
     ) -> bool {
         let mut surplus = self.below.len().saturating_sub(keep + self.leaving.len());
         for _ in 0..looks {
@@ -63,7 +63,7 @@ impl HeldLeases {
             }
             let Some((id, seen)) = self.order.pop_front() else { return true };
             let Some((handle, _)) = self.below.get(&id) else { continue };
-            let used = last_use(&handle.unpack()).unwrap_or(0);
+            let used = last_use(&handle.handle()).unwrap_or(0);
             if used > seen {
                 self.order.push_back((id, used));
                 continue;
@@ -132,7 +132,7 @@ impl Leases {
     pub fn find(&self, id: LeaseId, early: Early) -> Result<Option<Handle>, ()> {
         let mut inner = self.inner.lock();
         if let Some((handle, _)) = inner.below.get(&id) {
-            return Ok(Some(handle.unpack()));
+            return Ok(Some(handle.handle()));
         }
         if !inner.grants.can_hear() {
             return Err(());
@@ -146,11 +146,11 @@ impl Leases {
 
     /// The object that has this lease, if it is held.
     pub fn holder(&self, id: LeaseId) -> Option<Handle> {
-        self.inner.lock().below.get(&id).map(|(handle, _)| handle.unpack())
+        self.inner.lock().below.get(&id).map(|(handle, _)| handle.handle())
     }
 
     /// All objects with a lease.
-    pub fn all(&self) -> Vec<PackedHandle> {
+    pub fn all(&self) -> Vec<SharedHandle> {
         self.inner.lock().below.values().map(|(handle, _)| handle.clone()).collect()
     }
 
@@ -158,12 +158,12 @@ impl Leases {
     pub fn take_back(&self, above: LeaseId) -> Option<Handle> {
         let mut inner = self.inner.lock();
         let id = inner.above.remove(&above)?;
-        inner.below.get(&id).map(|(handle, _)| handle.unpack())
+        inner.below.get(&id).map(|(handle, _)| handle.handle())
     }
 
     /// The objects with the least recently used leases beyond `keep`, approximately. Their leases count as
     /// leaving. `last_use` tells when an object was last used.
-    pub fn beyond(&self, keep: usize, last_use: impl Fn(&Handle) -> Option<u64>) -> Vec<PackedHandle> {
+    pub fn beyond(&self, keep: usize, last_use: impl Fn(&Handle) -> Option<u64>) -> Vec<SharedHandle> {
         let mut chosen = Vec::new();
         let mut looks = self.inner.lock().order.len() * 2;
         while looks > 0 {

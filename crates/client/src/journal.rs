@@ -186,10 +186,10 @@ impl Span {
 
 impl Journal {
     /// Begins a file with these entries, and replaces an existing one. Keys have at most 65,535 bytes.
-    pub(crate) fn begin(path: &Path, entries: Entries) -> io::Result<Journal> {
+    pub(crate) fn begin(path: &Path, entries: &Entries) -> io::Result<Journal> {
         let live_bytes = entries.iter().map(|(key, value)| size(key, value.len())).sum();
         let mut anew = Anew::create(path)?;
-        for (key, value) in &entries {
+        for (key, value) in entries {
             anew.put(key, value)?;
         }
         let (file, file_bytes, live) = anew.finish(path)?;

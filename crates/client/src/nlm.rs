@@ -435,7 +435,7 @@ impl LockManager {
                 entries.insert(record::key(&handle, &owner), value);
             }
         }
-        recorded.journal = Some(Journal::begin(&beside(path), entries)?);
+        recorded.journal = Some(Journal::begin(&beside(path), &entries)?);
         Ok(())
     }
 
@@ -546,7 +546,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("client.locks");
         let url = "nfs://filer/export?vers=3";
-        let journal = Journal::begin(&path, record::origin(url, None).unwrap()).unwrap();
+        let journal = Journal::begin(&path, &record::origin(url, None).unwrap()).unwrap();
         let mut recorded = Recorded { table: Table::new(0), journal: Some(journal), connection: None };
         let owner = Owner(vec![1].into());
         let range = |start, end| LockRange { start, end, kind: LockKind::Exclusive };

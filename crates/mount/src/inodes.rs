@@ -26,7 +26,7 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Attributes, Handle, Lease, Name, OpenId, Owner, PackedHandle, Share, Wcc, WccAttributes};
+use vfs::{Attributes, Handle, Lease, Name, OpenId, Owner, Share, SharedHandle, Wcc, WccAttributes};
 
 use crate::front::wall;
 use crate::inodes::forgotten::Forgotten;
@@ -55,7 +55,7 @@ pub type Names = SmallVec<[(u64, Name); 1]>;
 pub struct Inode {
     /// Its node number.
     pub number: u64,
-    handle: PackedHandle,
+    handle: SharedHandle,
     /// The mutable part. Lock order: the table first, then this.
     pub state: Mutex<NodeState>,
     /// The opens of the file, by this node or another.
@@ -264,7 +264,7 @@ impl Inode {
 
     /// Its handle in the layer below.
     pub fn handle(&self) -> Handle {
-        self.handle.unpack()
+        self.handle.handle()
     }
 
     /// What tasks may wait for here.

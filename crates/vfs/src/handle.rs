@@ -91,6 +91,11 @@ impl SharedHandle {
         Handle::new(&self.0).unwrap_or_else(|| unreachable!("it was made of one"))
     }
 
+    /// The bytes, as the back end made them.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+
     /// The same bytes in memory, not only equal ones?
     pub fn is_shared_with(&self, other: &SharedHandle) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
@@ -120,5 +125,6 @@ mod tests {
         assert_eq!(handle.to_string(), "01ff");
         assert_ne!(handle, Handle::new(b"\x01\xff\x00").unwrap());
         assert!(Handle::new(&[0; 129]).is_none());
+        assert_eq!(SharedHandle::from(&handle).handle(), handle);
     }
 }

@@ -146,7 +146,9 @@ mod tests {
             let held = self.by_use.len() + self.out.len();
             let batch = self.turnover.batch(self.now, held, self.by_use.iter().map(|(at, id)| (*at, *id)));
             // The batch are the first ones.
-            batch.iter().for_each(|_| drop(self.by_use.pop_first()));
+            for _ in &batch {
+                self.by_use.pop_first();
+            }
             self.recalls += batch.len();
             self.out.extend(batch);
             if self.turnover.is_full(held) {

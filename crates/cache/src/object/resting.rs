@@ -409,8 +409,8 @@ mod tests {
             assert!(!state.may_rest());
         };
         not(|state, _| state.held.lease.iter_mut().for_each(|lease| lease.recalled = true));
-        not(|state, policy| state.begin_change(policy));
-        not(|state, policy| state.distrust(policy));
+        not(ObjectState::begin_change);
+        not(ObjectState::distrust);
         not(|state, _| state.unlinked = true);
         not(|state, _| state.own.name_moved = true);
         not(|state, _| state.held.opens.awaited = true);

@@ -17,7 +17,7 @@ fn a_torn_entry_costs_itself_alone_and_damage_costs_all() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
     assert_eq!(read(&path), Ok(None));
-    let mut journal = Journal::begin(&path, Entries::new()).unwrap();
+    let mut journal = Journal::begin(&path, &Entries::new()).unwrap();
     journal.put(&key(1, 1), b"first");
     journal.flush().unwrap();
     let complete = std::fs::read(&path).unwrap();
@@ -39,7 +39,7 @@ fn a_torn_entry_costs_itself_alone_and_damage_costs_all() {
 fn the_file_does_not_grow_with_the_past() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("journal");
-    let mut journal = Journal::begin(&path, Entries::new()).unwrap();
+    let mut journal = Journal::begin(&path, &Entries::new()).unwrap();
     journal.put(&key(9, 9), b"stays");
     for turn in 0..60_000u32 {
         journal.sync(&[1], one(key(1, 1), &[turn as u8; 100]));
@@ -66,7 +66,7 @@ proptest! {
     ) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("journal");
-        let mut journal = Journal::begin(&path, Entries::new()).unwrap();
+        let mut journal = Journal::begin(&path, &Entries::new()).unwrap();
         let mut model = Entries::new();
         for (what, prefix, rest, length) in steps {
             match what {
@@ -82,7 +82,7 @@ proptest! {
                 }
                 _ => {
                     let entries = read(&path).unwrap().unwrap().entries;
-                    journal = Journal::begin(&path, entries).unwrap();
+                    journal = Journal::begin(&path, &entries).unwrap();
                 }
             }
             journal.flush().unwrap();

@@ -226,7 +226,7 @@ impl RecordedState {
         let Followed { state, journal } = &mut *followed;
         state.record(true);
         let entries = all(state, incarnation).map_err(|failed| std::io::Error::other(in_words(failed)));
-        match entries.and_then(|entries| Journal::begin(path, entries)) {
+        match entries.and_then(|entries| Journal::begin(path, &entries)) {
             Ok(begun) => *journal = Some(begun),
             Err(error) => {
                 state.record(false);

@@ -32,7 +32,7 @@ impl Nfs4Client {
         // Send the seqid: a later grant with the same state id is another lease.
         let args = DelegreturnArgs { deleg_stateid: held.stateid };
         let build =
-            |_: &State| Ok((vec![put(&held.handle.unpack())?, op::Delegreturn::with(args)], Used::Nothing));
+            |_: &State| Ok((vec![put(&held.handle.handle())?, op::Delegreturn::with(args)], Used::Nothing));
         let ran = self.run(caller, Plan::stateful(Operation::Delegreturn).urgent(), build).await?;
         match ran.results.status() {
             Err(status) if !convert::lost_state(status) => Err(convert::status(status).into()),
@@ -63,7 +63,7 @@ impl Nfs4Client {
             if std::mem::replace(&mut held.recalled, true) {
                 return;
             }
-            Recall { id, handle: held.handle.unpack(), keep: None, deadline }
+            Recall { id, handle: held.handle.handle(), keep: None, deadline }
         };
         if self.back.listening() {
             self.back.tell(Callback::Recall(recall));
@@ -75,7 +75,7 @@ impl Nfs4Client {
     /// Ends a delegation. If `at_origin`, the origin may still have it, and a task returns it.
     pub(super) fn revoked(&self, id: LeaseId, at_origin: bool) {
         let Some(held) = self.state.lock().give_up(id) else { return };
-        self.back.tell(Callback::Revoked { id, handle: held.handle.unpack() });
+        self.back.tell(Callback::Revoked { id, handle: held.handle.handle() });
         match self.myself() {
             Some(inner) if at_origin => drop(tokio::spawn(async move {
                 let _ = inner.delegreturn(&Caller::machine(), id, &held).await;

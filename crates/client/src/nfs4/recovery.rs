@@ -187,7 +187,7 @@ impl Nfs4Client {
             opens.push((id, with.filter(|lease| taken.insert(*lease))));
         }
         let lone = state.leases().filter(|(id, _)| !taken.contains(id));
-        let lone_leases = lone.map(|(id, held)| (id, held.handle.unpack())).collect();
+        let lone_leases = lone.map(|(id, held)| (id, held.handle.handle())).collect();
         ToReclaim { opens, lone_leases }
     }
 

@@ -442,7 +442,7 @@ impl Nfs4Client {
         });
         let leases = state.leases().map(|(id, held)| AdoptedLease {
             id,
-            handle: held.handle.unpack(),
+            handle: held.handle.handle(),
             kind: held.kind,
         });
         Adopted { opens: opens.collect(), leases: leases.collect() }

@@ -15,7 +15,7 @@ use protocol::nfs4::Stateid;
 use smallvec::SmallVec;
 use vfs::locks::{LockRange, LockRanges};
 use vfs::{
-    Combinations, Handle, Lease, LeaseId, LeaseKind, OpenId, Owner, PackedHandle, Principal, Share, Shares,
+    Combinations, Handle, Lease, LeaseId, LeaseKind, OpenId, Owner, Principal, Share, SharedHandle, Shares,
     Wcc,
 };
 
@@ -24,7 +24,7 @@ use super::durable::record::Opening;
 /// An open.
 #[derive(Clone, Debug)]
 pub(crate) struct Open {
-    handle: PackedHandle,
+    handle: SharedHandle,
     pub(crate) owner: Owner,
     pub(crate) shares: Shares,
     /// The shares that OPEN_DOWNGRADE may narrow it to.
@@ -56,7 +56,7 @@ impl Open {
 
     /// The file.
     pub(crate) fn handle(&self) -> Handle {
-        self.handle.unpack()
+        self.handle.handle()
     }
 
     /// The locks, by owner.
@@ -121,7 +121,7 @@ pub(crate) struct Locks {
 /// A delegation.
 #[derive(Clone, Debug)]
 pub(crate) struct Delegation {
-    pub(crate) handle: PackedHandle,
+    pub(crate) handle: SharedHandle,
     pub(crate) kind: LeaseKind,
     /// The object is a directory, so no open can reclaim the delegation.
     pub(crate) directory: bool,
@@ -164,7 +164,7 @@ pub(crate) struct State {
     opens: HashMap<OpenId, Open>,
     leases: HashMap<LeaseId, Delegation>,
     /// The opens and the delegation of each file that has any.
-    files: HashMap<PackedHandle, OfFile>,
+    files: HashMap<SharedHandle, OfFile>,
     /// State ids of the delegations given up last. A grant that was in flight at that time must be ignored.
     given_up: VecDeque<Stateid>,
     /// Objects that are being given back.
@@ -395,13 +395,13 @@ impl State {
     }
 
     /// The handle, in the memory of the one that is held already, if any.
-    fn packed(&self, handle: &Handle) -> PackedHandle {
+    fn packed(&self, handle: &Handle) -> SharedHandle {
         let held = self.files.get_key_value(handle.as_bytes()).map(|(held, _)| held.clone());
         held.unwrap_or_else(|| handle.into())
     }
 
     /// Forgets a file of which nothing is held.
-    fn tidy(&mut self, handle: &PackedHandle) {
+    fn tidy(&mut self, handle: &SharedHandle) {
         if self.files.get(handle).is_some_and(|of| of.opens.is_empty() && of.lease.is_none()) {
             self.files.remove(handle);
         }
@@ -467,7 +467,7 @@ impl State {
             self.touch(Touched::Lease(old));
         }
         let id = LeaseId(self.name());
-        let handle = self.packed(&delegation.handle.unpack());
+        let handle = self.packed(&delegation.handle.handle());
         self.files.entry(handle.clone()).or_default().lease = Some(id);
         self.leases.insert(id, Delegation { handle, ..delegation });
         self.touch(Touched::Lease(id));
