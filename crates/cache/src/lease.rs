@@ -89,8 +89,8 @@ impl Leases {
         over.into_iter().filter(|(_, early)| matches!(early, Early::Recall(_))).map(|(id, _)| id).collect()
     }
 
-    /// Records a granted lease on an object that was last `used` then. Returns what has happened to it already, if anything. A lease that was
-    /// revoked or returned meanwhile is not recorded.
+    /// Records a granted lease on an object that was last `used` then. Returns what has happened to it
+    /// already, if anything. A lease that was revoked or returned meanwhile is not recorded.
     pub fn put(&self, id: LeaseId, kind: LeaseKind, handle: &Handle, used: u64) -> Option<Early> {
         let mut inner = self.inner.lock();
         if let Some(early @ (Early::Revoked | Early::Returned)) = inner.grants.news(id) {

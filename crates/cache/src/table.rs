@@ -3,8 +3,8 @@
 //! The table is sharded, so that hits on different files do not contend. Each shard evicts objects in the
 //! order in which they arrived, with a second chance for those used since. An object stays while a task holds
 //! it, or while it waits to be written to the index. An evicted object is in the index, or was not worth
-//! keeping. Its known state may rest in memory ([`resting`]), so that it is still believed. A lease of it does,
-//! or the object is not evicted.
+//! keeping. Its known state may rest in memory ([`resting`]), so that it is still believed. Its lease rests
+//! there in any case.
 
 mod resting;
 

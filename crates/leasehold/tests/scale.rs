@@ -92,7 +92,7 @@ fn an_idle_client_takes_little_memory() {
     let report = run(&Options { clients: vec![50, 450], ..options(directory.path()) });
     let [few, many] = &report.held[..] else { panic!("{:?}", report.held) };
     assert_eq!((few.held, many.held), (50, 450));
-    // What the program takes for the first clients does not count.
+    // The memory that the program takes for the first clients does not count.
     let each = many.bytes.saturating_sub(few.bytes) as f64 / 400.0;
     eprintln!("{each:.0} B of the origin for one more client");
     assert!(each < CLIENT_BYTES_MAX, "{each} bytes: {few}; {many}");

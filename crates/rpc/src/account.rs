@@ -157,7 +157,7 @@ impl Account {
         share
     }
 
-    /// What the peers share besides memory.
+    /// The turns of the peers, which they share besides memory.
     pub fn fair(&self) -> &Arc<Fair> {
         &self.fair
     }

@@ -24,7 +24,7 @@
 //!    something back (DELEGRETURN, CLOSE, unlock) or keep a client's state alive (SEQUENCE, RENEW). They
 //!    overtake the line. Replies to our callbacks are no calls, and never wait.
 //!
-//! What comes before still applies: a connection reads nothing more while as many calls as
+//! The earlier limits still apply: a connection reads nothing more while as many calls as
 //! [`crate::connection::Limits`] allows are unanswered, or while its peer holds its share of memory.
 //!
 //! [`mod@line`] is the state machine of one peer's line; it has no clock. This module adds the clock, and

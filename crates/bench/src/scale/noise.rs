@@ -39,7 +39,7 @@ const NOISY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 /// How much lower the priority of the noisy client is (nice(2)).
 const NICE: i32 = 5;
 
-/// What the noisy client does.
+/// The load of the noisy client.
 #[derive(Clone, Copy, Debug)]
 struct Kind {
     name: &'static str,

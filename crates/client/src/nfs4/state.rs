@@ -178,7 +178,7 @@ pub(crate) struct State {
     touched: BTreeSet<Touched>,
 }
 
-/// What is held of one file.
+/// The opens and the delegation of one file.
 #[derive(Debug, Default)]
 struct OfFile {
     /// One open for each owner.

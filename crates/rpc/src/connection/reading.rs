@@ -342,7 +342,7 @@ impl Connection {
 struct Held {
     lease: Option<Lease>,
     permit: OwnedSemaphorePermit,
-    /// What the peer was charged for the reply.
+    /// The bytes that the peer was charged for the reply.
     expected_bytes: i64,
 }
 
