@@ -32,6 +32,8 @@ use crate::writes::{Level, Pending};
 
 /// How long the layer above has to return a lease that the cache wants to return on its own account.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// A return on the cache's own account waits so long at most for the end of the reclaim phase.
+const RECLAIM_MAX: Duration = Duration::from_secs(120);
 /// A recall is answered this long before its deadline. If a quarter of the remaining time is less, it is
 /// answered by that quarter before the deadline.
 const MARGIN: Duration = Duration::from_secs(1);
@@ -313,6 +315,7 @@ impl Core {
     pub async fn return_lease(&self, object: &Arc<Object>) {
         let id = self.with(object, |state| state.held.lease.as_ref().map(|lease| lease.id));
         let Some(id) = id else { return };
+        self.wait_for_believers(object, id, Instant::now() + RECLAIM_MAX).await;
         self.call_in(object, id, Instant::now() + PATIENCE).await;
         self.send_before(object, Instant::now() + PATIENCE).await;
         self.sync_journal_before(Instant::now() + MARGIN).await;

@@ -87,6 +87,7 @@ impl Tree {
 pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     let mut end = End::listen(reload.has_file())?;
     let wanted = directories(&arguments, &arguments.tls)?;
+    refuse_overlaps(&wanted)?;
     let tls = tls::acceptor(&arguments.tls)?;
     let state = match &arguments.state {
         Some(state) => state.clone(),
@@ -219,6 +220,33 @@ fn named_directories(arguments: &Serve) -> Result<Vec<Served>, Failure> {
     Ok(exports::load(config)?.into_iter().map(of).collect())
 }
 
+/// Refuses an exclusive export whose directory is within that of another export, or around it. The clients of
+/// two exports are strangers to each other, and an exclusive export notices no stranger.
+fn refuse_overlaps(served: &[Served]) -> Result<(), Failure> {
+    let roots = served.iter().filter_map(|served| match &served.tree {
+        Tree::Directory { root, how } => {
+            Some((std::fs::canonicalize(root).unwrap_or_else(|_| root.clone()), how.exclusive.is_some()))
+        }
+        Tree::Computed(_) => None,
+    });
+    let roots: Vec<(PathBuf, bool)> = roots.collect();
+    for (index, (one, exclusive)) in roots.iter().enumerate() {
+        let others = roots.iter().enumerate().filter(|(other, _)| *other != index);
+        let overlaps = |other: &Path| one.starts_with(other) || other.starts_with(one);
+        if let Some((_, (other, _))) =
+            others.into_iter().find(|(_, (other, _))| *exclusive && overlaps(other))
+        {
+            return Err(Failure(format!(
+                "cannot serve {} as exclusive: {} is exported too, and one is within the other; remove one of the \
+                 exports, or serve without exclusive",
+                one.display(),
+                other.display()
+            )));
+        }
+    }
+    Ok(())
+}
+
 fn open(
     served: Served,
     state: &Path,
@@ -290,4 +318,29 @@ fn status_of(Serving { front, load, arbiters, .. }: &Serving) -> serde_json::Val
         "load": status::load(load),
         "held": held.collect::<serde_json::Map<_, _>>(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn served(root: &str, exclusive: bool) -> Served {
+        let how = How { exclusive: exclusive.then_some(1), ..How::PLAIN };
+        Served {
+            tree: Tree::Directory { root: root.into(), how },
+            path: None,
+            options: ExportOptions::default(),
+        }
+    }
+
+    // Promise: exclusive-exports
+    #[test]
+    fn an_exclusive_directory_is_in_no_other_export() {
+        for (one, other) in [("/srv", "/srv/projects"), ("/srv/projects", "/srv"), ("/srv", "/srv")] {
+            let refused = refuse_overlaps(&[served(one, false), served(other, true)]);
+            assert!(refused.unwrap_err().0.contains("is exported too"), "{one} and {other}");
+            assert!(refuse_overlaps(&[served(one, false), served(other, false)]).is_ok());
+        }
+        assert!(refuse_overlaps(&[served("/srv", true), served("/srv2", true)]).is_ok());
+    }
 }

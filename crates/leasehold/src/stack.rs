@@ -27,6 +27,9 @@ use crate::hosts::HostLookUp;
 use crate::metrics::Serving;
 use crate::users::Nsswitch;
 
+/// Room for revoked delegations of all clients, besides those that are held.
+const REVOKED_MAX: usize = 1 << 16;
+
 /// A running server.
 pub struct Stack {
     server: Arc<Server>,
@@ -154,7 +157,9 @@ impl Stack {
         let directory = Some(keep.state.to_owned());
         let memory = Memory::of(listen);
         let defaults = Bounds::default();
-        let delegations = defaults.delegations.max(version4.delegations_max);
+        // Each export has its own limit. Revoked ones that clients have not freed yet come on top.
+        let granted = version4.delegations_max.saturating_mul(exports.iter().count());
+        let delegations = defaults.delegations.max(granted.saturating_add(REVOKED_MAX));
         let bounds = Bounds { cached_bytes: memory.cached, delegations, ..defaults };
         let state = StateOptions { directory, lease, grace: lease, bounds, ..StateOptions::default() };
         let front = Front::with_leases(exports, handles, &state, nqnfs)

@@ -41,6 +41,7 @@ use crate::attributes::Stat;
 use crate::descriptors::{Descriptors, Node, Use};
 use crate::errno;
 use crate::guard::{Guarding, Wanted};
+use crate::handles::Parsed;
 use crate::identity;
 use crate::promises::{Growth, InFlight, Promises, Taken};
 use crate::sys::KernelHandle;
@@ -312,7 +313,9 @@ impl Leases {
         if table.is_full() {
             return None;
         }
-        let detection = if self.exclusive {
+        // A handle that only our table knows must not leave it while a client has the lease.
+        let is_lasting = !matches!(Parsed::parse(&node.handle), Some(Parsed::Table(_)));
+        let detection = if self.exclusive && is_lasting {
             None
         } else {
             let node = self.descriptors.pin(node, Use::Lease, None)?;

@@ -32,7 +32,7 @@
 
 mod line;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -62,6 +62,10 @@ const SEND_ALONE_BYTES: u64 = 2 << 20;
 const WINDOW_PER_PROCESSOR: usize = 8;
 const WINDOW_MIN: usize = 16;
 const WINDOW_MAX: usize = 128;
+/// The smallest part of a peer, however many are active: most of them have no call in progress.
+const PART_MIN: u32 = 8;
+/// The largest number of active peers that are counted.
+const PEERS_MAX: usize = 4096;
 /// A call that moves so many bytes counts as one more.
 const CALL_BYTES: usize = 64 << 10;
 
@@ -120,12 +124,13 @@ pub struct Fair {
     waited: AtomicU64,
 }
 
-/// Peers that have sent something, by epoch.
+/// Peers that have sent something, by epoch. A peer counts once, however often its connections come and go.
 #[derive(Debug, Default)]
 struct Active {
     epoch: u64,
-    now: u32,
-    before: u32,
+    now: HashSet<Peer>,
+    /// How many there were in the epoch before.
+    before: usize,
 }
 
 impl Fair {
@@ -181,18 +186,24 @@ impl Fair {
     fn part(&self) -> u32 {
         match self.active.load(Relaxed) {
             0 | 1 => u32::MAX,
-            active => (self.sharing.window as u32 / active).max(1),
+            active => {
+                let window = self.sharing.window as u32;
+                (window / active).max(PART_MIN.min(window / 2)).max(1)
+            }
         }
     }
 
-    fn note(&self, epoch: u64, is_new: bool) {
+    fn note(&self, epoch: u64, peer: Peer) {
         let mut peers = self.peers.lock();
         if epoch > peers.epoch {
-            peers.before = if epoch == peers.epoch + 1 { peers.now } else { 0 };
-            (peers.epoch, peers.now) = (epoch, 0);
+            peers.before = if epoch == peers.epoch + 1 { peers.now.len() } else { 0 };
+            peers.epoch = epoch;
+            peers.now.clear();
         }
-        peers.now += u32::from(is_new);
-        self.active.store(peers.now.max(peers.before), Relaxed);
+        if peers.now.len() < PEERS_MAX {
+            peers.now.insert(peer);
+        }
+        self.active.store(peers.now.len().max(peers.before) as u32, Relaxed);
     }
 }
 
@@ -230,9 +241,8 @@ impl Turns {
     /// The peer has sent something.
     pub(crate) fn note(&self, now: Instant) {
         let epoch = self.fair.micros(now) / micros(self.fair.sharing.active);
-        if self.epoch.load(Relaxed) != epoch {
-            let is_new = self.epoch.swap(epoch, Relaxed) != epoch;
-            self.fair.note(epoch, is_new);
+        if self.epoch.swap(epoch, Relaxed) != epoch {
+            self.fair.note(epoch, self.peer);
         }
     }
 
@@ -297,13 +307,13 @@ impl Turns {
         Turn { turns: self.clone(), begun }
     }
 
-    /// A call that moves so many bytes in all enters the line. When its turn comes, it counts against the
-    /// limits of rates, and the receiver gets it.
-    pub(crate) fn enter(self: &Arc<Turns>, request_bytes: usize, bytes: usize) -> oneshot::Receiver<Turn> {
+    /// A call that moves so many bytes in all enters the line. When its turn comes, all of them count against
+    /// the limits of rates, and the receiver gets it.
+    pub(crate) fn enter(self: &Arc<Turns>, bytes: usize) -> oneshot::Receiver<Turn> {
         let (called, call) = oneshot::channel();
         {
             let mut line = self.line.lock();
-            line.enter(called, cost(bytes), request_bytes as i64);
+            line.enter(called, cost(bytes), bytes as i64);
             self.mirror(&line);
         }
         self.fair.waited.fetch_add(1, Relaxed);
@@ -321,7 +331,7 @@ impl Turns {
             self.note(now);
             let next = {
                 let mut line = self.line.lock();
-                let next = line.next(self.fair.micros(now), self.fair.part());
+                let next = line.next(self.fair.micros(now), self.fair.part(), oneshot::Sender::is_closed);
                 self.mirror(&line);
                 if matches!(next, Next::Nobody) {
                     // Under the lock, so that the next to enter sees it.

@@ -112,7 +112,7 @@ fn turn(
         return None;
     }
     dispatcher.service.waits(peer);
-    Some(turns.enter(bytes, bytes + dispatcher.service.reply_bytes(asked)))
+    Some(turns.enter(bytes + dispatcher.service.reply_bytes(asked)))
 }
 
 async fn answer_in_turn(

@@ -359,13 +359,14 @@ mod tests {
     }
 
     #[test]
-    fn an_unlock_is_urgent_and_a_lock_is_not() {
+    fn no_lock_is_overtaken_by_its_unlock_and_no_lease_ends_before_its_write() {
         use nlm::v4::Procedure as P;
         let is_urgent = |procedure: P| crate::nlm::is_urgent(procedure as u32);
-        assert!([P::Unlock, P::Cancel, P::Unshare, P::FreeAll, P::GrantedRes].into_iter().all(is_urgent));
-        assert!(![P::Lock, P::NmLock, P::Test, P::Share].into_iter().any(is_urgent));
-        assert!(crate::nqnfs::is_urgent(nqnfs::Procedure::Vacated as u32));
-        assert!(!crate::nqnfs::is_urgent(nqnfs::Procedure::Write as u32));
+        let ordered = [P::Lock, P::NmLock, P::Unlock, P::Cancel, P::Share, P::Unshare, P::FreeAll];
+        assert!(ordered.into_iter().all(is_urgent) && !is_urgent(P::Test));
+        let is_urgent = |procedure: nqnfs::Procedure| crate::nqnfs::is_urgent(procedure as u32);
+        assert!(is_urgent(nqnfs::Procedure::Vacated) && is_urgent(nqnfs::Procedure::Write));
+        assert!(!is_urgent(nqnfs::Procedure::Read));
     }
 
     #[test]

@@ -23,7 +23,7 @@ mod walk;
 
 use std::sync::Arc;
 
-use protocol::nfs4::{ArgOp, CompoundHeader, Procedure, SequenceArgs};
+use protocol::nfs4::{ArgOp, CompoundHeader, OpenClaim, Procedure, SequenceArgs};
 use rpc::message::Refusal;
 use rpc::service::{Asked, Outcome, Remember};
 use vfs::Timestamp;
@@ -117,13 +117,26 @@ pub(crate) fn is_urgent(asked: &Asked) -> bool {
         let Ok(operation) = operation else { return true };
         match operation {
             A::Sequence(_) => {}
-            A::Putfh(_) | A::Putrootfh(()) | A::Getattr(_) => names_file = true,
-            operation if gives_back_or_renews(&operation) => gives_back = true,
+            A::Putfh(_) | A::Putrootfh(()) | A::Getattr(_) | A::Getfh(()) | A::Access(_) => names_file = true,
+            operation if gives_back_or_renews(&operation) || is_due(&operation) => gives_back = true,
             _ => return false,
         }
     }
     // A SEQUENCE alone renews a lease.
     gives_back || !names_file
+}
+
+/// Does the operation reclaim what the client held, or open a file under a delegation? Both have a time
+/// limit: the grace period, and the recall that others wait for.
+fn is_due(operation: &ArgOp) -> bool {
+    use OpenClaim as Claim;
+    match operation {
+        ArgOp::Open(open) => {
+            matches!(open.claim, Claim::Previous(_) | Claim::DelegateCur(..) | Claim::DelegCurFh(_))
+        }
+        ArgOp::Lock(lock) => lock.reclaim,
+        _ => false,
+    }
 }
 
 /// Does the operation give something back, or keep a client or session alive?

@@ -88,16 +88,10 @@ impl<'c> Called<'c> {
     }
 }
 
-/// Does the call give a lock back, or answer a call of ours?
+/// Does the call take a lock, give one back, or answer a call of ours? All of these are urgent, so that an
+/// UNLOCK or a CANCEL does not overtake its LOCK, and a reclaim is not late.
 pub(crate) fn is_urgent(procedure: u32) -> bool {
-    use Procedure as P;
-    let waits = |it| {
-        matches!(
-            it,
-            P::Test | P::Lock | P::NmLock | P::TestMsg | P::LockMsg | P::Share | P::Granted | P::GrantedMsg
-        )
-    };
-    !Procedure::try_from(procedure).is_ok_and(waits)
+    !matches!(Procedure::try_from(procedure), Ok(Procedure::Test | Procedure::TestMsg))
 }
 
 /// Answers one call of version 1, 3 or 4.

@@ -275,10 +275,12 @@ pub(crate) fn reply_bytes(asked: &rpc::service::Asked) -> usize {
     count.min(DATA_MAX) as usize
 }
 
-/// Is it a call that gives a lease back, or none that does anything?
+/// Is it a call that renews a lease or gives it back, or none that does anything? A WRITE is urgent too,
+/// because its lease may not end before it arrives.
 pub(crate) fn is_urgent(procedure: u32) -> bool {
     use Procedure as P;
-    !matches!(Procedure::try_from(procedure), Ok(it) if !matches!(it, P::Null | P::Vacated | P::Evicted))
+    let urgent = |it: P| matches!(it, P::Null | P::Vacated | P::Evicted | P::Getlease | P::Write);
+    Procedure::try_from(procedure).map_or(true, urgent)
 }
 
 /// Answers one call.

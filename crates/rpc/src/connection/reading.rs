@@ -168,7 +168,7 @@ impl Connection {
         let elapsed = now.saturating_duration_since(self.started).as_millis() as u64;
         self.last_received_ms.store(elapsed, Ordering::Relaxed);
         self.received.store(true, Ordering::Relaxed);
-        if let Some(turns) = self.turns() {
+        if let Some(turns) = self.turns().filter(|_| self.is_admitted()) {
             turns.note(now);
         }
     }
@@ -277,13 +277,14 @@ impl Connection {
         drop(asked);
         dispatcher.service.waits(self.peer);
         self.charge(&mut held, record_bytes + CALL_BYTES);
-        let turn = turns.enter(record_bytes, record_bytes + reply_bytes);
+        let turn = turns.enter(record_bytes + reply_bytes);
         let (connection, dispatcher) = (self.clone(), dispatcher.clone());
         tokio::spawn(async move {
             // A call that has not begun is given up with its connection: the client sends it again.
             let Ok(Ok(turn)) = connection.unless_closed(turn).await else { return };
             connection.charge(&mut held, record_bytes + CALL_BYTES + reply_bytes);
-            connection.count_expected(&mut held, reply_bytes);
+            // Its turn has counted the reply.
+            held.expected_bytes = reply_bytes as i64;
             let outcome = dispatcher.answer(call, true).await;
             drop(turn);
             connection.reply_late(xid, outcome, held);

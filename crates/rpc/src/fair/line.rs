@@ -72,7 +72,7 @@ impl Buckets {
 struct Waiting<W> {
     waiter: W,
     cost: u32,
-    request_bytes: i64,
+    bytes: i64,
 }
 
 /// Calls in progress, by the generation in which they began. Only those of two generations count.
@@ -198,12 +198,14 @@ impl<W> Line<W> {
     }
 
     /// A call enters the end of the line.
-    pub(super) fn enter(&mut self, waiter: W, cost: u32, request_bytes: i64) {
-        self.waiting.push_back(Waiting { waiter, cost, request_bytes });
+    pub(super) fn enter(&mut self, waiter: W, cost: u32, bytes: i64) {
+        self.waiting.push_back(Waiting { waiter, cost, bytes });
     }
 
-    /// Takes the first out of the line if its turn has come.
-    pub(super) fn next(&mut self, now: u64, part: u32) -> Next<W> {
+    /// Takes the first out of the line if its turn has come. Calls that were given up (`is_gone`) leave the
+    /// line, and count nothing.
+    pub(super) fn next(&mut self, now: u64, part: u32, is_gone: impl Fn(&W) -> bool) -> Next<W> {
+        self.waiting.retain(|waiting| !is_gone(&waiting.waiter));
         if self.waiting.is_empty() {
             return Next::Nobody;
         }
@@ -211,10 +213,10 @@ impl<W> Line<W> {
         if at > now {
             return Next::NotBefore(at);
         }
-        let Some(Waiting { waiter, cost, request_bytes }) = self.waiting.pop_front() else {
+        let Some(Waiting { waiter, cost, bytes }) = self.waiting.pop_front() else {
             return Next::Nobody;
         };
-        self.charge(1, request_bytes);
+        self.charge(1, bytes);
         Next::Begin(waiter, self.begin(now, cost))
     }
 }

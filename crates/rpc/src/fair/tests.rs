@@ -55,7 +55,7 @@ impl Model {
     fn call(&mut self, line: &mut Line<u32>) {
         loop {
             let may_begin = self.counted() < self.part;
-            match line.next(self.now, self.part) {
+            match line.next(self.now, self.part, |_| false) {
                 Next::Nobody => return assert!(self.waiting.is_empty()),
                 Next::NotBefore(at) => {
                     assert!(!may_begin, "waits although its peer is below its part");
@@ -124,7 +124,7 @@ proptest! {
         for (pause, size) in calls {
             now += pause;
             line.enter((), 1, size);
-            while let Next::NotBefore(at) = line.next(now, u32::MAX) {
+            while let Next::NotBefore(at) = line.next(now, u32::MAX, |()| false) {
                 prop_assert!(at > now);
                 now = at;
             }
@@ -150,7 +150,7 @@ async fn a_call_that_never_ends_holds_up_no_other() {
     assert!(!one.must_wait(0));
     let endless = one.count(0);
     assert!(one.must_wait(0));
-    let waiting: Vec<_> = (0..50).map(|_| one.enter(0, 0)).collect();
+    let waiting: Vec<_> = (0..50).map(|_| one.enter(0)).collect();
     assert!(one.must_wait(0), "the line has an order");
     let mut begun = Vec::new();
     for turn in waiting {
@@ -159,6 +159,29 @@ async fn a_call_that_never_ends_holds_up_no_other() {
     assert_eq!(one.fair.waited(), 50);
     drop((endless, begun));
     assert!(!one.must_wait(0));
+}
+
+#[test]
+fn calls_that_were_given_up_count_nothing() {
+    let rates = Rates { operations: Some(10), bytes: None };
+    let mut line = Line::new(HOLD_US, Buckets::new(rates));
+    line.charge(2, 0);
+    (0..100).for_each(|waiter| line.enter(waiter, 1, 0));
+    let is_gone = |waiter: &i32| *waiter < 99;
+    let Next::NotBefore(at) = line.next(0, u32::MAX, is_gone) else { panic!("it has used its rate up") };
+    assert_eq!(line.waiting(), 1);
+    assert!(matches!(line.next(at, u32::MAX, is_gone), Next::Begin(99, _)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_peer_counts_once_however_often_it_connects() {
+    let fair = Fair::new(Sharing::default());
+    for _ in 0..100 {
+        fair.turns(peer(1)).note(Instant::now());
+    }
+    assert!(!fair.is_shared());
+    (2..50).for_each(|number| fair.turns(peer(number)).note(Instant::now()));
+    assert_eq!((fair.active.load(Relaxed), fair.part()), (49, PART_MIN));
 }
 
 #[tokio::test(start_paused = true)]
@@ -200,7 +223,7 @@ async fn a_peer_that_comes_back_owes_what_it_owed() {
     let turns = fair.turns(peer(1));
     assert!(turns.must_wait(0));
     let begun = Instant::now();
-    for turn in [turns.enter(0, 0), turns.enter(0, 0)] {
+    for turn in [turns.enter(0), turns.enter(0)] {
         turn.await.unwrap();
     }
     let waited = begun.elapsed();

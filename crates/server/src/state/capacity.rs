@@ -136,7 +136,7 @@ impl Tables {
         match what {
             Scarce::Clients => true,
             Scarce::Sessions => self.sessions.has(client.id),
-            Scarce::States => self.stateids.of_client(client.id).next().is_some(),
+            Scarce::States => self.stateids.has_opens(client.id),
             Scarce::Owners => client.name.generation == Generation::Minor0 && self.owners.any_of(client.id),
         }
     }

@@ -322,10 +322,16 @@ impl Stateids {
         keys.into_iter().flatten().filter_map(|key| self.get(*key))
     }
 
-    /// Does the client hold at least seven eighths of all states, and not just a few?
+    /// Does the client have opens or locks?
+    pub(crate) fn has_opens(&self, client: Clientid) -> bool {
+        self.counts.get(&self.number(client)).is_some_and(|count| count.states > count.delegations)
+    }
+
+    /// Does the client hold at least seven eighths of all opens and locks, and not just a few?
     pub(crate) fn is_most(&self, client: Clientid) -> bool {
-        let states = self.counts.get(&self.number(client)).map_or(0, |count| count.states);
-        states >= STATES_FEW && 8 * states >= 7 * self.held.len()
+        let opens = |count: &Count| count.states.saturating_sub(count.delegations);
+        let held = self.counts.get(&self.number(client)).map_or(0, opens);
+        held >= STATES_FEW && 8 * held >= 7 * self.held.len().saturating_sub(self.delegations)
     }
 
     /// Does the client have any state that is not revoked?
