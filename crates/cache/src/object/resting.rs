@@ -410,7 +410,6 @@ mod tests {
         };
         not(|state, _| state.held.lease.iter_mut().for_each(|lease| lease.recalled = true));
         not(ObjectState::begin_change);
-        not(ObjectState::distrust);
         not(|state, _| state.unlinked = true);
         not(|state, _| state.own.name_moved = true);
         not(|state, _| state.held.opens.awaited = true);
@@ -421,6 +420,13 @@ mod tests {
         let (mut state, _) = leased(&policy);
         state.index.changed = true;
         assert!(!state.may_rest(), "the index lacks its latest state");
+        let (mut state, kept) = leased(&policy);
+        state.distrust(&policy);
+        state.index.unvouched = false;
+        let at_rest = state.rest(true, 1);
+        let woken = ObjectState::wake(&policy, &kept, &at_rest);
+        assert!(at_rest.known.is_none() && woken.held.lease.is_some());
+        assert!(woken.leased().is_none(), "a lease that vouches for nothing");
     }
 
     #[tokio::test(start_paused = true)]
