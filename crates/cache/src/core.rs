@@ -234,7 +234,8 @@ impl Core {
         object
     }
 
-    /// The object if it is awake, or what of it rests in memory. Counts as a use of an object that is awake.
+    /// The object if it is awake, or what of it rests in memory. Counts as a use of an object that is awake,
+    /// or that rests with a lease.
     pub fn find(&self, handle: &Handle) -> Found {
         let use_number = self.flushing.next_use();
         let found = self.memory.table().find(handle, Some(use_number));

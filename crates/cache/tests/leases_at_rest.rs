@@ -1,5 +1,5 @@
-//! Leases on more files than the table holds: the leases rest in little memory, and each vouches, is recalled
-//! and outlives the process as if its file were in the table.
+//! Leases on more files than the table holds. The leases rest in little memory. Each vouches, is recalled and
+//! outlives the process as if its file were in the table.
 //!
 //! Promise: held-state
 

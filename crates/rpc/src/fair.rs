@@ -8,9 +8,9 @@
 //!   connection that has input gets its turn ([`Turns::slice`]). So a call waits for at most one quantum of
 //!   each busy peer. A connection sends at most [`SEND_BYTES`] before it lets others run.
 //! - **Calls in progress.** What is behind a server (worker threads, disks, an origin) has first-in first-out
-//!   queues. So the calls in progress of all peers together fill one window, of which each peer has an equal
-//!   part ([`Fair::part`]). A call whose peer fills its part waits in the line of its peer, and the
-//!   connection reads on. A call counts one, and one more for each 64 KiB that it moves.
+//!   queues. So the calls in progress of all peers together fill one window. Each peer has an equal part of
+//!   it, but no less than [`PART_MIN`] ([`Fair::part`]). A call whose peer fills its part waits in the line
+//!   of its peer, and the connection reads on. A call counts one, and one more for each 64 KiB that it moves.
 //! - **Rates.** Limits of operations and bytes a second are token buckets. They apply to a peer that is
 //!   alone, too. A call waits in the same line until both buckets have something left. Neither limit ever
 //!   leads to an error.
@@ -18,11 +18,11 @@
 //! The rules for calls in progress and rates cannot make a deadlock, for two reasons:
 //!
 //! 1. **No turn depends on the end of another call.** A call in progress counts for at most twice
-//!    [`Sharing::hold`]. A call that waits for another client (a recall, a lock, an open) or for a distant
-//!    origin is over that soon, and frees its part of the window as if it had ended. Buckets fill with time.
-//! 2. **Calls that others wait for do not queue.** [`crate::Service::is_urgent`] names them: calls that give
-//!    something back (DELEGRETURN, CLOSE, unlock) or keep a client's state alive (SEQUENCE, RENEW). They
-//!    overtake the line. Replies to our callbacks are no calls, and never wait.
+//!    [`Sharing::hold`]. It may wait for another client (a recall, a lock, an open) or for a distant origin.
+//!    After that time it frees its part of the window as if it had ended. Buckets fill with time.
+//! 2. **Calls that others wait for do not queue.** [`crate::Service::is_urgent`] names them. They give
+//!    something back (DELEGRETURN, CLOSE, unlock), keep a client's state alive (SEQUENCE, RENEW), or have a
+//!    time limit (reclaims). They overtake the line. Replies to our callbacks are no calls, and never wait.
 //!
 //! The earlier limits still apply: a connection reads nothing more while as many calls as
 //! [`crate::connection::Limits`] allows are unanswered, or while its peer holds its share of memory.

@@ -131,7 +131,7 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// May the call overtake those of its peer that wait in line ([`crate::fair`])? It must if it gives
-    /// something back that calls of others may wait for, or keeps a client's state alive.
+    /// something back that calls of others may wait for, keeps a client's state alive, or has a time limit.
     fn is_urgent(&self, asked: &Asked) -> bool {
         let _ = asked;
         false

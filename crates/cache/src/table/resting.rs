@@ -15,6 +15,8 @@ use crate::object::{AtRest, Resting, RestingLease};
 
 /// The bytes that one record takes, with its share of the tables.
 pub const RECORD_BYTES: usize = 256;
+// The share of the tables is up to 32 bytes.
+const _: () = assert!(size_of::<(Key, Resting)>() + 32 <= RECORD_BYTES);
 
 /// Two hashes of a handle with secret keys. Nobody can make two handles that share them. If two handles
 /// share them by chance, the epoch in the record tells.
