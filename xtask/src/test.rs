@@ -89,7 +89,8 @@ fn cargo_test(arguments: &[String], lab: bool, failures: &mut String) -> (bool, 
     let left_out = if lab { "" } else { ", THE LAB LEFT OUT" };
     // An ignored test counts as skipped, and CI allows no skipped test.
     let complete = results.ignored() == 0 || !is_ci();
-    (passed && complete, format!("{results}{left_out}"))
+    let skipped = if complete { "" } else { ": CI allows no ignored test" };
+    (passed && complete, format!("{results}{skipped}{left_out}"))
 }
 
 /// Tests that need the lab pass with a note when the variable says `skip`.

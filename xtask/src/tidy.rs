@@ -1,8 +1,8 @@
 //! House rules that neither the compiler nor clippy knows.
 //!
 //! Over every Rust file of the workspace: at most 700 lines; a header comment that says what the module is;
-//! `unsafe` in `sys.rs` alone; no `unwrap()` outside tests; no notes to self. [`circles`] checks how the
-//! modules of a crate import each other.
+//! `unsafe` in `sys.rs` alone; no `unwrap()` outside tests; no ignored test; no notes to self. [`circles`]
+//! checks how the modules of a crate import each other.
 
 use crate::circles;
 use crate::promises;
@@ -20,6 +20,9 @@ const PLACES: [&str; 3] = ["crates", "xtask", "fuzz"];
 const NOTES_TO_SELF: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), concat!("XX", "X")];
 /// What code looks like that the compiler does not check.
 const UNSAFE: [&str; 5] = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe("];
+
+/// The attribute of a test that does not run.
+const IGNORED: &str = "#[ignore";
 
 /// Checks the workspace and prints what is wrong, as `file:line: what`.
 pub fn run() -> bool {
@@ -112,6 +115,9 @@ fn faults_of(name: &Path, text: &str) -> Vec<String> {
         if !may_be_unsafe && UNSAFE.iter().any(|form| code.contains(form)) && !code.contains('"') {
             fault(index + 1, "unsafe outside sys.rs".to_owned());
         }
+        if code.trim_start().starts_with(IGNORED) {
+            fault(index + 1, "an ignored test: CI takes none; make a measurement a bench".to_owned());
+        }
         if index < tests_from && code.contains(".unwrap()") && !code.contains('"') {
             fault(index + 1, "unwrap() outside tests: say what happens instead".to_owned());
         }
@@ -173,6 +179,7 @@ mod tests {
         assert_eq!(faults(name, unchecked), 1);
         assert_eq!(faults("crates/a/src/sys.rs", unchecked), 0);
         assert_eq!(faults(name, concat!("//! Good.\n// TO", "DO later\n")), 1);
+        assert_eq!(faults(name, "//! Good.\n#[test]\n#[ignore = \"slow\"]\nfn f() {}\n"), 1);
         assert_eq!(faults(name, &"//! Long.\n".repeat(701)), 1);
     }
 }

@@ -1,23 +1,21 @@
 //! Quiet peers beside a noisy one, by counts of calls: the processors of a test machine may be busy.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
-mod latency;
+mod wire;
 
 use std::collections::VecDeque;
-use std::io::{Read, Write};
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
 use rpc::fair::{Rates, Sharing};
-use rpc::message::CallHeader;
 use rpc::service::{Answering, Asked, Outcome, Remember};
-use rpc::{Call, Credential, ReplyCache, Server, ServerOptions, Service};
+use rpc::{Call, ReplyCache, Server, ServerOptions, Service};
 use tokio::sync::oneshot;
+use wire::{NOISY, QUIET, Wire};
 
-const PROGRAM: u32 = 400_002;
 const NULL: u32 = 0;
 /// Waits in the queue of the back end.
 const WORK: u32 = 1;
@@ -26,13 +24,11 @@ const GIVE_BACK: u32 = 2;
 /// As `GIVE_BACK`, of which the service does not know that it is urgent.
 const END_ALL: u32 = 3;
 
-const QUIET: Ipv4Addr = Ipv4Addr::LOCALHOST;
-const NOISY: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const WINDOW: usize = 16;
 /// Of two peers, each has half of the window.
 const PART: usize = WINDOW / 2;
 const LONG: Duration = Duration::from_secs(3600);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = wire::PATIENCE;
 
 /// A back end with one queue for all peers, of which the test takes the first.
 #[derive(Default)]
@@ -98,43 +94,10 @@ async fn serve(sharing: Sharing) -> (Arc<Queue>, Server) {
     (queue.clone(), Server::start(options, queue, ReplyCache::volatile()).await.unwrap())
 }
 
-/// A client that sends calls without waiting for replies.
-struct Wire(TcpStream);
-
-impl Wire {
-    fn connect(from: Ipv4Addr, server: &Server) -> Wire {
-        let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-        socket.bind(&SocketAddr::from((from, 0)).into()).unwrap();
-        socket.connect(&server.local_addr().into()).unwrap();
-        socket.set_read_timeout(Some(PATIENCE)).unwrap();
-        Wire(socket.into())
-    }
-
-    fn send(&mut self, procedure: u32, count: usize) {
-        let mut calls = Vec::new();
-        for xid in 0..count as u32 {
-            let credential = Credential::None;
-            let header = CallHeader { xid, program: PROGRAM, version: 1, procedure, credential };
-            let call = xdr::to_bytes(&header).unwrap();
-            calls.extend_from_slice(&rpc::record::mark(call.len()));
-            calls.extend_from_slice(&call);
-        }
-        self.0.write_all(&calls).unwrap();
-    }
-
-    /// Takes so many replies.
-    async fn hear(&mut self, count: usize) {
-        let mut wire = Wire(self.0.try_clone().unwrap());
-        let heard = tokio::task::spawn_blocking(move || (0..count).for_each(|_| wire.hear_one()));
-        heard.await.unwrap();
-    }
-
-    fn hear_one(&mut self) {
-        let mut mark = [0; 4];
-        self.0.read_exact(&mut mark).unwrap();
-        let mut reply = vec![0; (u32::from_be_bytes(mark) & !(1 << 31)) as usize];
-        self.0.read_exact(&mut reply).unwrap();
-    }
+/// Takes so many replies.
+async fn hear(wire: &mut Wire, count: usize) {
+    let mut wire = wire.clone();
+    tokio::task::spawn_blocking(move || (0..count).for_each(|_| wire.hear_one())).await.unwrap();
 }
 
 /// Both peers are active, and no call in progress is taken for one that waits for something far away.
@@ -147,7 +110,7 @@ async fn a_quiet_peers_call_waits_for_no_more_than_the_part_of_the_noisy_one() {
     let (queue, server) = serve(lasting()).await;
     let mut quiet = Wire::connect(QUIET, &server);
     quiet.send(NULL, 1);
-    quiet.hear(1).await;
+    hear(&mut quiet, 1).await;
     let mut noisy: Vec<Wire> = (0..4).map(|_| Wire::connect(NOISY, &server)).collect();
     noisy.iter_mut().for_each(|wire| wire.send(WORK, 64));
     queue.begun(PART).await;
@@ -160,7 +123,7 @@ async fn a_quiet_peers_call_waits_for_no_more_than_the_part_of_the_noisy_one() {
         queue.begun(PART + 1 + before).await;
     }
     assert_eq!(before, PART);
-    quiet.hear(1).await;
+    hear(&mut quiet, 1).await;
     // All others are answered in the end.
     for wire in &mut noisy {
         let all = async {
@@ -170,7 +133,7 @@ async fn a_quiet_peers_call_waits_for_no_more_than_the_part_of_the_noisy_one() {
             }
         };
         tokio::time::timeout(PATIENCE, all).await.unwrap();
-        wire.hear(64).await;
+        hear(wire, 64).await;
     }
     assert!(queue.held_back.load(Ordering::SeqCst) > 0 && server.load().waited() > 0);
 }
@@ -189,13 +152,13 @@ async fn what_others_wait_for_overtakes_the_line() {
     let (queue, server) = serve(lasting()).await;
     let mut quiet = Wire::connect(QUIET, &server);
     quiet.send(NULL, 1);
-    quiet.hear(1).await;
+    hear(&mut quiet, 1).await;
     let mut noisy = Wire::connect(NOISY, &server);
     noisy.send(WORK, 100);
     queue.begun(PART).await;
     // All of its calls in progress wait for what comes behind 92 that wait in line.
     noisy.send(GIVE_BACK, 1);
-    noisy.hear(PART + 1).await;
+    hear(&mut noisy, PART + 1).await;
     queue.begun(2 * PART).await;
 }
 
@@ -205,11 +168,11 @@ async fn calls_that_wait_for_one_in_the_line_do_not_keep_it_there() {
     let (queue, server) = serve(sharing).await;
     let mut quiet = Wire::connect(QUIET, &server);
     quiet.send(NULL, 1);
-    quiet.hear(1).await;
+    hear(&mut quiet, 1).await;
     let mut noisy = Wire::connect(NOISY, &server);
     noisy.send(WORK, 50);
     noisy.send(END_ALL, 1);
-    noisy.hear(51).await;
+    hear(&mut noisy, 51).await;
     assert!(queue.waiting.lock().is_empty());
 }
 
@@ -221,7 +184,7 @@ async fn limits_of_rates_are_kept_without_an_error() {
     let mut wires = [Wire::connect(NOISY, &server), Wire::connect(NOISY, &server)];
     wires.iter_mut().for_each(|wire| wire.send(END_ALL, 20));
     for wire in &mut wires {
-        wire.hear(20).await;
+        hear(wire, 20).await;
     }
     // A bucket holds ten of the forty calls.
     assert!(began.elapsed() > Duration::from_millis(280), "{:?}", began.elapsed());

@@ -1,12 +1,23 @@
-//! By hand: the latency of a quiet client beside a noisy one, with and without the turns of `rpc::fair`:
+//! Measures the latency of a quiet client beside a noisy one, with and without the turns of `rpc::fair`:
 //!
-//!     cargo test --release -p rpc --test fairness latency -- --ignored --nocapture
+//!     cargo bench -p rpc --bench fairness
+#![allow(clippy::unwrap_used, reason = "a measurement ends at the first surprise")]
 
-use std::sync::atomic::AtomicBool;
+#[path = "../tests/fairness/wire.rs"]
+mod wire;
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use super::*;
+use parking_lot::Mutex;
+use rpc::fair::Sharing;
+use rpc::service::{Answering, Outcome, Remember};
+use rpc::{Call, ReplyCache, Server, ServerOptions, Service};
+use tokio::sync::oneshot;
+use wire::{NOISY, QUIET, Wire};
 
 /// Answers at once, after some computing.
 const HIT: u32 = 10;
@@ -99,9 +110,7 @@ fn measure(sharing: Sharing, procedure: u32, noisy: bool) -> [Duration; 2] {
     [50, 99].map(|percent| latencies[latencies.len() * percent / 100])
 }
 
-#[test]
-#[ignore = "a measurement"]
-fn a_quiet_client_beside_a_noisy_one() {
+fn main() {
     // No two clients are ever active at once.
     let off = Sharing { active: Duration::ZERO, ..Sharing::default() };
     for (name, procedure) in [("calls answered at once", HIT), ("calls on threads", JOB)] {
