@@ -5,6 +5,7 @@
 //! about two seconds it boots to an agent that runs scripts. A guest has one processor and is pinned to one
 //! of the host's processors, which makes its system calls several times faster.
 
+mod kerberos;
 mod kernel;
 mod nfs;
 mod task;

@@ -17,6 +17,8 @@
 //! console or log of the guest or program at fault. Everything that a test starts ends with the test, even if
 //! the test panics or is killed. On one machine, as many tests as there are lanes can be in the lab at the
 //! same time. docs/contributing/lab.md describes the implementation.
+//!
+//! A [`Realm`] has the Kerberos that a test needs. It works without the lab; see [`with_realm`].
 
 mod close_to_open;
 mod coherence;
@@ -28,6 +30,7 @@ mod log;
 mod net;
 mod origin;
 mod process;
+mod realm;
 mod require;
 mod rng;
 mod session;
@@ -43,6 +46,7 @@ pub use origin::ganesha::Ganesha;
 pub use origin::knfsd::Knfsd;
 pub use origin::{CallCounts, Origin};
 pub use process::{Process, Program, freeze};
+pub use realm::{REALM, Realm, with_realm};
 pub use require::{Missing, is_root, missing, require};
 pub use rng::Rng;
 pub use session::{Lab, free_port, wait_for};

@@ -1,6 +1,6 @@
 //! The lab's requirements on the machine, and a message about missing ones.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Programs that the lab runs, each with its Debian package.
 const PROGRAMS: [(&str, &str); 20] = [
@@ -24,6 +24,14 @@ const PROGRAMS: [(&str, &str); 20] = [
     ("fusermount3", "fuse3"),
     ("sqlite3", "sqlite3"),
     ("rsync", "rsync"),
+];
+
+/// Programs of a [`Realm`](crate::Realm), each with its Debian package. They need no root.
+const KERBEROS: [(&str, &str); 4] = [
+    ("krb5kdc", "krb5-kdc"),
+    ("kdb5_util", "krb5-kdc"),
+    ("kadmin.local", "krb5-admin-server"),
+    ("kinit", "krb5-user"),
 ];
 
 /// Other files that the lab needs.
@@ -60,8 +68,8 @@ impl std::fmt::Display for Missing {
 
 /// Checks the requirements.
 pub fn missing() -> Missing {
-    let mut missing = Missing::default();
-    let absent = PROGRAMS.iter().filter(|(program, _)| !on_path(program));
+    let mut missing = kerberos_missing();
+    let absent = PROGRAMS.iter().filter(|(program, _)| find(program).is_none());
     missing.packages.extend(absent.map(|(_, package)| *package));
     missing
         .packages
@@ -78,6 +86,14 @@ pub fn missing() -> Missing {
         missing.reasons.push("ganesha needs /etc/mtab: ln -s ../proc/self/mounts /etc/mtab".to_owned());
     }
     missing
+}
+
+/// Checks the requirements of a [`Realm`](crate::Realm) alone.
+pub(crate) fn kerberos_missing() -> Missing {
+    let absent = KERBEROS.iter().filter(|(program, _)| find(program).is_none());
+    let mut packages: Vec<&str> = absent.map(|(_, package)| *package).collect();
+    packages.dedup();
+    Missing { packages, reasons: Vec::new() }
 }
 
 /// True if this process has root's rights.
@@ -100,8 +116,11 @@ pub fn require() -> bool {
 }
 
 /// Finds a program. Debian omits `sbin` from the `PATH` of ordinary users, but the lab's programs are there.
-fn on_path(program: &str) -> bool {
+pub(crate) fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();
     let places = path.split(':').chain(["/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/bin", "/bin"]);
-    places.filter(|place| !place.is_empty()).any(|place| Path::new(place).join(program).exists())
+    places
+        .filter(|place| !place.is_empty())
+        .map(|place| Path::new(place).join(program))
+        .find(|path| path.exists())
 }

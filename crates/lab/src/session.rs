@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// Socket of rpcbind for local clients, in `/run`.
 const RPCBIND: &str = "rpcbind.sock";
 /// The program that build.rs has built.
-const HAND: &str = env!("LAB_HAND");
+pub(crate) const HAND: &str = env!("LAB_HAND");
 
 /// The lab as one test uses it. Clones refer to the same use. It ends when the last clone and everything
 /// started in it is dropped.
