@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use vfs::{Attributes, Caller, Result};
+use vfs::{Attributes, Caller, Result, Status};
 
 use crate::core::Core;
 use crate::object::{Opening, Seen};
@@ -39,7 +39,9 @@ impl Core {
             self.counters.revalidations.bump();
             let result = self.ask_delegated(caller, object).await;
             if let Some(result) = result.map(|accessed| accessed.attributes).transpose() {
-                *latest = Some((asked, result.clone()));
+                if !is_the_callers_own(&result) {
+                    *latest = Some((asked, result.clone()));
+                }
                 return result;
             }
         }
@@ -61,7 +63,9 @@ impl Core {
                 Err(error)
             }
         };
-        *latest = Some((sent.sequence, result.clone()));
+        if !is_the_callers_own(&result) {
+            *latest = Some((sent.sequence, result.clone()));
+        }
         result
     }
 
@@ -93,4 +97,9 @@ impl Core {
         }
         self.revalidate(caller, object, arrived).await
     }
+}
+
+/// Says the result something about its caller alone? Others then ask for themselves.
+fn is_the_callers_own(result: &Result<Attributes>) -> bool {
+    result.as_ref().is_err_and(|error| error.status == Status::NoTicket)
 }

@@ -11,14 +11,18 @@ use std::time::Duration;
 
 use protocol::{Reply, mount, nfs3, nfs4};
 use rpc::message::Refusal;
+use rpc::rpcsec_gss::Protection;
 use rpc::tls::Connector;
-use rpc::{Link, LinkOptions, SourcePort, TlsLink};
+use rpc::{Link, LinkOptions, Patience, SourcePort, TlsLink};
+use tokio::time::Instant;
 use vfs::Handle;
 
+use crate::callers::Callers;
 use crate::convert;
 use crate::links::Links;
 use crate::nonsense::Nonsense;
 use crate::portmapper::{AskError, Way, ask, port_of};
+use crate::pulse::Pulse;
 use crate::transport::Transport;
 use crate::url::{Options, Proto, Url, UrlError};
 
@@ -31,8 +35,6 @@ const TCP_TRANSFER_MAX: u32 = 1 << 20;
 const UDP_TRANSFER_MAX: u32 = 32 << 10;
 /// The transfer size for servers that announce a size of zero.
 const TRANSFER_DEFAULT: u32 = 4096;
-/// The acceptable flavors of an export: `RPC_AUTH_NONE` and `AUTH_SYS`.
-const FLAVORS: [u32; 2] = [rpc::auth::AUTH_NONE, rpc::auth::AUTH_SYS];
 
 /// Why an export cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +57,14 @@ pub enum ConnectError {
         server: SocketAddr,
         /// The cause.
         source: Arc<rpc::tls::Error>,
+    },
+    /// There is no Kerberos with the server, and the options ask for it.
+    #[error("no Kerberos with {host}: {why}")]
+    Kerberos {
+        /// The host as written in the URL.
+        host: String,
+        /// The cause.
+        why: String,
     },
     /// No server answers NFS.
     #[error(
@@ -86,10 +96,8 @@ pub enum ConnectError {
         /// The status of MOUNT.
         status: mount::Stat,
     },
-    /// The export does not allow AUTH_SYS.
-    #[error(
-        "{server} offers {export} only with flavors {flavors:?}, and we speak AUTH_SYS (1): allow sec=sys there"
-    )]
+    /// The export does not allow the flavor of authentication.
+    #[error("{server} offers {export} only with {}", offered(.flavors))]
     Flavor {
         /// The server.
         server: SocketAddr,
@@ -195,12 +203,29 @@ fn refusal4(status: nfs4::Status) -> String {
                 .to_owned()
         }
         nfs4::Status::Perm | nfs4::Status::Access => DENIED.to_owned(),
-        nfs4::Status::WrongSec => "it wants more than AUTH_SYS or than this connection; use xprtsec=tls or mtls, or allow sec=sys there".to_owned(),
+        nfs4::Status::WrongSec => {
+            "it wants other authentication, or a secure connection; use sec=krb5, krb5i or krb5p, or xprtsec=tls or mtls"
+                .to_owned()
+        }
         nfs4::Status::NotDir | nfs4::Status::Symlink => {
             "the path leads through something that is not a directory".to_owned()
         }
         other => format!("{other}; look at the server's log"),
     }
+}
+
+/// The flavors that MOUNT names, and the way out.
+fn offered(flavors: &[u32]) -> String {
+    let word = |flavor: &u32| match *flavor {
+        rpc::auth::AUTH_NONE => "none".to_owned(),
+        rpc::auth::AUTH_SYS => "sys".to_owned(),
+        other => {
+            let kerberos = Protection::ALL.into_iter().find(|known| known.pseudo_flavor() == other);
+            kerberos.map_or_else(|| other.to_string(), |known| known.to_string())
+        }
+    };
+    let words: Vec<String> = flavors.iter().map(word).collect();
+    format!("sec={}; use one of them, or allow ours there", words.join(":"))
 }
 
 impl ConnectError {
@@ -282,10 +307,14 @@ async fn connect_to(url: &Url, address: IpAddr, portmapper: u16) -> Result<Mount
     let handle = mount_root(url, server, given.is_some(), portmapper).await?;
     let export = url.export_text();
     let root = convert::from_wire(&handle).ok_or(ConnectError::Nonsense { server, export })?;
-    let sizes = sizes(url, server, handle).await?;
-    let link = link_options(url, server, (nfs3::PROGRAM, nfs3::VERSION))?;
+    let program = (nfs3::PROGRAM, nfs3::VERSION);
+    let link = link_options(url, server, program)?;
     let links = Links::new(options, link.transport, || Link::new(link.clone()));
-    let transport = Transport::new(links, options.patience(), Nonsense::new(server));
+    let callers = Callers::of(url)?;
+    let patience = Patience::Until(Instant::now() + PATIENCE);
+    callers.prepare(url, (links.first(), &Pulse::default()), program, patience).await?;
+    let sizes = sizes(url, server, (&callers, links.first()), handle).await?;
+    let transport = Transport::new(links, callers, options.patience(), Nonsense::new(server));
     Ok(Mounted { transport, server, root, sizes })
 }
 
@@ -329,7 +358,11 @@ async fn ask_mount(url: &Url, server: SocketAddr, proto: Proto) -> Result<nfs3::
         Ok(Reply::Fail(status, ())) => Err(ConnectError::Refused { server, export, status }),
         Ok(Reply::Ok(ok)) => {
             let flavors = ok.auth_flavors.into_vec();
-            if flavors.is_empty() || flavors.iter().any(|flavor| FLAVORS.contains(flavor)) {
+            let accepted = |flavor: &u32| match url.options.sec {
+                None => [rpc::auth::AUTH_NONE, rpc::auth::AUTH_SYS].contains(flavor),
+                Some(protection) => *flavor == protection.pseudo_flavor(),
+            };
+            if flavors.is_empty() || flavors.iter().any(accepted) {
                 return Ok(ok.fhandle);
             }
             Err(ConnectError::Flavor { server, export, flavors })
@@ -337,10 +370,20 @@ async fn ask_mount(url: &Url, server: SocketAddr, proto: Proto) -> Result<nfs3::
     }
 }
 
-async fn sizes(url: &Url, server: SocketAddr, root: nfs3::Handle) -> Result<Sizes, ConnectError> {
+async fn sizes(
+    url: &Url,
+    server: SocketAddr,
+    (callers, link): (&Callers, &Link),
+    root: nfs3::Handle,
+) -> Result<Sizes, ConnectError> {
     let options = &url.options;
     let way = way_to(url, server, options.proto)?;
-    let info = match ask::<nfs3::call::Fsinfo>(way, &nfs3::FsArgs { object: root }, PATIENCE).await {
+    let args = nfs3::FsArgs { object: root };
+    let info = match options.sec {
+        None => ask::<nfs3::call::Fsinfo>(way, &args, PATIENCE).await,
+        Some(_) => callers.ask::<nfs3::call::Fsinfo>(link, &args, PATIENCE).await,
+    };
+    let info = match info {
         Ok(Reply::Ok(info)) => info,
         Ok(Reply::Fail(status, _)) => {
             return Err(ConnectError::Root { server, export: url.export_text(), status });

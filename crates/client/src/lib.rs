@@ -8,6 +8,7 @@
 //! the [`Url`]. Versions 4.1 and 4.2 keep state at the server, and their delegations are the leases. NQNFS
 //! has leases with terms.
 
+mod callers;
 mod connect;
 mod convert;
 mod cookie;
@@ -16,6 +17,7 @@ pub mod counts;
 pub mod fuzzing;
 mod groups;
 mod journal;
+mod kerberos;
 mod links;
 mod listing;
 mod nfs3;

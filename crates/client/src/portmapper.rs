@@ -84,7 +84,9 @@ pub(crate) async fn ask<C: Call>(
         Ok(mut answer) => Ok(C::Results::decode(&mut answer.results)?),
         Err(CallError::Refused(refusal)) => Err(AskError::Refused(refusal)),
         Err(CallError::Malformed(error)) => Err(error.into()),
-        Err(CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed) => Err(AskError::NoAnswer),
+        Err(CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed | CallError::Context(_)) => {
+            Err(AskError::NoAnswer)
+        }
     }
 }
 

@@ -60,7 +60,7 @@ impl Pulse {
             }
             look = Instant::now() + NOTICE_AFTER;
         };
-        if !matches!(result, Err(CallError::TimedOut | CallError::Closed | CallError::TooLarge(_))) {
+        if !result.as_ref().is_err_and(CallError::is_silence) {
             *self.heard.lock() = Instant::now();
             self.silence.send_if_modified(|silence| silence.take().is_some());
         }

@@ -6,11 +6,12 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::{Call, nfs3};
 use rpc::message::Refusal;
-use rpc::{AuthSys, CallError, Outgoing, Patience};
+use rpc::{AuthSys, CallError, Patience};
 use tokio::time::{Instant, sleep_until};
 use vfs::{Caller, Principal, Result, Status};
 use xdr::{Decode, Decoder, Encode, Encoder, List, Message, Opaque};
 
+use crate::callers::{Callers, Unsent};
 use crate::counts::Counting;
 use crate::links::Links;
 use crate::nonsense::Nonsense;
@@ -27,7 +28,7 @@ pub(crate) const GROUPS_MAX: usize = 16;
 #[derive(Debug)]
 pub(crate) struct Transport {
     pub(crate) links: Links,
-    machine: Opaque<255>,
+    callers: Callers,
     /// How long a call may take on a `soft` mount.
     soft: Option<Duration>,
     pub(crate) counting: Counting,
@@ -42,9 +43,14 @@ pub(crate) struct Answered<T> {
 }
 
 impl Transport {
-    pub(crate) fn new(links: Links, soft: Option<Duration>, nonsense: Nonsense) -> Transport {
+    pub(crate) fn new(
+        links: Links,
+        callers: Callers,
+        soft: Option<Duration>,
+        nonsense: Nonsense,
+    ) -> Transport {
         let counting = Counting::default();
-        Transport { links, machine: machine_name(), soft, counting, pulse: Pulse::default(), nonsense }
+        Transport { links, callers, soft, counting, pulse: Pulse::default(), nonsense }
     }
 
     /// The number of calls that wait for an answer.
@@ -63,16 +69,15 @@ impl Transport {
         args: &C::Args,
     ) -> Result<Answered<C::Results>> {
         let arguments = encode(args);
-        let credential = rpc::Credential::Sys(credential(&caller.principal, self.machine.clone()));
         let mut again = caller.resent;
         let mut pause = JUKEBOX_MIN;
         loop {
-            let outgoing = Outgoing {
+            let outgoing = Unsent {
                 program: C::PROGRAM,
                 version: C::VERSION,
                 procedure: C::NUMBER,
-                credential: credential.clone(),
                 arguments: arguments.clone(),
+                needs_no_right: needs_no_right(C::NUMBER),
             };
             let answer = self.once(caller, outgoing, C::NAME).await?;
             again |= answer.retransmitted;
@@ -94,7 +99,7 @@ impl Transport {
     }
 
     /// Makes one call, and returns any answer.
-    async fn once(&self, caller: &Caller, outgoing: Outgoing, name: &'static str) -> Result<rpc::Answer> {
+    async fn once(&self, caller: &Caller, outgoing: Unsent, name: &'static str) -> Result<rpc::Answer> {
         let number = outgoing.procedure;
         let started = Instant::now();
         if caller.deadline.is_some_and(|deadline| deadline <= started) {
@@ -105,7 +110,8 @@ impl Transport {
             [soft, caller.deadline].into_iter().flatten().min().map_or(Patience::Hard, Patience::Until);
         self.counting.called(number, outgoing.arguments.len());
         let link = self.links.get(self.links.turn());
-        match self.pulse.follow(link.call(outgoing, patience)).await {
+        let on = (link, &self.pulse);
+        match self.callers.call(on, &caller.principal, outgoing, patience).await {
             Ok(answer) => {
                 let (bytes, took) = (answer.results.remaining(), started.elapsed());
                 self.links.answered(took);
@@ -125,6 +131,7 @@ impl Transport {
         match error {
             CallError::TimedOut if by_deadline => Status::Delay.into(),
             CallError::Refused(Refusal::Auth(_)) => Status::Access.into(),
+            CallError::Context(_) => Status::NoTicket.into(),
             CallError::Refused(Refusal::ProcedureUnavailable) => Status::NotSupp.into(),
             CallError::Refused(_) | CallError::Malformed(_) => self.nonsense.heard(name, error),
             CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed => {
@@ -133,6 +140,12 @@ impl Transport {
             }
         }
     }
+}
+
+/// Needs the procedure no right? Attributes of a file go to everybody who has its handle.
+fn needs_no_right(procedure: u32) -> bool {
+    use nfs3::Procedure as P;
+    matches!(P::try_from(procedure), Ok(P::Getattr | P::Fsstat | P::Fsinfo | P::Pathconf))
 }
 
 /// Is the status JUKEBOX? All results of version 3 begin with the status.

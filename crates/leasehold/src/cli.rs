@@ -2,6 +2,7 @@
 
 pub mod cache;
 mod config;
+mod kerberos;
 mod network;
 mod tls;
 mod watching;
@@ -10,10 +11,11 @@ pub mod writeback;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, CommandFactory, Parser, Subcommand};
-use server::{ClientList, Locations, XprtSec};
+use server::{ClientList, Locations, Sec, XprtSec};
 use synthetic::Shape;
 
 pub use config::{ConfigArguments, ConfigCommand, ConfigKeys, ConfigShow};
+pub use kerberos::Kerberos;
 pub use network::{Network, parse_metrics};
 pub use tls::{Tls, TlsPolicy};
 pub use watching::{Holding, HoldingOf, Revoke, Status, Top};
@@ -130,7 +132,7 @@ Examples:
   mount -t nfs -o vers=3 THIS-HOST:/export /mnt
 
 Options of the URL have the names of nfs(5). They follow a `?` and are joined by `&` (quote the URL in a shell):
-  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp xprtsec=none|tls|mtls tlsca=FILE tlscert=FILE tlskey=FILE nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
+  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp xprtsec=none|tls|mtls tlsca=FILE tlscert=FILE tlskey=FILE sec=sys|krb5|krb5i|krb5p keytab=FILE ccachedir=DIR nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N resvport noresvport nocto noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none";
 
 const BENCH_HELP: &str = "\
 Examples:
@@ -148,12 +150,14 @@ From /etc/fstab, once `leasehold` is linked as /sbin/mount.leasehold and /sbin/u
   filer:/export  /mnt  leasehold  vers=4.2,_netdev,noatime  0 0
 
 Options, with the names of nfs(5):
-  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp xprtsec=none|tls|mtls nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
+  vers=auto|4.2|4.1|4|3|nqnfs port=N mountport=N proto=tcp|udp xprtsec=none|tls|mtls nconnect=N rsize=N wsize=N hard soft timeo=DECISECONDS retrans=N retry=MINUTES resvport noresvport sec=sys|krb5|krb5i|krb5p nolock local_lock=all|none cto nocto ac noac actimeo=S acregmin=S acregmax=S acdirmin=S acdirmax=S lookupcache=all|positive|none
 Options of mount(8): ro rw suid dev noexec noatime sync, and remount with these. The defaults are nosuid and nodev. Options that only fstab uses (_netdev, noauto, nofail, x-…) are accepted.
 Options of Leasehold:
   tlsca=FILE         with xprtsec: PEM file with the CAs of the server [those of this machine]
   tlscert=FILE       with xprtsec=mtls: PEM file with our certificate
   tlskey=FILE        with xprtsec=mtls: PEM file with its key [the file of the certificate]
+  keytab=FILE        with sec=krb5: the key of this machine, for root and for what belongs to no user [/etc/krb5.keytab]
+  ccachedir=DIR      with sec=krb5: where the tickets of users are, as krb5cc_UID [/run/user/UID and /tmp]
   cache=DIR          cache directory, for this export alone
   cachesize=SIZE     keep at most this much file data [10G]
   minfree=SIZE       leave this much space free on the disk [1G]
@@ -186,7 +190,7 @@ A configuration file:
   clients = [\"10.1.0.0/16\"]";
 
 /// The options of `serve` for one export. A configuration file has a key for each of them.
-pub const OF_ONE_EXPORT: [&str; 14] = [
+pub const OF_ONE_EXPORT: [&str; 15] = [
     "export",
     "asynchronous",
     "no_crossmnt",
@@ -201,6 +205,7 @@ pub const OF_ONE_EXPORT: [&str; 14] = [
     "insecure",
     "clients",
     "xprtsec",
+    "sec",
 ];
 
 /// The argument of `serve` that names the directory.
@@ -258,6 +263,9 @@ pub struct Serve {
     /// The TLS options.
     #[command(flatten)]
     pub tls: Tls,
+    /// The Kerberos options.
+    #[command(flatten)]
+    pub kerberos: Kerberos,
     /// The NFSv4 options.
     #[command(flatten)]
     pub version4: Version4,
@@ -301,6 +309,9 @@ pub struct Proxy {
     /// The TLS options.
     #[command(flatten)]
     pub tls: Tls,
+    /// The Kerberos options.
+    #[command(flatten)]
+    pub kerberos: Kerberos,
     /// The NFSv4 options.
     #[command(flatten)]
     pub version4: Version4,
@@ -378,6 +389,10 @@ pub struct ExportOptions {
     /// by colons. With --tls off only `none` is there, and with --tls require `none` is not
     #[arg(long, value_name = "LIST", default_value_t)]
     pub xprtsec: XprtSec,
+    /// Accept these flavors of authentication, the most preferred first: sys, none (no user), krb5
+    /// (Kerberos), krb5i (and signed), krb5p (and encrypted), joined by colons
+    #[arg(long, value_name = "LIST", default_value_t)]
+    pub sec: Sec,
 }
 
 /// The options about users.
@@ -515,6 +530,7 @@ impl ExportOptions {
             secure: !self.insecure,
             clients: self.clients.clone(),
             xprtsec: self.xprtsec,
+            sec: self.sec.clone(),
             ..server::ExportOptions::default()
         }
     }

@@ -135,8 +135,13 @@ async fn set_up(
     let below = stack::arbiter(opened, &version4, &nqnfs, true);
     let key = state.join("handle.key");
     let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
-    let listening =
-        Listening { network: &loopback(), tls: None, version4: &version4, users: &Users::default() };
+    let listening = Listening {
+        network: &loopback(),
+        tls: None,
+        gss: None,
+        version4: &version4,
+        users: &Users::default(),
+    };
     let proxy =
         Stack::start(vec![served], Keep { state: &state, handle_key: &key }, nqnfs, listening).await?;
     progress.inc(2);
@@ -150,8 +155,13 @@ async fn start_origin(directory: &Path, sample: Arc<dyn FileSystem>) -> Result<S
     let arbiter = stack::arbiter(sample, &version4, &nqnfs, true);
     let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
-    let listening =
-        Listening { network: &loopback(), tls: None, version4: &version4, users: &Users::default() };
+    let listening = Listening {
+        network: &loopback(),
+        tls: None,
+        gss: None,
+        version4: &version4,
+        users: &Users::default(),
+    };
     Stack::start(vec![served], keep, nqnfs, listening).await
 }
 

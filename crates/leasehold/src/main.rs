@@ -16,6 +16,7 @@ mod demo;
 mod departure;
 mod holders;
 mod hosts;
+mod kerberos;
 mod logging;
 mod metrics;
 mod mount;

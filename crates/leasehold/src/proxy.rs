@@ -22,7 +22,7 @@ use crate::reload::{ACCESS, LIMITS, Reload};
 use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Listening, Stack, Told};
 use crate::state::{self, Kind};
-use crate::{Failure, cachectl, status, tls, usage};
+use crate::{Failure, cachectl, kerberos, status, tls, usage};
 
 /// An attempt to connect is reported when it takes longer than this.
 const QUIET: Duration = Duration::from_secs(1);
@@ -35,6 +35,12 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     let url = &arguments.origin;
     check_options(url)?;
     let tls = tls::acceptor(&arguments.tls)?;
+    let gss = kerberos::acceptor(&arguments.kerberos, std::iter::once(&arguments.access.sec))?;
+    if url.options.sec.is_some() && arguments.access.sec.allows(server::Flavor::Sys) {
+        crate::output::tell(format_args!(
+            "clients are taken with sec=sys, so they use the tickets of the users that they claim to be; to make them prove it, add --sec krb5:krb5i:krb5p"
+        ));
+    }
     let directory = match &arguments.cache {
         Some(directory) => directory.clone(),
         None => state::default_directory(Kind::Cache, &state::file_name(&url.to_string()))?,
@@ -66,7 +72,8 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     let options = access(&arguments, &arguments.tls, &path)?;
     let export = stack::export(&url.to_string(), path.clone(), audited, options);
     let (network, version4) = (&arguments.network, &arguments.version4);
-    let listening = Listening { network, tls: tls.as_ref(), version4, users: &arguments.users };
+    let listening =
+        Listening { network, tls: tls.as_ref(), gss: gss.as_ref(), version4, users: &arguments.users };
     let keep = Keep { state: &state, handle_key: &handle_key };
     let stack = Stack::start(vec![export], keep, nqnfs, listening).await?;
     let measured = measured(&stack, &path, &arbiter, Caching { origin, cache: cache.clone() }, &directory);
@@ -91,6 +98,7 @@ pub async fn run(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
         reload.read_again(&[&LIMITS[..], &ACCESS[..]].concat(), |command| {
             let Command::Proxy(new) = command else { return Ok(()) };
             let options = access(new, &arguments.tls, &path)?;
+            kerberos::check_again(gss.as_ref(), &options.sec)?;
             cache.set_limits(new.keeping.limits());
             stack.look_up(std::iter::once(&options));
             stack.front().exports().iter().for_each(|export| export.set_options(options.clone()));
@@ -120,7 +128,9 @@ fn access(arguments: &Proxy, tls: &Tls, path: &str) -> Result<server::ExportOpti
 /// # Errors
 /// If they contradict each other.
 pub fn check_options(url: &Url) -> Result<(), Failure> {
-    url.options.tls_files().map(|_| ()).map_err(|error| Failure(error.to_string()))
+    let wrong = |error: client::UrlError| Failure(error.to_string());
+    url.options.tls_files().map_err(wrong)?;
+    url.options.kerberos().map(|_| ()).map_err(wrong)
 }
 
 /// Connects to the origin. If it does not answer, tries again (unless the URL says `soft`); if it refuses,

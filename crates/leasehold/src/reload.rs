@@ -17,8 +17,8 @@ const LOG: [&str; 1] = ["log_level"];
 pub const LIMITS: [&str; 7] =
     ["cache_size", "cache_soft", "export_size", "min_free", "file_min", "file_max", "changed_min"];
 /// Keys of who may do what with an export.
-pub const ACCESS: [&str; 8] =
-    ["ro", "root_squash", "all_squash", "anonuid", "anongid", "secure", "clients", "xprtsec"];
+pub const ACCESS: [&str; 9] =
+    ["ro", "root_squash", "all_squash", "anonuid", "anongid", "secure", "clients", "xprtsec", "sec"];
 
 /// The configuration in force.
 #[derive(Debug)]

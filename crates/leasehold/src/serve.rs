@@ -20,7 +20,7 @@ use crate::reload::{ACCESS, Reload};
 use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Listening, Stack, Told};
 use crate::state::{self, Kind};
-use crate::{Failure, status, tls, usage};
+use crate::{Failure, kerberos, status, tls, usage};
 
 /// The path of a computed tree that has no `--export`.
 const COMPUTED: &str = "/synthetic";
@@ -89,6 +89,7 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     let wanted = directories(&arguments, &arguments.tls)?;
     refuse_overlaps(&wanted)?;
     let tls = tls::acceptor(&arguments.tls)?;
+    let gss = kerberos::acceptor(&arguments.kerberos, wanted.iter().map(|served| &served.options.sec))?;
     let state = match &arguments.state {
         Some(state) => state.clone(),
         None => default_state(&arguments)?,
@@ -108,7 +109,8 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
         listed.push(shown);
     }
     let (network, version4) = (&arguments.network, &arguments.version4);
-    let listening = Listening { network, tls: tls.as_ref(), version4, users: &arguments.users };
+    let listening =
+        Listening { network, tls: tls.as_ref(), gss: gss.as_ref(), version4, users: &arguments.users };
     let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
     let stack = Stack::start(exports, keep, nqnfs, listening).await?;
     if !rustix::process::geteuid().is_root() {
@@ -141,6 +143,9 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
         reload.read_again(&ACCESS, |command| {
             let Command::Serve(new) = command else { return Ok(()) };
             let directories = directories(new, &arguments.tls)?;
+            directories
+                .iter()
+                .try_for_each(|served| kerberos::check_again(gss.as_ref(), &served.options.sec))?;
             stack.look_up(directories.iter().map(|served| &served.options));
             directories.into_iter().for_each(|served| change(&stack, served));
             stack.judge_again();

@@ -10,7 +10,7 @@ use std::time::Duration;
 use arbiter::{Arbiter, Delegations};
 use rpc::fair::{Rates, Sharing};
 use rpc::tls::Acceptor;
-use rpc::{Load, ReplyCache, Server, ServerOptions, TransportSecurity};
+use rpc::{Load, ReplyCache, Server, ServerOptions, TransportSecurity, rpcsec_gss};
 use server::exports::{ExportId, ExportsError};
 use server::portmapper::Portmapper;
 use server::rpcbind::Registration;
@@ -47,6 +47,8 @@ pub struct Listening<'o> {
     pub network: &'o Network,
     /// Offers TLS.
     pub tls: Option<&'o Arc<Acceptor>>,
+    /// Takes users of Kerberos.
+    pub gss: Option<&'o Arc<rpcsec_gss::Acceptor>>,
     /// The NFSv4 options.
     pub version4: &'o Version4,
     /// The options of users.
@@ -133,7 +135,7 @@ impl Stack {
         exports: Vec<Export>,
         keep: Keep<'_>,
         nqnfs: Nqnfs,
-        Listening { network: listen, tls, version4, users }: Listening<'_>,
+        Listening { network: listen, tls, gss, version4, users }: Listening<'_>,
     ) -> Result<Stack, Failure> {
         let exports = Exports::new(exports).map_err(|error: ExportsError| Failure(error.to_string()))?;
         let in_state = |what: &str, error: std::io::Error| {
@@ -167,6 +169,7 @@ impl Stack {
         if users.manage_gids {
             front.manage_gids(Groups::new(Nsswitch));
         }
+        front.look_up_names(Nsswitch);
         front.begin().await;
         let hosts = HostLookUp::start(front.clone()).await?;
         let options = ServerOptions {
@@ -174,6 +177,7 @@ impl Stack {
             in_flight_max_bytes: memory.in_flight,
             sharing: Sharing { rates: rates(listen), ..Sharing::default() },
             tls: tls.cloned(),
+            gss: gss.cloned(),
             ..ServerOptions::new(listen.listen)
         };
         let server = Server::start(options, front.clone(), replies)
@@ -227,11 +231,13 @@ impl Stack {
             2049 => String::new(),
             other => format!(",port={other}"),
         };
-        let is_plain = self.front.exports().by_path(path.as_bytes()).is_none_or(|(export, _)| {
-            let xprtsec = export.options().xprtsec;
-            xprtsec.allows(TransportSecurity::None)
+        let security = self.front.exports().by_path(path.as_bytes()).map(|(export, _)| {
+            let options = export.options();
+            let xprtsec = if options.xprtsec.allows(TransportSecurity::None) { "" } else { ",xprtsec=tls" };
+            let first = options.sec.iter().next().filter(|flavor| flavor.is_kerberos());
+            format!("{xprtsec}{}", first.map(|flavor| format!(",sec={flavor}")).unwrap_or_default())
         });
-        let security = if is_plain { "" } else { ",xprtsec=tls" };
+        let security = security.unwrap_or_default();
         format!("mount -t nfs -o vers=4.2{port}{security} {host}:{path} /mnt")
     }
 

@@ -1,5 +1,5 @@
 //! The unsafe code of this crate: the user database of the machine, through the C library.
-#![allow(unsafe_code, reason = "no safe wrapper offers getpwuid_r(3) and getgrouplist(3)")]
+#![allow(unsafe_code, reason = "no safe wrapper offers getpwnam_r(3), getgrnam_r(3) and getgrouplist(3)")]
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::io;
@@ -15,25 +15,54 @@ const GROUPS: (usize, usize) = (64, 65_536);
 /// # Errors
 /// If a service of nsswitch.conf(5) failed.
 pub fn user(uid: u32) -> io::Result<Option<(CString, u32)>> {
+    entry(
+        // SAFETY: the pointers are those of `entry`.
+        |entry, text, bytes, found| unsafe { libc::getpwuid_r(uid, entry, text, bytes, found) },
+        // SAFETY: the name of an entry is a C string.
+        |entry: &libc::passwd| (unsafe { CStr::from_ptr(entry.pw_name) }.to_owned(), entry.pw_gid),
+    )
+}
+
+/// The id and the group of the user with this name; none if there is no such user.
+///
+/// # Errors
+/// As [`user`].
+pub fn user_named(name: &CStr) -> io::Result<Option<(u32, u32)>> {
+    entry(
+        // SAFETY: the name is a C string, and the pointers are those of `entry`.
+        |entry, text, bytes, found| unsafe { libc::getpwnam_r(name.as_ptr(), entry, text, bytes, found) },
+        |entry: &libc::passwd| (entry.pw_uid, entry.pw_gid),
+    )
+}
+
+/// The id of the group with this name; none if there is no such group.
+///
+/// # Errors
+/// As [`user`].
+pub fn group_named(name: &CStr) -> io::Result<Option<u32>> {
+    entry(
+        // SAFETY: the name is a C string, and the pointers are those of `entry`.
+        |entry, text, bytes, found| unsafe { libc::getgrnam_r(name.as_ptr(), entry, text, bytes, found) },
+        |entry: &libc::group| entry.gr_gid,
+    )
+}
+
+/// What `read` reads of the entry that `get` finds. `get` gets an entry to fill, a buffer for its texts with
+/// its size in bytes, and a pointer that becomes that of the entry if there is one.
+fn entry<E, R>(
+    get: impl Fn(*mut E, *mut c_char, usize, *mut *mut E) -> c_int,
+    read: impl Fn(&E) -> R,
+) -> io::Result<Option<R>> {
     let mut buffer: Vec<c_char> = vec![0; ENTRY_BYTES.0];
     loop {
-        let mut entry = MaybeUninit::<libc::passwd>::uninit();
+        let mut entry = MaybeUninit::<E>::uninit();
         let mut found = std::ptr::null_mut();
-        // SAFETY: all three live through the call, and `buffer` has the length that is given. The C library
-        // writes the entry, and into the buffer the texts that it points to.
-        let result = unsafe {
-            libc::getpwuid_r(uid, entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &raw mut found)
-        };
-        match result {
+        // All three live through the call, and `buffer` has the length that is given. The C library writes
+        // the entry, and into the buffer the texts that it points to.
+        match get(entry.as_mut_ptr(), buffer.as_mut_ptr(), buffer.len(), &raw mut found) {
             0 if found.is_null() => return Ok(None),
-            0 => {
-                // SAFETY: the call has succeeded, so the entry is complete. Its name is a text in `buffer`.
-                let (name, gid) = unsafe {
-                    let entry = entry.assume_init_ref();
-                    (CStr::from_ptr(entry.pw_name).to_owned(), entry.pw_gid)
-                };
-                return Ok(Some((name, gid)));
-            }
+            // SAFETY: the call has succeeded, so the entry is complete. Its texts are in `buffer`.
+            0 => return Ok(Some(read(unsafe { entry.assume_init_ref() }))),
             libc::ERANGE if buffer.len() < ENTRY_BYTES.1 => buffer.resize(buffer.len() * 2, 0),
             libc::EINTR => {}
             error => return Err(io::Error::from_raw_os_error(error)),

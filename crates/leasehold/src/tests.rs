@@ -69,7 +69,8 @@ async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
         client_bytes_max: None,
         metrics: None,
     };
-    let listening = Listening { network: &network, tls: None, version4: &version4, users: &Users::default() };
+    let listening =
+        Listening { network: &network, tls: None, gss: None, version4: &version4, users: &Users::default() };
     let keep = Keep { state: kept, handle_key: &kept.join("handle.key") };
     let served = stack::export("delayed", "/export".to_owned(), arbiter.clone(), open);
     let serve = Stack::start(vec![served], keep, nqnfs, listening).await.unwrap();

@@ -9,7 +9,7 @@ pub fn errno(status: Status) -> Errno {
         Status::Perm => Errno::PERM,
         Status::NoEnt => Errno::NOENT,
         Status::Nxio => Errno::NXIO,
-        Status::Access | Status::ShareDenied => Errno::ACCESS,
+        Status::Access | Status::NoTicket | Status::ShareDenied => Errno::ACCESS,
         Status::Exist => Errno::EXIST,
         Status::Xdev => Errno::XDEV,
         Status::NoDev => Errno::NODEV,

@@ -1,6 +1,10 @@
-//! Authentication flavors: AUTH_NONE and AUTH_SYS (RFC 5531, section 8 and appendix A), AUTH_TLS (RFC 9289).
+//! Authentication flavors: AUTH_NONE and AUTH_SYS (RFC 5531, section 8 and appendix A), AUTH_TLS (RFC 9289),
+//! RPCSEC_GSS (RFC 2203).
 
+use bytes::Bytes;
 use xdr::{Decode, Decoder, Encode, Encoder, List, Opaque, Xdr};
+
+use crate::rpcsec_gss::{Claim, GssCredential, Proven, RPCSEC_GSS};
 
 /// `AUTH_NONE`.
 pub const AUTH_NONE: u32 = 0;
@@ -35,6 +39,10 @@ pub enum Credential {
     Sys(AuthSys),
     /// No identity, and a question: does the server offer TLS?
     Tls,
+    /// A user with a context, not checked.
+    Gss(Box<Claim>),
+    /// A user with a context that the server has checked. It is never on the wire.
+    Proven(Proven),
     /// A flavor that we do not implement.
     Other(u32),
 }
@@ -42,7 +50,7 @@ pub enum Credential {
 impl Encode for Credential {
     fn encode(&self, encoder: &mut Encoder) {
         match self {
-            Credential::None => encoder.u64(0),
+            Credential::None | Credential::Proven(_) => encoder.u64(0),
             Credential::Sys(sys) => {
                 encoder.u32(AUTH_SYS);
                 let padded = |bytes: usize| bytes + xdr::padding(bytes);
@@ -53,6 +61,7 @@ impl Encode for Credential {
                 encoder.u32(AUTH_TLS);
                 encoder.u32(0);
             }
+            Credential::Gss(claim) => claim.credential.append(encoder),
             Credential::Other(flavor) => {
                 encoder.u32(*flavor);
                 encoder.u32(0);
@@ -69,6 +78,10 @@ impl Decode for Credential {
             AUTH_NONE => Credential::None,
             AUTH_SYS => Credential::Sys(xdr::from_bytes(body)?),
             AUTH_TLS if body.is_empty() => Credential::Tls,
+            RPCSEC_GSS => {
+                let credential = GssCredential::parse(body)?;
+                Credential::Gss(Box::new(Claim { credential, signed: Bytes::new(), verifier: Bytes::new() }))
+            }
             other => Credential::Other(other),
         })
     }

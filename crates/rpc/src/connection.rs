@@ -31,7 +31,7 @@ use crate::account::{Lease, Share};
 use crate::connections::{Activity, Occupant};
 use crate::message::{self, CallHeader, Refusal};
 use crate::outbox::{Flushed, Outbox};
-use crate::pending::{Pending, Sending};
+use crate::pending::{Contents, Pending, Sending};
 use crate::server::Dispatcher;
 use crate::service::Outcome;
 use crate::sys;
@@ -239,10 +239,10 @@ impl Connection {
 
     /// Calls the other end. Fails when the connection ends. The caller must bound the wait.
     pub async fn call(&self, header: CallHeader, arguments: Message) -> io::Result<Result<Decoder, Refusal>> {
-        let message = encode_call(&header, arguments);
-        let mut ticket = self.pending.enter(header.xid, message);
-        if let Some(Sending { message, alone }) = self.pending.sending(header.xid) {
-            if alone { self.send_alone(message) } else { self.send(message) }
+        let contents = Contents::Plain(encode_call(&header, arguments));
+        let mut ticket = self.pending.enter(header.xid, contents);
+        if let Some(sending) = self.pending.sending(header.xid) {
+            self.send_call(sending);
         }
         let closed = self.closed();
         let reply = tokio::select! {
@@ -250,6 +250,17 @@ impl Connection {
             () = closed => return Err(io::ErrorKind::ConnectionReset.into()),
         };
         message::parse_reply(reply.rest).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    }
+
+    /// Sends a call. False if there is nothing to send.
+    pub(crate) fn send_call(&self, Sending { contents, alone }: Sending) -> bool {
+        let Some(message) = contents.message() else { return false };
+        if alone {
+            self.send_alone(message);
+        } else {
+            self.send(message);
+        }
+        true
     }
 
     /// An xid for a call on this connection.

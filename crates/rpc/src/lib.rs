@@ -11,7 +11,7 @@
 //! connections bounds descriptors. [`fair`] divides what is left between peers: processors, queues, and
 //! rates.
 //!
-//! Connections may be secured by TLS: see [`tls`].
+//! Connections may be secured by TLS: see [`tls`]. Users may prove who they are: see [`rpcsec_gss`].
 //!
 //! Every module relies on two bounds: [`RECORD_MAX_BYTES`] limits a message, and [`connection::Limits`]
 //! limits the calls in flight of a connection. A message that cannot be decoded ends its connection and
@@ -34,6 +34,7 @@ mod outbox;
 pub mod pending;
 pub mod record;
 pub mod replay;
+pub mod rpcsec_gss;
 pub mod rtt;
 pub mod server;
 pub mod service;

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bytes::BytesMut;
+use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use tokio::net::{TcpStream, UdpSocket};
 use tokio::sync::{Notify, Semaphore, watch};
@@ -28,9 +28,10 @@ use crate::auth::Credential;
 use crate::congestion::{Congestion, Due};
 use crate::connection::{Connection, Limits, encode_call};
 use crate::message::{self, CallHeader, Incoming, Refusal};
-use crate::pending::{Pending, Reply, Sending, Ticket};
+use crate::pending::{Contents, Pending, Reply, Ticket};
 use crate::replay::ReplyCache;
-use crate::server::Dispatcher;
+use crate::rpcsec_gss::initiator::{self, Protected};
+use crate::server::{Checked, Dispatcher};
 use crate::service::{Call, Service};
 use crate::tls::{self, TlsLink};
 use crate::udp::{self, DATAGRAM_MAX_BYTES};
@@ -122,6 +123,8 @@ pub enum Patience {
 pub struct Answer {
     /// The results, not yet decoded.
     pub results: Decoder,
+    /// The verifier of RPCSEC_GSS in a reply to a call without protection. Empty if there is none.
+    pub verifier: Bytes,
     /// The link sent the call more than once, so the server may have executed it more than once.
     pub retransmitted: bool,
 }
@@ -153,6 +156,19 @@ pub enum CallError {
     /// The link was closed.
     #[error("the link is closed")]
     Closed,
+    /// The user has no context, or it is of no use.
+    #[error("no Kerberos context: {0}")]
+    Context(Arc<str>),
+}
+
+impl CallError {
+    /// Does it say nothing about whether the server answers?
+    pub fn is_silence(&self) -> bool {
+        match self {
+            CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed | CallError::Context(_) => true,
+            CallError::Refused(_) | CallError::Malformed(_) => false,
+        }
+    }
 }
 
 /// See the module. A link is cheap to share behind an `Arc`. Dropping it ends its tasks.
@@ -217,7 +233,7 @@ impl Link {
 
     /// Creates a link whose connections also answer calls of the server: a back channel.
     pub fn with_service(options: LinkOptions, service: Arc<dyn Service>, replies: Arc<ReplyCache>) -> Link {
-        Link::start(options, Some(Arc::new(Dispatcher { service, replies, tls: None })))
+        Link::start(options, Some(Arc::new(Dispatcher { service, replies, tls: None, gss: None })))
     }
 
     fn start(options: LinkOptions, dispatcher: Option<Arc<Dispatcher>>) -> Link {
@@ -286,27 +302,77 @@ impl Link {
     /// Makes a call and waits for its results. Dropping the future forgets the call, which the server may
     /// still execute.
     pub async fn call(&self, call: Outgoing, patience: Patience) -> Result<Answer, CallError> {
-        let shared = &self.shared;
+        let xid = self.xid();
         let (program, version, procedure) = (call.program, call.version, call.procedure);
-        let header = CallHeader {
-            xid: shared.pending.xid(),
-            program,
-            version,
-            procedure,
-            credential: call.credential,
-        };
+        let header = CallHeader { xid, program, version, procedure, credential: call.credential };
         let message = encode_call(&header, call.arguments);
-        if shared.options.transport == Transport::Udp && message.len() > DATAGRAM_MAX_BYTES {
-            return Err(CallError::TooLarge(message.len()));
+        let bytes = message.len();
+        let reply = self.send(xid, (program, procedure), Contents::Plain(message), bytes, patience).await?;
+        let (verifier, results) = message::parse_reply_with(reply.rest)?;
+        Ok(Answer { results: results?, verifier, retransmitted: reply.sends > 1 })
+    }
+
+    /// An xid for [`Link::call_protected`].
+    pub fn xid(&self) -> u32 {
+        self.shared.pending.xid()
+    }
+
+    /// As [`Link::call`], for a user with a context. If the server has lost the context, the caller makes
+    /// another one and the call again, with the same xid.
+    ///
+    /// # Errors
+    /// [`CallError::Context`] if the context cannot protect the call, or has not made the reply.
+    pub async fn call_protected(
+        &self,
+        call: Arc<Protected>,
+        patience: Patience,
+    ) -> Result<Answer, CallError> {
+        let unprotected = |error: initiator::Error| CallError::Context(error.to_string().into());
+        let bytes = Protected::prepare(&call).await.map_err(unprotected)?;
+        let (xid, kind) = (call.xid(), (call.program(), call.procedure()));
+        let contents = Contents::Protected(call.clone());
+        let reply = match self.send(xid, kind, contents, bytes, patience).await {
+            Err(CallError::Closed) => {
+                return Err(call.failure().map_or(CallError::Closed, CallError::Context));
+            }
+            reply => reply?,
+        };
+        match Protected::reply(&call, reply.rest).await {
+            Ok(results) => Ok(Answer { results, verifier: Bytes::new(), retransmitted: call.sends() > 1 }),
+            Err(initiator::Error::Refused(refusal)) => Err(refusal.into()),
+            Err(initiator::Error::Xdr(error)) => Err(error.into()),
+            Err(error) => Err(unprotected(error)),
         }
-        let mut ticket = shared.pending.enter(header.xid, message);
+    }
+
+    /// Sends a call of so many bytes, and waits for its reply.
+    async fn send(
+        &self,
+        xid: u32,
+        kind: crate::congestion::Kind,
+        contents: Contents,
+        bytes: usize,
+        patience: Patience,
+    ) -> Result<Reply, CallError> {
+        let shared = &self.shared;
+        if shared.options.transport == Transport::Udp && bytes > DATAGRAM_MAX_BYTES {
+            return Err(CallError::TooLarge(bytes));
+        }
+        let protected = match &contents {
+            Contents::Plain(_) => None,
+            Contents::Protected(call) => Some(call.clone()),
+        };
+        let mut ticket = shared.pending.enter(xid, contents);
         let reply = match shared.options.transport {
             Transport::Tcp => {
-                shared.send(header.xid);
-                self.wait_for_stream(&mut ticket, patience).await?
+                shared.send(xid);
+                match protected {
+                    None => self.wait_for_stream(&mut ticket, patience).await?,
+                    Some(call) => Box::pin(self.keep_in_window(&call, &mut ticket, patience)).await?,
+                }
             }
             Transport::Udp => {
-                let _entered = Entered::new(shared, header.xid, (program, procedure));
+                let _entered = Entered::new(shared, xid, kind);
                 wait_for_reply(&mut ticket, patience).await?
             }
         };
@@ -316,8 +382,24 @@ impl Link {
         if shared.options.tls.is_some() && shared.trouble.borrow().is_some() {
             shared.note_tls(None);
         }
-        let results = message::parse_reply(reply.rest)??;
-        Ok(Answer { results, retransmitted: reply.sends > 1 })
+        Ok(reply)
+    }
+
+    /// Sends a call again when its number has fallen out of the server's window.
+    async fn keep_in_window(
+        &self,
+        call: &Protected,
+        ticket: &mut Ticket,
+        patience: Patience,
+    ) -> Result<Reply, CallError> {
+        let mut waiting = std::pin::pin!(self.wait_for_stream(ticket, patience));
+        loop {
+            match timeout(WINDOW_CHECK, &mut waiting).await {
+                Ok(reply) => return reply,
+                Err(_) if call.is_behind() => self.shared.send(call.xid()),
+                Err(_) => {}
+            }
+        }
     }
 
     async fn wait_for_stream(&self, ticket: &mut Ticket, patience: Patience) -> Result<Reply, CallError> {
@@ -338,6 +420,9 @@ impl Link {
         }
     }
 }
+
+/// Interval of looking whether a protected call must be sent again. It is longer than calls usually take.
+const WINDOW_CHECK: Duration = Duration::from_secs(2);
 
 /// Waits for the reply to a call over datagrams. The link's task resends the call meanwhile.
 async fn wait_for_reply(ticket: &mut Ticket, patience: Patience) -> Result<Reply, CallError> {
@@ -382,12 +467,15 @@ impl Shared {
         match way {
             None => self.wanted.notify_one(),
             Some(Way::Stream(connection)) => {
-                if let Some(Sending { message, alone }) = self.pending.sending(xid) {
-                    if alone { connection.send_alone(message) } else { connection.send(message) }
+                if let Some(sending) = self.pending.sending(xid)
+                    && !connection.send_call(sending)
+                {
+                    self.pending.forget(xid);
                 }
             }
             Some(Way::Datagrams(socket)) => {
-                if let Some(Sending { message, .. }) = self.pending.sending(xid)
+                if let Some(message) =
+                    self.pending.sending(xid).and_then(|sending| sending.contents.message())
                     && let Ok(bytes) = message.to_bytes()
                 {
                     // A full buffer or an unreachable host counts as a lost datagram: the timer resends it.
@@ -583,7 +671,9 @@ async fn receive_datagrams(shared: Arc<Shared>) {
                     resent: false,
                     groups: None,
                 };
-                tokio::spawn(udp::answer(socket.clone(), dispatcher.clone(), call, place));
+                if let Checked::Call(call) = dispatcher.check(call, true) {
+                    tokio::spawn(udp::answer(socket.clone(), dispatcher.clone(), call, place));
+                }
             }
             _ => {}
         }

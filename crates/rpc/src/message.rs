@@ -4,12 +4,15 @@ use bytes::Bytes;
 use xdr::{Decode, Decoder, Encode, Encoder, Message};
 
 use crate::auth::Credential;
+use crate::rpcsec_gss::RPCSEC_GSS;
 
 const CALL: u32 = 0;
 const REPLY: u32 = 1;
 const RPC_VERSION: u32 = 2;
 /// Longest body of a verifier.
 const VERIFIER_MAX_BYTES: usize = 400;
+/// The header of a successful reply without a verifier.
+const SUCCESS_BYTES: usize = 24;
 
 /// A record, classified by its header.
 #[derive(Clone, Debug)]
@@ -64,17 +67,26 @@ impl Incoming {
             return Ok(Incoming::Mismatch { xid });
         }
         let (program, version, procedure) = (decoder.u32()?, decoder.u32()?, decoder.u32()?);
-        let Ok(credential) = Credential::decode(&mut decoder) else {
+        let Ok(mut credential) = Credential::decode(&mut decoder) else {
             return Ok(Incoming::BadCredential { xid });
         };
-        let _verifier_flavor = decoder.u32()?;
-        let _verifier = decoder.slice(VERIFIER_MAX_BYTES)?;
+        if let Credential::Gss(claim) = &mut credential {
+            claim.signed = decoder.consumed();
+        }
+        let verifier_flavor = decoder.u32()?;
+        match &mut credential {
+            Credential::Gss(claim) if verifier_flavor == RPCSEC_GSS => {
+                claim.verifier = decoder.shared(VERIFIER_MAX_BYTES)?;
+            }
+            _ => drop(decoder.slice(VERIFIER_MAX_BYTES)?),
+        }
         Ok(Incoming::Call(CallHeader { xid, program, version, procedure, credential }, decoder))
     }
 }
 
-impl Encode for CallHeader {
-    fn encode(&self, encoder: &mut Encoder) {
+impl CallHeader {
+    /// Encodes the header without its verifier.
+    pub(crate) fn encode_unverified(&self, encoder: &mut Encoder) {
         encoder.u32(self.xid);
         encoder.u32(CALL);
         encoder.u32(RPC_VERSION);
@@ -82,6 +94,12 @@ impl Encode for CallHeader {
         encoder.u32(self.version);
         encoder.u32(self.procedure);
         self.credential.encode(encoder);
+    }
+}
+
+impl Encode for CallHeader {
+    fn encode(&self, encoder: &mut Encoder) {
+        self.encode_unverified(encoder);
         Credential::None.encode(encoder);
     }
 }
@@ -119,30 +137,58 @@ pub enum Refusal {
 
 /// `AUTH_BADCRED`: bad credential (seal broken).
 pub const AUTH_BADCRED: u32 = 1;
+/// `AUTH_REJECTEDCRED`: the client must begin a new session. There is none for a flavor that is not served.
+pub const AUTH_REJECTEDCRED: u32 = 2;
 /// `AUTH_TOOWEAK`: rejected for security reasons.
 pub const AUTH_TOOWEAK: u32 = 5;
 
 /// Begins a successful reply: writes its header, and the caller appends the results.
 pub fn success(xid: u32) -> Encoder {
+    success_with(xid, None)
+}
+
+/// As [`success`], with a verifier of RPCSEC_GSS.
+pub fn success_with(xid: u32, verifier: Option<&[u8]>) -> Encoder {
     let mut encoder = Encoder::with_capacity(256);
     encoder.u32(xid);
     encoder.u32(REPLY);
-    encoder.u32(0); // MSG_ACCEPTED
-    Credential::None.encode(&mut encoder);
-    encoder.u32(0); // SUCCESS
+    accepted(&mut encoder, verifier, 0); // SUCCESS
     encoder
+}
+
+/// Appends `MSG_ACCEPTED`, the verifier, and the status.
+fn accepted(encoder: &mut Encoder, verifier: Option<&[u8]>, status: u32) {
+    encoder.u32(0);
+    match verifier {
+        None => Credential::None.encode(encoder),
+        Some(verifier) => {
+            encoder.u32(RPCSEC_GSS);
+            encoder.opaque(verifier);
+        }
+    }
+    encoder.u32(status);
+}
+
+/// The results of a reply that [`success`] began. `None` if it did not.
+pub fn results(mut reply: Message) -> Option<Message> {
+    if reply.first.len() < SUCCESS_BYTES {
+        return None;
+    }
+    reply.first = reply.first.slice(SUCCESS_BYTES..);
+    Some(reply)
 }
 
 /// Encodes a refusal.
 pub fn refuse(xid: u32, refusal: Refusal) -> Message {
+    refuse_with(xid, None, refusal)
+}
+
+/// As [`refuse`], with a verifier of RPCSEC_GSS if the refusal is of a kind that has one.
+pub fn refuse_with(xid: u32, verifier: Option<&[u8]>, refusal: Refusal) -> Message {
     let mut encoder = Encoder::new();
     encoder.u32(xid);
     encoder.u32(REPLY);
-    let mut accepted = |status: u32| {
-        encoder.u32(0);
-        Credential::None.encode(&mut encoder);
-        encoder.u32(status);
-    };
+    let mut accepted = |status: u32| accepted(&mut encoder, verifier, status);
     match refusal {
         Refusal::ProgramUnavailable => accepted(1),
         Refusal::ProgramMismatch { low, high } => {
@@ -160,27 +206,35 @@ pub fn refuse(xid: u32, refusal: Refusal) -> Message {
 }
 
 /// Parses a reply from its status on. The returned decoder holds the results.
-pub fn parse_reply(mut rest: Decoder) -> Result<Result<Decoder, Refusal>, xdr::Error> {
+pub fn parse_reply(rest: Decoder) -> Result<Result<Decoder, Refusal>, xdr::Error> {
+    parse_reply_with(rest).map(|(_, results)| results)
+}
+
+/// As [`parse_reply`], with the verifier if it is one of RPCSEC_GSS. It is empty otherwise.
+pub fn parse_reply_with(mut rest: Decoder) -> Result<(Bytes, Result<Decoder, Refusal>), xdr::Error> {
     match rest.u32()? {
         0 => {}
         1 => {
-            return Ok(Err(match rest.u32()? {
+            let refusal = match rest.u32()? {
                 0 => Refusal::RpcMismatch,
                 _ => Refusal::Auth(rest.u32()?),
-            }));
+            };
+            return Ok((Bytes::new(), Err(refusal)));
         }
         value => return Err(xdr::Error::Discriminant { name: "reply_stat", value }),
     }
-    let _verifier_flavor = rest.u32()?;
-    let _verifier = rest.slice(VERIFIER_MAX_BYTES)?;
-    Ok(match rest.u32()? {
+    let flavor = rest.u32()?;
+    let verifier = rest.shared(VERIFIER_MAX_BYTES)?;
+    let verifier = if flavor == RPCSEC_GSS { verifier } else { Bytes::new() };
+    let results = match rest.u32()? {
         0 => Ok(rest),
         1 => Err(Refusal::ProgramUnavailable),
         2 => Err(Refusal::ProgramMismatch { low: rest.u32()?, high: rest.u32()? }),
         3 => Err(Refusal::ProcedureUnavailable),
         4 => Err(Refusal::GarbageArguments),
         _ => Err(Refusal::SystemError),
-    })
+    };
+    Ok((verifier, results))
 }
 
 #[cfg(test)]

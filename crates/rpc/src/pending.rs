@@ -12,10 +12,31 @@ use tokio::sync::oneshot;
 use tokio::time::Instant;
 use xdr::{Decoder, Message};
 
+use crate::rpcsec_gss::initiator::Protected;
+
+/// The message of a call, or the means to make it.
+#[derive(Clone, Debug)]
+pub enum Contents {
+    /// The same message each time.
+    Plain(Message),
+    /// Another one each time: its number is new.
+    Protected(Arc<Protected>),
+}
+
+impl Contents {
+    /// The message to send now. `None` if it cannot be protected any more.
+    pub fn message(self) -> Option<Message> {
+        match self {
+            Contents::Plain(message) => Some(message),
+            Contents::Protected(call) => call.message(),
+        }
+    }
+}
+
 /// A call in the table.
 #[derive(Debug)]
 struct Waiting {
-    message: Message,
+    contents: Contents,
     reply: oneshot::Sender<Reply>,
     sends: u32,
     last_sent: Instant,
@@ -35,8 +56,8 @@ pub struct Reply {
 /// A call to be sent now.
 #[derive(Debug)]
 pub struct Sending {
-    /// The complete message.
-    pub message: Message,
+    /// What to send.
+    pub contents: Contents,
     /// No other call is in the table, so this one need not wait to leave together with others.
     pub alone: bool,
 }
@@ -89,14 +110,14 @@ impl Pending {
     }
 
     /// Enters a call that is not sent yet.
-    pub fn enter(self: &Arc<Pending>, xid: u32, message: Message) -> Ticket {
+    pub fn enter(self: &Arc<Pending>, xid: u32, contents: Contents) -> Ticket {
         let (sender, reply) = oneshot::channel();
-        let waiting = Waiting { message, reply: sender, sends: 0, last_sent: Instant::now() };
+        let waiting = Waiting { contents, reply: sender, sends: 0, last_sent: Instant::now() };
         self.calls.lock().insert(xid, waiting);
         Ticket { xid, reply, table: self.clone() }
     }
 
-    /// Returns the message to send now and counts it as sent. `None` if no caller waits for the call any
+    /// Returns what to send now and counts it as sent. `None` if no caller waits for the call any
     /// more.
     pub fn sending(&self, xid: u32) -> Option<Sending> {
         let mut calls = self.calls.lock();
@@ -104,7 +125,7 @@ impl Pending {
         let waiting = calls.get_mut(&xid)?;
         waiting.sends += 1;
         waiting.last_sent = Instant::now();
-        Some(Sending { message: waiting.message.clone(), alone })
+        Some(Sending { contents: waiting.contents.clone(), alone })
     }
 
     /// Every xid in the table, in the order of the calls (except when the counter wraps around).
@@ -132,6 +153,11 @@ impl Pending {
         if let Some(waiting) = self.calls.lock().remove(&xid) {
             let _ = waiting.reply.send(Reply { rest, sends: waiting.sends, last_sent: waiting.last_sent });
         }
+    }
+
+    /// Forgets a call. Its waiter sees its channel close.
+    pub fn forget(&self, xid: u32) {
+        self.calls.lock().remove(&xid);
     }
 
     /// Forgets every call. The waiters see their channel close.

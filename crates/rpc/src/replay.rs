@@ -45,6 +45,7 @@ use xdr::Message;
 
 use crate::auth::{AUTH_NONE, AUTH_SYS, Credential};
 use crate::message::CallHeader;
+use crate::rpcsec_gss::RPCSEC_GSS;
 use log::{Log, Record};
 
 /// How long the cache keeps a reply: as long as Linux's server does, and far longer than any client waits
@@ -388,6 +389,15 @@ fn key(client: IpAddr, header: &CallHeader, xid: Option<u32>, arguments: &[u8]) 
         Credential::None => hasher.write(&AUTH_NONE.to_be_bytes()),
         Credential::Tls => hasher.write(&crate::auth::AUTH_TLS.to_be_bytes()),
         Credential::Other(flavor) => hasher.write(&flavor.to_be_bytes()),
+        // A call that was not checked has not come this far.
+        Credential::Gss(_) => hasher.write(&RPCSEC_GSS.to_be_bytes()),
+        Credential::Proven(proven) => {
+            hasher.write(&RPCSEC_GSS.to_be_bytes());
+            let principal = proven.user.principal.as_bytes();
+            let numbers = [proven.protection as u32, principal.len() as u32];
+            numbers.iter().for_each(|number| hasher.write(&number.to_be_bytes()));
+            hasher.write(principal);
+        }
         // Skip the stamp: a client may choose a new one each time it sends.
         Credential::Sys(sys) => {
             let (machine, groups) = (sys.machine.len() as u32, sys.gids.len() as u32);

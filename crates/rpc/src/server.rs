@@ -4,6 +4,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,13 +15,15 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::account::{Account, Peer};
+use crate::auth::Credential;
 use crate::connection::{Accepted, Connection, Limits};
 use crate::connections::{self, Bounds, Connections, Occupant};
 use crate::fair::{Fair, Sharing};
 use crate::memory;
-use crate::message::Refusal;
+use crate::message::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, Refusal};
 use crate::pending::Pending;
-use crate::replay::{Admission, ReplyCache, ReplyLifetime, Sender};
+use crate::replay::{self, ReplyCache, ReplyLifetime, Sender};
+use crate::rpcsec_gss::{self, Admission, Seal};
 use crate::service::{Answering, Call, Outcome, Remember, Service};
 use crate::tls::{Acceptor, TransportSecurity};
 use crate::udp;
@@ -43,6 +46,8 @@ pub struct ServerOptions {
     pub sharing: Sharing,
     /// Offers TLS on TCP.
     pub tls: Option<Arc<Acceptor>>,
+    /// Takes calls of users with a context of Kerberos.
+    pub gss: Option<Arc<rpcsec_gss::Acceptor>>,
 }
 
 impl ServerOptions {
@@ -57,6 +62,7 @@ impl ServerOptions {
             limits: Limits::default(),
             sharing: Sharing::default(),
             tls: None,
+            gss: None,
         }
     }
 }
@@ -129,7 +135,8 @@ impl Server {
         service: Arc<dyn Service>,
         replies: Arc<ReplyCache>,
     ) -> io::Result<Server> {
-        let dispatcher = Arc::new(Dispatcher { service, replies, tls: options.tls.clone() });
+        let dispatcher =
+            Arc::new(Dispatcher { service, replies, tls: options.tls.clone(), gss: options.gss.clone() });
         let (listener, datagrams) = bind(options.listen, options.udp).await?;
         let local = listener.local_addr()?;
         let account = Account::beside(options.in_flight_max_bytes, Fair::new(options.sharing));
@@ -281,6 +288,25 @@ pub(crate) struct Dispatcher {
     pub(crate) replies: Arc<ReplyCache>,
     /// Offers TLS to callers.
     pub(crate) tls: Option<Arc<Acceptor>>,
+    /// Checks calls with a context. Without it, they are refused.
+    pub(crate) gss: Option<Arc<rpcsec_gss::Acceptor>>,
+}
+
+/// A call whose user is checked, if there is anything to check.
+pub(crate) struct Unanswered {
+    pub(crate) call: Call,
+    /// Protects the reply.
+    seal: Option<Seal>,
+}
+
+/// The result of [`Dispatcher::check`].
+pub(crate) enum Checked {
+    /// The call may run.
+    Call(Unanswered),
+    /// It must not run.
+    Answered(Outcome),
+    /// The check takes time: one or the other comes later.
+    Later(Pin<Box<dyn Future<Output = Result<Unanswered, Outcome>> + Send>>),
 }
 
 impl std::fmt::Debug for Dispatcher {
@@ -306,10 +332,45 @@ impl Dispatcher {
 
     /// Answers a call, or returns the reply that the cache keeps for it. `admitted` is the answer of
     /// [`Service::admits`] for the peer.
-    pub(crate) fn answer(self: &Arc<Dispatcher>, call: Call, admitted: bool) -> Answering {
+    pub(crate) fn answer(
+        self: &Arc<Dispatcher>,
+        Unanswered { call, seal }: Unanswered,
+        admitted: bool,
+    ) -> Answering {
         if !admitted {
             return Box::pin(std::future::ready(self.service.turn_away(&call)));
         }
+        match seal {
+            None => self.answer_bare(call),
+            Some(seal) => {
+                let (xid, answering) = (call.header.xid, self.answer_bare(call));
+                Box::pin(async move { seal.outcome(xid, answering.await).await })
+            }
+        }
+    }
+
+    /// Checks the user of a call, before anything is kept of the call.
+    pub(crate) fn check(self: &Arc<Dispatcher>, mut call: Call, admitted: bool) -> Checked {
+        let Credential::Gss(claim) = &call.header.credential else {
+            if admitted && !self.service.takes(&call) {
+                return Checked::Answered(self.service.turn_away(&call));
+            }
+            return Checked::Call(Unanswered { call, seal: None });
+        };
+        let Some(gss) = self.gss.clone().filter(|_| admitted) else {
+            let refusal = if admitted { AUTH_REJECTEDCRED } else { AUTH_TOOWEAK };
+            return Checked::Answered(Refusal::Auth(refusal).into());
+        };
+        let claim = claim.clone();
+        Checked::Later(Box::pin(async move {
+            match gss.admit(&mut call, &claim).await {
+                Admission::Execute(seal) => Ok(Unanswered { call, seal: Some(seal) }),
+                Admission::Answered(outcome) => Err(outcome),
+            }
+        }))
+    }
+
+    fn answer_bare(self: &Arc<Dispatcher>, call: Call) -> Answering {
         match self.service.remember(&call) {
             Remember::No => self.service.clone().call(call),
             Remember::Reply => Box::pin(self.clone().answer_once(call, None, ReplyLifetime::Kept)),
@@ -333,12 +394,12 @@ impl Dispatcher {
         let arguments = call.arguments.rest();
         let arguments = (&arguments[..], sessionless.as_deref());
         let (slot, resent) = match self.replies.admit(sender, &call.header, arguments, lifetime) {
-            Admission::Execute { slot, resent } => {
+            replay::Admission::Execute { slot, resent } => {
                 call.resent = resent;
                 (slot, resent)
             }
-            Admission::Answered(message) => return Outcome::Reply(message),
-            Admission::Running(mut done) => {
+            replay::Admission::Answered(message) => return Outcome::Reply(message),
+            replay::Admission::Running(mut done) => {
                 return match done.wait_for(Option::is_some).await {
                     Ok(message) => message.clone().map_or(Outcome::Drop, Outcome::Reply),
                     // The call was given up. The client sends it again, and then it runs again.

@@ -119,6 +119,13 @@ pub trait Service: Send + Sync + 'static {
         Refusal::Auth(message::AUTH_TOOWEAK).into()
     }
 
+    /// Does the service take this call of an admitted peer? The server asks before anything is kept of a call
+    /// that has no proven user; others go to [`Service::turn_away`].
+    fn takes(&self, call: &Call) -> bool {
+        let _ = call;
+        true
+    }
+
     /// Answers a call. The connection's task polls the future once, and spawns a task for it only if it has
     /// to wait.
     fn call(self: Arc<Self>, call: Call) -> Answering;

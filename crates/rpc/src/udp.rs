@@ -13,8 +13,8 @@ use crate::account::{Account, Peer, Share};
 use crate::connection::{encode_call, reply_message};
 use crate::fair::Turn;
 use crate::message::{self, CallHeader, Incoming, Refusal};
-use crate::server::Dispatcher;
-use crate::service::{Asked, Call};
+use crate::server::{Checked, Dispatcher, Unanswered};
+use crate::service::{Asked, Call, Outcome};
 use crate::tls::TransportSecurity;
 
 /// The largest payload of a UDP datagram.
@@ -43,7 +43,7 @@ pub(crate) async fn serve(
             }
         };
         let datagram = Bytes::copy_from_slice(&buffer[..length]);
-        let admitted = dispatcher.service.admits(peer, TransportSecurity::None);
+        let mut admitted = dispatcher.service.admits(peer, TransportSecurity::None);
         let reply = match Incoming::parse(datagram) {
             Ok(Incoming::Call(header, arguments)) if !admitted => {
                 let (xid, datagrams) = (header.xid, None);
@@ -54,14 +54,35 @@ pub(crate) async fn serve(
                 // The reply may have the size of the largest datagram.
                 let share = account.share(Peer::from(peer.ip()));
                 let Some(lease) = share.try_lease(length + DATAGRAM_MAX_BYTES) else { continue };
-                let Ok(place) = places.clone().acquire_owned().await else { return };
-                share.turns().note(tokio::time::Instant::now());
-                let asked = Asked::new(&header, &arguments);
-                let turn = turn(&dispatcher, &share, peer, &asked);
-                let datagrams = Some(Datagrams(Arc::downgrade(&socket)));
-                let call = call(header, arguments, peer, datagrams);
-                tokio::spawn(answer_in_turn(socket.clone(), dispatcher.clone(), call, turn, (place, lease)));
-                continue;
+                let (xid, datagrams) = (header.xid, Some(Datagrams(Arc::downgrade(&socket))));
+                match dispatcher.check(call(header, arguments, peer, datagrams), true) {
+                    Checked::Answered(outcome) => {
+                        admitted = false;
+                        reply_message(xid, outcome)
+                    }
+                    Checked::Call(call) => {
+                        let Ok(place) = places.clone().acquire_owned().await else { return };
+                        share.turns().note(tokio::time::Instant::now());
+                        let asked = Asked::new(&call.call.header, &call.call.arguments);
+                        let turn = turn(&dispatcher, &share, peer, &asked);
+                        let held = (place, lease);
+                        tokio::spawn(answer_in_turn(socket.clone(), dispatcher.clone(), call, turn, held));
+                        continue;
+                    }
+                    Checked::Later(checking) => {
+                        let Ok(place) = places.clone().acquire_owned().await else { return };
+                        share.turns().note(tokio::time::Instant::now());
+                        let (socket, dispatcher) = (socket.clone(), dispatcher.clone());
+                        tokio::spawn(async move {
+                            let held = (place, lease);
+                            match checking.await {
+                                Ok(call) => answer(socket, dispatcher, call, held).await,
+                                Err(outcome) => reply_to(&socket, peer, xid, outcome).await,
+                            }
+                        });
+                        continue;
+                    }
+                }
             }
             Ok(Incoming::Mismatch { xid }) => Some(message::refuse(xid, Refusal::RpcMismatch)),
             Ok(Incoming::BadCredential { xid }) => {
@@ -118,7 +139,7 @@ fn turn(
 async fn answer_in_turn(
     socket: Arc<UdpSocket>,
     dispatcher: Arc<Dispatcher>,
-    call: Call,
+    call: Unanswered,
     turn: Option<oneshot::Receiver<Turn>>,
     held: impl Send,
 ) {
@@ -130,13 +151,22 @@ async fn answer_in_turn(
 }
 
 /// Answers one call of an admitted peer. `held` holds the call's resources until then.
-pub(crate) async fn answer(socket: Arc<UdpSocket>, dispatcher: Arc<Dispatcher>, call: Call, held: impl Send) {
-    let (xid, peer) = (call.header.xid, call.peer);
+pub(crate) async fn answer(
+    socket: Arc<UdpSocket>,
+    dispatcher: Arc<Dispatcher>,
+    call: Unanswered,
+    held: impl Send,
+) {
+    let (xid, peer) = (call.call.header.xid, call.call.peer);
     let outcome = dispatcher.answer(call, true).await;
+    reply_to(&socket, peer, xid, outcome).await;
+    drop(held);
+}
+
+async fn reply_to(socket: &UdpSocket, peer: SocketAddr, xid: u32, outcome: Outcome) {
     if let Some(Ok(bytes)) = reply_message(xid, outcome).map(|message| message.to_bytes())
         && let Err(error) = socket.send_to(&bytes, peer).await
     {
         tracing::debug!(%peer, %error, "a reply could not be sent");
     }
-    drop(held);
 }

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use rpc::{Credential, TransportSecurity};
 use vfs::{Caller, Freshness};
 
-use crate::exports::{Export, ExportOptions, Squash};
+use crate::exports::{Export, ExportOptions, Flavor, Squash};
 
 /// The reason for refusing a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,21 +18,36 @@ pub enum Denied {
     Flavor,
 }
 
-/// The caller that a request runs as. If `groups` are given, they are the user's, and those of the credential
-/// do not count.
-pub fn caller(
-    export: &Export,
-    peer: SocketAddr,
-    security: TransportSecurity,
-    credential: &Credential,
-    groups: Option<&[u32]>,
-    resent: bool,
-) -> Result<Caller, Denied> {
+/// The parts of a call that decide who calls.
+#[derive(Clone, Copy, Debug)]
+pub struct Identity<'c> {
+    /// The address and port.
+    pub peer: SocketAddr,
+    /// The security of the connection.
+    pub security: TransportSecurity,
+    /// The user, proven or not.
+    pub credential: &'c Credential,
+    /// The groups that were looked up for the user. Those of the credential then do not count.
+    pub groups: Option<&'c [u32]>,
+    /// The call is of MOUNT or the lock manager, which clients call as AUTH_SYS or without a user on every
+    /// mount. It is taken whatever `sec` says, as by the kernel's server.
+    pub any_flavor: bool,
+}
+
+/// The caller that a request runs as.
+pub fn caller(export: &Export, identity: Identity<'_>, resent: bool) -> Result<Caller, Denied> {
     let options = &**export.options();
+    let Identity { peer, security, credential, groups, any_flavor } = identity;
     if !options.xprtsec.allows(security) {
         return Err(Denied::Security);
     }
-    if !options.admits(peer, security) {
+    if !options.shows(peer.ip(), security) {
+        return Err(Denied::Client);
+    }
+    // Before the port: a client learns that another flavor would do.
+    let accepted = |flavor: &Flavor| any_flavor || options.sec.allows(*flavor);
+    let flavor = Flavor::of(credential).filter(accepted).ok_or(Denied::Flavor)?;
+    if !(flavor.is_kerberos() || options.accepts_port(peer)) {
         return Err(Denied::Client);
     }
     let caller = match credential {
@@ -42,7 +57,14 @@ pub fn caller(
             Some(_) if sys.uid == 0 && options.squash == Squash::Root => squashed(options, 0, sys.gid, &[]),
             _ => squashed(options, sys.uid, sys.gid, groups.unwrap_or(&sys.gids)),
         },
-        Credential::Tls | Credential::Other(_) => return Err(Denied::Flavor),
+        Credential::Proven(proven) => match (&proven.user.unix, groups) {
+            (None, _) => Caller::unix(options.anonuid, options.anongid, &[]),
+            (Some(user), Some(_)) if user.uid == 0 && options.squash == Squash::Root => {
+                squashed(options, 0, user.gid, &[])
+            }
+            (Some(user), _) => squashed(options, user.uid, user.gid, groups.unwrap_or(&user.groups)),
+        },
+        Credential::Gss(_) | Credential::Tls | Credential::Other(_) => return Err(Denied::Flavor),
     };
     Ok(Caller { client: Some(peer.ip().to_canonical()), freshness: Freshness::Open, resent, ..caller })
 }
@@ -95,7 +117,10 @@ mod tests {
             let gids = xdr::List::new(vec![7]).unwrap();
             let sys = Credential::Sys(rpc::AuthSys { uid, gid: 6, gids, ..rpc::AuthSys::default() });
             let peer = SocketAddr::from(([127, 0, 0, 1], 1000));
-            match caller(&export, peer, TransportSecurity::None, &sys, looked_up, false).unwrap().principal {
+            let security = TransportSecurity::None;
+            let (credential, groups) = (&sys, looked_up);
+            let identity = Identity { peer, security, credential, groups, any_flavor: false };
+            match caller(&export, identity, false).unwrap().principal {
                 Principal::Unix(credential) => (credential.uid, credential.gid, credential.groups.clone()),
                 Principal::Machine => panic!("a user"),
             }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use protocol::{mount, nfs2, nfs3, nfs4, nlm, nqnfs, nsm};
-use rpc::message::{AUTH_TOOWEAK, Refusal};
+use rpc::message::{AUTH_REJECTEDCRED, AUTH_TOOWEAK, Refusal};
 use rpc::service::{Answering, Asked, Outcome, Remember};
 use rpc::{Call, Credential, Service, TransportSecurity};
 
@@ -203,6 +203,14 @@ impl Service for Front {
         self.shared.exports.iter().any(|export| export.options().admits(peer, security))
     }
 
+    /// A connection from a port that every user can have is admitted if an export accepts Kerberos. A call
+    /// on it that proves nothing gets what it would have got without Kerberos.
+    fn takes(&self, call: &Call) -> bool {
+        let (peer, security) = (call.peer, call.security());
+        peer.port() < 1024
+            || self.shared.exports.iter().any(|export| export.options().takes(peer, security, false))
+    }
+
     fn turn_away(&self, call: &Call) -> Outcome {
         match find(call.header.program, call.header.version) {
             Some(entry) => (entry.turn_away)(self, call),
@@ -231,15 +239,19 @@ impl Service for Front {
 /// The groups of the user that calls, if they are not those of its credential. The null procedure and NSM
 /// need none. Those of root count only where root stays root. Elsewhere they are not worth a wait.
 fn looked_up(groups: &Groups, exports: &Exports, call: &Call) -> Option<Lookup> {
-    let Credential::Sys(sys) = &call.header.credential else { return None };
+    let uid = match &call.header.credential {
+        Credential::Sys(sys) => sys.uid,
+        Credential::Proven(proven) => proven.user.unix.as_ref()?.uid,
+        Credential::None | Credential::Gss(_) | Credential::Tls | Credential::Other(_) => return None,
+    };
     if call.header.procedure == 0 || call.header.program == nsm::PROGRAM {
         return None;
     }
     let root_stays = || exports.iter().any(|export| export.options().squash == Squash::None);
-    if sys.uid == 0 && !root_stays() {
+    if uid == 0 && !root_stays() {
         return Some(Lookup::Known(Arc::new([])));
     }
-    Some(groups.of(sys.uid))
+    Some(groups.of(uid))
 }
 
 /// The entry of a version of a program, if it is served at all.
@@ -255,6 +267,10 @@ fn find(program: u32, version: u32) -> Option<&'static Entry> {
 fn taking(call: &Call) -> Result<&'static Entry, Refusal> {
     let (program, version) = (call.header.program, call.header.version);
     let found = find(program, version).filter(|entry| !entry.needs_connection || call.connection.is_some());
+    // NQNFS knows its clients by their AUTH_SYS names.
+    if program == nqnfs::PROGRAM && matches!(call.header.credential, Credential::Proven(_)) {
+        return Err(Refusal::Auth(AUTH_REJECTEDCRED));
+    }
     found.ok_or_else(|| refusal(program, version))
 }
 

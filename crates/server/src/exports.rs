@@ -5,6 +5,7 @@ mod hosts;
 mod locations;
 pub(crate) mod pseudo;
 mod ranges;
+mod sec;
 mod xprtsec;
 
 use std::fmt;
@@ -21,6 +22,7 @@ use vfs::FileSystem;
 pub use clients::ClientList;
 pub use hosts::HostDatabase;
 pub use locations::{Location, Locations};
+pub use sec::{Flavor, Sec};
 pub use xprtsec::XprtSec;
 
 /// The durable id of an export in handles. It is derived from the export's identity and not from its
@@ -66,6 +68,8 @@ pub struct ExportOptions {
     pub clients: ClientList,
     /// `xprtsec`: the kinds of connections over which they may use it.
     pub xprtsec: XprtSec,
+    /// `sec`: the flavors of authentication that they may use it with.
+    pub sec: Sec,
     /// `refer`: the export is at these locations and not here. The server never looks at its local
     /// directory.
     pub refer: Locations,
@@ -75,8 +79,20 @@ pub struct ExportOptions {
 
 impl ExportOptions {
     /// Is this peer on the list, and does the export accept its port and the security of its connection?
+    /// A port does not matter for a user who can prove who it is. That is known with a call, so the port of
+    /// a call that proves nothing is checked again by [`ExportOptions::takes`].
     pub fn admits(&self, peer: SocketAddr, security: TransportSecurity) -> bool {
-        self.shows(peer.ip(), security) && !(self.secure && peer.port() >= 1024)
+        self.shows(peer.ip(), security) && (self.accepts_port(peer) || self.sec.has_kerberos())
+    }
+
+    /// As [`ExportOptions::admits`], for a call that has a proven user or not.
+    pub fn takes(&self, peer: SocketAddr, security: TransportSecurity, is_proven: bool) -> bool {
+        self.shows(peer.ip(), security) && (is_proven || self.accepts_port(peer))
+    }
+
+    /// Is the port one that only root can have, or does that not matter?
+    pub fn accepts_port(&self, peer: SocketAddr) -> bool {
+        !self.secure || peer.port() < 1024
     }
 
     /// As [`ExportOptions::admits`], for a peer that asks for names alone, from any port.
@@ -96,6 +112,7 @@ impl Default for ExportOptions {
             secure: true,
             clients: ClientList::default(),
             xprtsec: XprtSec::default(),
+            sec: Sec::default(),
             refer: Locations::default(),
             replicas: Locations::default(),
         }
@@ -224,10 +241,10 @@ impl Exports {
         self.0.iter().any(|export| export.options().shows(host, TransportSecurity::None))
     }
 
-    /// The exports that a peer may use over a connection of this security.
-    pub fn admitting(&self, peer: SocketAddr, security: TransportSecurity) -> Admitting {
+    /// The exports that a peer may use over a connection of this security, for a proven user or another one.
+    pub fn admitting(&self, peer: SocketAddr, security: TransportSecurity, is_proven: bool) -> Admitting {
         let mut words = vec![0; self.0.len().div_ceil(64)];
-        let admits = |export: &Export| export.options().admits(peer, security);
+        let admits = |export: &Export| export.options().takes(peer, security, is_proven);
         for (at, _) in self.0.iter().enumerate().filter(|(_, export)| admits(export)) {
             words[at / 64] |= 1 << (at % 64);
         }

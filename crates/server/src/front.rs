@@ -12,6 +12,7 @@ use crate::exports::Exports;
 use crate::groups::Groups;
 use crate::handles::Handles;
 use crate::mount::Mounts;
+use crate::names::{NameDatabase, Names};
 use crate::narrow::Cookies;
 use crate::nfs4::Nfs4Front;
 use crate::nlm::{ListedHost, Nlm};
@@ -121,6 +122,13 @@ impl Front {
     /// Must be called before the first call is answered; a second time it has no effect.
     pub fn manage_gids(&self, groups: Groups) {
         self.shared.groups.get_or_init(|| groups);
+    }
+
+    /// From now on, the names of owners that clients of version 4 send are looked up in this database.
+    /// Without one, they are those of the files alone. Must be called before the first call is answered; a
+    /// second time it has no effect.
+    pub fn look_up_names(&self, database: impl NameDatabase) {
+        self.shared.set_names(Names::new(database));
     }
 
     /// The users whose groups are remembered, and the look-ups in flight. None without

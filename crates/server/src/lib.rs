@@ -18,7 +18,8 @@
 //! | `shared` | what all versions share, and one call as they see it |
 //! | `callback` | the routes for callbacks to clients of version 4 |
 //! | `state` | the clients that hold state, with their sessions and state ids, and grace |
-//! | `caller`, `groups`, `handles`, `counts` | credentials, the groups of users, file handles, counters |
+//! | `caller`, `groups`, `names` | credentials, the groups of users, the names of owners |
+//! | `handles`, `counts` | file handles, counters |
 //! | `rpcbind` | registers the server with the port mapper of the machine |
 //! | `uaddr` | universal addresses |
 //! | `exports` | the table of exports |
@@ -38,6 +39,7 @@ pub mod fuzzing;
 mod groups;
 pub mod handles;
 mod mount;
+mod names;
 mod narrow;
 mod nfs2;
 mod nfs3;
@@ -53,10 +55,13 @@ mod uaddr;
 mod usage;
 
 pub use counts::Counts;
-pub use exports::{ClientList, Export, ExportOptions, Exports, HostDatabase, Locations, Squash, XprtSec};
+pub use exports::{
+    ClientList, Export, ExportOptions, Exports, Flavor, HostDatabase, Locations, Sec, Squash, XprtSec,
+};
 pub use front::{Front, LockManager};
 pub use groups::{Groups, UserDatabase};
 pub use handles::{HandleKey, Handles};
+pub use names::{Kind as NameKind, NameDatabase};
 pub use nlm::ListedHost;
 pub use nqnfs::{Nqnfs, NqnfsOptions};
 pub use state::{Bounds, Held, KnownClients, ListedClient, ListedState, StateOptions};

@@ -12,7 +12,7 @@ use vfs::{Handle, Name, Status};
 use xdr::{LinkedList, List};
 
 use crate::caller::Denied;
-use crate::exports::{Export, Exports};
+use crate::exports::{Export, Exports, Flavor};
 use crate::handles::Handles;
 use crate::shared::{Request, Shared, arguments, reply};
 
@@ -45,8 +45,8 @@ pub(crate) async fn answer(shared: &Shared, mounts: &Mounts, call: rpc::Call) ->
     let Ok(procedure) = mount::v3::Procedure::try_from(call.header.procedure) else {
         return Refusal::ProcedureUnavailable.into();
     };
-    let request = Request::new(shared, &call);
-    let client = request.peer.ip().to_canonical();
+    let request = Request::with_any_flavor(shared, &call);
+    let client = request.identity.peer.ip().to_canonical();
     match procedure {
         mount::v3::Procedure::Null => reply(&call, &()),
         mount::v3::Procedure::Mnt => {
@@ -104,8 +104,8 @@ type Root = (Arc<Export>, Handle);
 fn mnt3(handles: &Handles, root: Result<Root, Stat>) -> mount::v3::MntRes {
     let ok = root.and_then(|(export, handle)| {
         let fhandle = handles.v3(export.id, &handle).map_err(stat)?;
-        let auth_flavors =
-            List::new(vec![rpc::auth::AUTH_SYS, rpc::auth::AUTH_NONE]).ok_or(Stat::ServerFault)?;
+        let flavors: Vec<u32> = export.options().sec.iter().map(Flavor::number).collect();
+        let auth_flavors = List::new(flavors).ok_or(Stat::ServerFault)?;
         Ok(MountOk { fhandle, auth_flavors })
     });
     match ok {

@@ -83,7 +83,7 @@ impl<'c> Called<'c> {
         let local = call.connection.as_ref().map(|connection| connection.local().ip().to_canonical());
         let address = call.peer.ip().to_canonical();
         let route = Route { address, tcp: call.connection.is_some(), local };
-        let request = Request::new(&nlm.shared, call);
+        let request = Request::with_any_flavor(&nlm.shared, call);
         Called { request, route, version: call.header.version, is_message }
     }
 }

@@ -353,7 +353,10 @@ where
 
 /// The status if the call cannot be executed now, or never for this caller.
 fn not_now(call: &rpc::Call, asked: &Asked<'_>, is_write: bool) -> Option<Stat> {
-    if matches!(call.header.credential, rpc::Credential::Tls | rpc::Credential::Other(_)) {
+    if matches!(
+        call.header.credential,
+        rpc::Credential::Gss(_) | rpc::Credential::Tls | rpc::Credential::Other(_)
+    ) {
         return Some(Stat::Autherr);
     }
     // While leases of the previous incarnation may be valid, only writes under those leases are accepted.

@@ -18,6 +18,7 @@ use crate::counts::Counts;
 use crate::exports::Exports;
 use crate::groups::Groups;
 use crate::handles::Handles;
+use crate::names::Names;
 use crate::state::State;
 use crate::usage::Usage;
 
@@ -34,6 +35,7 @@ pub(crate) struct Shared {
     pub(crate) usage: Usage,
     /// Set if users have the groups of this machine's user database.
     pub(crate) groups: OnceLock<Groups>,
+    names: OnceLock<Names>,
     first_client: FirstClient,
 }
 
@@ -57,8 +59,18 @@ impl Shared {
         let state = Arc::new(state);
         let callbacks = Ways::new(state.clone());
         let (counts, usage) = (Counts::default(), Usage::default());
-        let groups = OnceLock::new();
-        Arc::new(Shared { exports, handles, state, callbacks, counts, usage, groups, first_client })
+        let (groups, names) = (OnceLock::new(), OnceLock::new());
+        Arc::new(Shared { exports, handles, state, callbacks, counts, usage, groups, names, first_client })
+    }
+
+    /// The names of users and groups: those of the files, if there is no other database.
+    pub(crate) fn names(&self) -> &Names {
+        self.names.get_or_init(Names::default)
+    }
+
+    /// From now on, names are those of this database, unless one was looked up already.
+    pub(crate) fn set_names(&self, names: Names) {
+        self.names.get_or_init(|| names);
     }
 
     /// Starts the background tasks when the first client appears that may hold state: callbacks, and the

@@ -28,6 +28,9 @@ pub enum Status {
     /// Permission denied.
     #[error("permission denied")]
     Access,
+    /// The user has no ticket of Kerberos that the origin takes, so the origin was not asked.
+    #[error("no ticket of Kerberos")]
+    NoTicket,
     /// The name exists.
     #[error("file exists")]
     Exist,

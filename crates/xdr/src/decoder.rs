@@ -48,6 +48,11 @@ impl Decoder {
         Decoder { bytes, position: 0 }
     }
 
+    /// The bytes before the position, shared.
+    pub fn consumed(&self) -> Bytes {
+        self.bytes.slice(..self.position)
+    }
+
     /// The bytes not decoded yet; they share the buffer.
     pub fn rest(&self) -> Bytes {
         self.bytes.slice(self.position..)

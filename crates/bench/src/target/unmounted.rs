@@ -250,7 +250,7 @@ fn error(error: vfs::Error) -> io::Error {
     let kind = match error.status {
         Status::NoEnt => ErrorKind::NotFound,
         Status::Exist => ErrorKind::AlreadyExists,
-        Status::Perm | Status::Access => ErrorKind::PermissionDenied,
+        Status::Perm | Status::Access | Status::NoTicket => ErrorKind::PermissionDenied,
         Status::NotDir => ErrorKind::NotADirectory,
         Status::IsDir => ErrorKind::IsADirectory,
         Status::NotEmpty => ErrorKind::DirectoryNotEmpty,

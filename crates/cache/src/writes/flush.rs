@@ -413,8 +413,9 @@ pub fn messenger(writer: &Caller) -> Caller {
     Caller { deadline: None, resent: false, freshness: Freshness::Timeout, ..writer.clone() }
 }
 
+/// The origin has not refused. A writer without a ticket may get one.
 pub(super) fn wants_patience(error: &Error) -> bool {
-    matches!(error.status, Status::Delay | Status::Grace)
+    matches!(error.status, Status::Delay | Status::Grace | Status::NoTicket)
 }
 
 pub(super) async fn wait(patience: &mut Duration) {

@@ -4,24 +4,26 @@
 use std::time::Duration;
 
 use protocol::Call;
-use protocol::nfs4::{CompoundArgs, CompoundRes, Operation, call};
+use protocol::nfs4::{ArgOp, Attr, Bitmap, CompoundArgs, CompoundRes, Operation, call};
 use rpc::message::Refusal;
-use rpc::{CallError, Outgoing, Patience};
+use rpc::{CallError, Patience};
 use tokio::time::Instant;
 use vfs::{Principal, Result, Status};
 use xdr::{Decode, Encode, Encoder, Opaque};
 
+use crate::callers::{Callers, Unsent};
+use crate::connect::ConnectError;
 use crate::counts::Counting;
 use crate::links::Links;
 use crate::nonsense::Nonsense;
 use crate::pulse::Pulse;
-use crate::transport::{credential, machine_name};
+use crate::url::Url;
 
 /// The connections to one origin.
 #[derive(Debug)]
 pub(crate) struct Channel {
     links: Links,
-    machine: Opaque<255>,
+    callers: Callers,
     /// How long a call may take on a `soft` mount.
     soft: Option<Duration>,
     /// Compounds, by their main operation.
@@ -52,10 +54,10 @@ pub(crate) struct Sending<'a> {
 }
 
 impl Channel {
-    pub(crate) fn new(links: Links, soft: Option<Duration>, nonsense: Nonsense) -> Channel {
+    pub(crate) fn new(links: Links, callers: Callers, soft: Option<Duration>, nonsense: Nonsense) -> Channel {
         Channel {
             links,
-            machine: machine_name(),
+            callers,
             soft,
             compounds: Counting::default(),
             operations: Counting::default(),
@@ -64,9 +66,41 @@ impl Channel {
         }
     }
 
+    /// Makes the context of the machine, so that it is known why there is none.
+    ///
+    /// # Errors
+    /// As [`Callers::prepare`].
+    pub(crate) async fn prepare(&self, url: &Url, patience: Patience) -> Result<(), ConnectError> {
+        let program = (call::Compound::PROGRAM, call::Compound::VERSION);
+        self.callers.prepare(url, (self.links.first(), &self.pulse), program, patience).await
+    }
+
+    /// Waits until the user of a compound can call, so that no slot of a session is taken meanwhile.
+    ///
+    /// # Errors
+    /// As [`Channel::send`], before anything was sent.
+    pub(crate) async fn ready(
+        &self,
+        principal: &Principal,
+        operations: &[ArgOp],
+        limit: Option<Instant>,
+    ) -> Result<()> {
+        if !self.callers.have_contexts() || operations.iter().all(needs_no_right) {
+            return Ok(());
+        }
+        let on = (self.links.first(), &self.pulse);
+        let program = (call::Compound::PROGRAM, call::Compound::VERSION);
+        let patience = limit.map_or(Patience::Hard, Patience::Until);
+        match self.callers.ready(on, principal, program, patience).await {
+            Err(CallError::Context(_)) => Err(Status::NoTicket.into()),
+            // The call itself has the same fate, and tells.
+            _ => Ok(()),
+        }
+    }
+
     /// The name of this machine.
     pub(crate) fn machine(&self) -> &Opaque<255> {
-        &self.machine
+        self.callers.machine()
     }
 
     /// How long a call may take on a `soft` mount.
@@ -99,6 +133,7 @@ impl Channel {
             Ok(answer) => Ok(answer),
             Err(CallError::TimedOut) if by_deadline => Err(Status::Delay.into()),
             Err(CallError::Refused(Refusal::Auth(_))) => Err(Status::Access.into()),
+            Err(CallError::Context(_)) => Err(Status::NoTicket.into()),
             Err(error @ (CallError::Refused(_) | CallError::Malformed(_))) => {
                 Err(self.nonsense.heard(sending.main.name(), error))
             }
@@ -113,12 +148,12 @@ impl Channel {
     pub(crate) async fn call(&self, sending: &Sending<'_>, patience: Patience) -> Result<Answer, CallError> {
         let mut encoder = Encoder::with_capacity(512);
         sending.args.encode(&mut encoder);
-        let outgoing = Outgoing {
+        let outgoing = Unsent {
             program: call::Compound::PROGRAM,
             version: call::Compound::VERSION,
             procedure: call::Compound::NUMBER,
-            credential: rpc::Credential::Sys(credential(sending.principal, self.machine.clone())),
             arguments: encoder.finish(),
+            needs_no_right: sending.args.argarray.iter().all(needs_no_right),
         };
         let main = sending.main as u32;
         let started = Instant::now();
@@ -127,7 +162,8 @@ impl Channel {
             self.operations.called(operation.operation() as u32, 0);
         }
         let link = self.links.get(sending.link.unwrap_or_else(|| self.links.turn()));
-        let answered = match self.pulse.follow(link.call(outgoing, patience)).await {
+        let on = (link, &self.pulse);
+        let answered = match self.callers.call(on, sending.principal, outgoing, patience).await {
             Ok(answer) => {
                 let (bytes, took) = (answer.results.remaining(), started.elapsed());
                 self.links.answered(took);
@@ -141,4 +177,25 @@ impl Channel {
         };
         answered.inspect_err(|_| self.compounds.failed(main))
     }
+}
+
+/// Needs the operation no right? Attributes of a file, but for its ACL, go to everybody who has its handle.
+/// State that is given back or tested belongs to the client, and not to a user.
+fn needs_no_right(operation: &ArgOp) -> bool {
+    use Operation as O;
+    if let ArgOp::Getattr(args) = operation {
+        return (args.attr_request & Bitmap::of(&[Attr::Acl])).is_empty();
+    }
+    matches!(
+        operation.operation(),
+        O::Sequence
+            | O::Putfh
+            | O::Putrootfh
+            | O::Close
+            | O::Locku
+            | O::OpenDowngrade
+            | O::Delegreturn
+            | O::TestStateid
+            | O::FreeStateid
+    )
 }

@@ -12,7 +12,7 @@ use protocol::nfs4::{
     Status as Wire, call, op,
 };
 use rpc::message::Refusal;
-use rpc::{Link, LinkOptions, ReplyCache};
+use rpc::{Link, LinkOptions, Patience, ReplyCache};
 use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use vfs::{Handle, Principal};
@@ -24,6 +24,7 @@ use super::durable::{Incarnation, RecordedState};
 use super::establish::{Client, Identity, NotMade};
 use super::session::Session;
 use super::{Export, Idmap, Nfs4, Nfs4Client, Phase, convert, keeper, moved, system};
+use crate::callers::Callers;
 use crate::connect::{ConnectError, link_options, way_to};
 use crate::links::Links;
 use crate::nonsense::{Fsids, Nonsense, Types};
@@ -91,7 +92,9 @@ async fn mount(
     let silent = || ConnectError::Nfs4 { server, source: AskError::NoAnswer };
     let nowhere = Handle::new(&[]).ok_or_else(silent)?;
     let link = link_options(url, server, (protocol::nfs4::PROGRAM, protocol::nfs4::VERSION))?;
-    let inner = build(url, link, incarnation.identity.clone(), minor, nowhere);
+    let callers = Callers::of(url)?;
+    let inner = build(url, link, callers, incarnation.identity.clone(), minor, nowhere);
+    inner.channel.prepare(url, Patience::Until(Instant::now() + PATIENCE)).await?;
     let refused = |error: NotMade| match error {
         NotMade::Status(Wire::MinorVersMismatch) => ConnectError::Version { server, wanted: wanted(url) },
         NotMade::Status(status) => ConnectError::Refused4 { server, export: url.export_text(), status },
@@ -127,6 +130,7 @@ async fn mount(
 fn build(
     url: &Url,
     mut options: LinkOptions,
+    callers: Callers,
     identity: Identity,
     minor: u32,
     nowhere: Handle,
@@ -140,7 +144,7 @@ fn build(
         server,
         minor,
         identity,
-        channel: Channel::new(links, url.options.patience(), Nonsense::new(server)),
+        channel: Channel::new(links, callers, url.options.patience(), Nonsense::new(server)),
         client: Mutex::new(Client::default()),
         phase: watch::Sender::new(Phase::Recovering),
         state: RecordedState::default(),

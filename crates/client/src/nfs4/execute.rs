@@ -275,6 +275,7 @@ impl Nfs4Client {
         operations: Vec<ArgOp>,
     ) -> Result<Results, NotMade> {
         let mut pause = PAUSE_MIN;
+        let mut principal = principal;
         loop {
             let request = Request {
                 principal,
@@ -286,7 +287,15 @@ impl Nfs4Client {
                 deadline: None,
                 soft: None,
             };
-            match self.attempt(session, request).await.map_err(|_| NotMade::NoAnswer)? {
+            let tried = match self.attempt(session, request).await {
+                // The state is the client's. For a user whose ticket has ended, the machine tries.
+                Err(error) if error.status == Status::NoTicket && *principal != Principal::Machine => {
+                    principal = &Principal::Machine;
+                    continue;
+                }
+                tried => tried.map_err(|_| NotMade::NoAnswer)?,
+            };
+            match tried {
                 Tried::Answered(compound) => {
                     // Do not wait for the end of GRACE: a client reclaims during the grace period.
                     if compound.status != Err(Wire::Delay) || happened(&compound, main) {
@@ -324,6 +333,8 @@ impl Nfs4Client {
     /// origin also says DELAY to a resent request that it is still executing (RFC 8881, section 2.10.6.2). If
     /// another request took over the slot, it would get the results of this one.
     async fn attempt(&self, session: &Arc<Session>, request: Request<'_>) -> Result<Tried> {
+        let limit = [request.deadline, request.soft].into_iter().flatten().min();
+        self.channel.ready(request.principal, &request.operations, limit).await?;
         let slot = session.acquire(request.work);
         let slot = match [request.asked_until, request.soft].into_iter().flatten().min() {
             Some(limit) => timeout_at(limit, slot).await.map_err(|_| late(request.asked_until))?,

@@ -220,7 +220,7 @@ impl Lockd {
                 Err(error) => {
                     self.counting.failed(C::NUMBER);
                     match error {
-                        CallError::TimedOut | CallError::Closed => {}
+                        CallError::TimedOut | CallError::Closed | CallError::Context(_) => {}
                         CallError::Refused(Refusal::Auth(_)) => return Err(Status::Access.into()),
                         CallError::Refused(_) if refusals < REFUSALS_MAX => {
                             refusals += 1;

@@ -121,7 +121,10 @@ impl NqnfsClient {
                     CallError::Refused(Refusal::Auth(_)) => Status::Access.into(),
                     CallError::Refused(Refusal::ProcedureUnavailable) => Status::NotSupp.into(),
                     CallError::Refused(_) | CallError::Malformed(_) => self.nonsense.heard(C::NAME, error),
-                    CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed => Status::Io.into(),
+                    CallError::TimedOut
+                    | CallError::TooLarge(_)
+                    | CallError::Closed
+                    | CallError::Context(_) => Status::Io.into(),
                 })
             }
         }

@@ -4,14 +4,19 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use rpc::TransportSecurity;
+use rpc::rpcsec_gss::Protection;
 use rpc::tls::{ClientFiles, Identity};
 
 use super::UrlError;
+use crate::kerberos::Tickets;
 
 /// The options that [`UrlError::UnknownOption`] lists.
 pub(super) const KNOWN: &str = "port, mountport, mountproto, mountvers, proto, tcp, udp, vers, nfsvers, nconnect, rsize, \
-     wsize, hard, soft, timeo, retrans, resvport, noresvport, sec, lock, nolock, acregmin, acregmax, acdirmin, acdirmax, \
+     wsize, hard, soft, timeo, retrans, resvport, noresvport, sec, keytab, ccachedir, lock, nolock, acregmin, acregmax, acdirmin, acdirmax, \
      actimeo, ac, noac, cto, nocto, lookupcache, xprtsec, tlsca, tlscert, tlskey";
+
+/// The way out if no certificate is named.
+const PEM: &str = "name a PEM file";
 
 /// TCP or UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -94,6 +99,10 @@ pub struct Options {
     pub tlscert: Option<PathBuf>,
     /// `tlskey`: its key. Without it, the key is in the same file.
     pub tlskey: Option<PathBuf>,
+    /// `sec`: AUTH_SYS, or Kerberos with this protection.
+    pub sec: Option<Protection>,
+    /// `keytab` and `ccachedir`: where the tickets are.
+    pub tickets: Tickets,
     /// `nolock`: over version 3, locks are not the server's.
     pub nolock: bool,
     /// The options for a cache above this layer.
@@ -163,6 +172,8 @@ impl Default for Options {
             tlsca: None,
             tlscert: None,
             tlskey: None,
+            sec: None,
+            tickets: Tickets::default(),
             nolock: false,
             cache: CacheOptions::default(),
         }
@@ -220,6 +231,24 @@ impl Options {
         }
     }
 
+    /// The protection of calls and the places of tickets; `None` without Kerberos.
+    ///
+    /// # Errors
+    /// If options contradict each other. A single option cannot tell.
+    pub fn kerberos(&self) -> Result<Option<(Protection, &Tickets)>, UrlError> {
+        let wrong = |word: String, wanted| Err(UrlError::OptionValue { word, wanted });
+        match self.sec {
+            None if self.tickets != Tickets::default() => wrong(
+                "sec=sys".to_owned(),
+                "uses no tickets: write sec=krb5, or leave out keytab and ccachedir",
+            ),
+            Some(protection) if self.vers == Version::Nqnfs => {
+                wrong(format!("sec={protection}"), "NQNFS has no Kerberos: write another vers, or sec=sys")
+            }
+            sec => Ok(sec.map(|protection| (protection, &self.tickets))),
+        }
+    }
+
     /// Applies one option: a word of nfs(5), `name` or `name=value`.
     ///
     /// # Errors
@@ -239,7 +268,15 @@ impl Options {
             "udp" => self.proto = option.flag(Proto::Udp)?,
             "vers" | "nfsvers" => self.vers = option.version()?,
             "mountvers" => option.one_of(&["3"], "only version 3 is spoken: write `3`")?,
-            "sec" => option.one_of(&["sys"], "only `sys` is offered")?,
+            "sec" => {
+                let kerberos = || Protection::ALL.into_iter().find(|known| value == Some(&known.to_string()));
+                self.sec = if value == Some("sys") { None } else { kerberos() };
+                if self.sec.is_none() && value != Some("sys") {
+                    return Err(option.wants("`sys`, `krb5`, `krb5i` or `krb5p`"));
+                }
+            }
+            "keytab" => self.tickets.keytab = Some(option.file("name a keytab")?),
+            "ccachedir" => self.tickets.directory = Some(option.file("name a directory with ticket caches")?),
             "lock" => self.nolock = option.flag(false)?,
             "nolock" => self.nolock = option.flag(true)?,
             "nconnect" => {
@@ -261,9 +298,9 @@ impl Options {
                 let known = TransportSecurity::ALL.into_iter().find(|known| value == Some(known.word()));
                 self.xprtsec = known.ok_or_else(|| option.wants("`none`, `tls` or `mtls`"))?;
             }
-            "tlsca" => self.tlsca = Some(option.file()?),
-            "tlscert" => self.tlscert = Some(option.file()?),
-            "tlskey" => self.tlskey = Some(option.file()?),
+            "tlsca" => self.tlsca = Some(option.file(PEM)?),
+            "tlscert" => self.tlscert = Some(option.file(PEM)?),
+            "tlskey" => self.tlskey = Some(option.file(PEM)?),
             _ => return self.cache.apply(name, option),
         }
         Ok(())
@@ -317,9 +354,9 @@ impl Word<'_> {
     }
 
     /// A mount leaves the working directory later, so the path becomes absolute.
-    fn file(self) -> Result<PathBuf, UrlError> {
+    fn file(self, wanted: &'static str) -> Result<PathBuf, UrlError> {
         let named = self.value.filter(|value| !value.is_empty());
-        named.and_then(|value| std::path::absolute(value).ok()).ok_or_else(|| self.wants("name a PEM file"))
+        named.and_then(|value| std::path::absolute(value).ok()).ok_or_else(|| self.wants(wanted))
     }
 
     fn port(self) -> Result<u16, UrlError> {

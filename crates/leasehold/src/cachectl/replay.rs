@@ -408,7 +408,7 @@ impl Replay<'_> {
 
     async fn failed(&mut self, path: &[Name], status: Status) -> Result<(), Stop> {
         match status {
-            Status::Access | Status::Perm => self.tally.denied += 1,
+            Status::Access | Status::NoTicket | Status::Perm => self.tally.denied += 1,
             status => {
                 self.tally.failed += 1;
                 self.sink.failed(show_path(path).as_bytes(), status).await?;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use server::{ClientList, ExportOptions, Locations, Squash, XprtSec};
+use server::{ClientList, ExportOptions, Locations, Sec, Squash, XprtSec};
 use toml::Spanned;
 use toml::de::DeValue;
 
@@ -12,7 +12,7 @@ use super::{Place, Setting};
 use crate::Failure;
 
 /// The keys of an export, with their defaults.
-pub const KEYS: [(&str, &str); 15] = [
+pub const KEYS: [(&str, &str); 16] = [
     ("directory", ""),
     ("path", ""),
     ("ro", "false"),
@@ -26,6 +26,7 @@ pub const KEYS: [(&str, &str); 15] = [
     ("exclusive", "false"),
     ("clients", "*"),
     ("xprtsec", "none:tls:mtls"),
+    ("sec", "sys:none"),
     ("refer", ""),
     ("replicas", ""),
 ];
@@ -77,6 +78,8 @@ pub struct ExportConfig {
     pub clients: Vec<String>,
     /// The kinds of connections over which clients may use it, joined by colons.
     pub xprtsec: Option<String>,
+    /// The flavors of authentication that it accepts, joined by colons.
+    pub sec: Option<String>,
     /// The servers that have the export instead of this one.
     pub refer: Option<String>,
     /// Further servers that have the export.
@@ -184,6 +187,7 @@ impl ExportConfig {
             secure: self.secure,
             clients,
             xprtsec: self.xprtsec.as_deref().map_or(Ok(XprtSec::default()), str::parse)?,
+            sec: self.sec.as_deref().map_or(Ok(Sec::default()), str::parse)?,
         })
     }
 }
@@ -241,7 +245,7 @@ mod tests {
         let all = KEYS.map(|(key, default)| match (key, default) {
             ("replicas", _) => String::new(),
             ("clients", _) => "clients = ['*']".to_owned(),
-            ("xprtsec", _) => format!("{key} = '{default}'"),
+            ("xprtsec" | "sec", _) => format!("{key} = '{default}'"),
             (_, "") => format!("{key} = '/srv@host'"),
             _ => format!("{key} = {default}"),
         });
@@ -251,7 +255,7 @@ mod tests {
             (options.squash, options.anonuid, options.secure),
             (defaults.squash, defaults.anonuid, defaults.secure)
         );
-        assert_eq!(options.xprtsec, defaults.xprtsec);
+        assert_eq!((options.xprtsec, options.sec), (defaults.xprtsec, defaults.sec));
         let unknown = read_one("[[export]]\nno = 1\n").unwrap_err();
         assert!(KEYS.iter().all(|(key, _)| unknown.contains(&format!("`{key}`"))), "{unknown}");
     }

@@ -17,8 +17,8 @@ use crate::fair::{self, Busy, Turn, Turns};
 use crate::intake::Intake;
 use crate::message::{self, CallHeader, Incoming, Refusal};
 use crate::outbox::{Flushed, memory_bytes};
-use crate::server::Dispatcher;
-use crate::service::{Answering, Asked, Call, Outcome};
+use crate::server::{Checked, Dispatcher, Unanswered};
+use crate::service::{Asked, Call, Outcome};
 use crate::tls;
 
 /// Memory of a call that has to wait, besides its record and its reply: its task, with the state of every
@@ -216,7 +216,6 @@ impl Connection {
         mut lease: Option<Lease>,
     ) -> io::Result<()> {
         let (xid, record_bytes) = (header.xid, arguments.remaining());
-        let asked = Asked::new(&header, &arguments);
         let connection = Some(self.clone());
         let call = Call {
             header,
@@ -232,24 +231,43 @@ impl Connection {
         let permit = self.may_begin(&mut lease).await?;
         self.called.store(true, Ordering::Relaxed);
         let mut held = Held { lease, permit, expected_bytes: 0 };
+        let call = match dispatcher.check(call, self.is_admitted()) {
+            Checked::Call(call) => call,
+            Checked::Answered(outcome) => {
+                self.reply_now(xid, outcome, held);
+                return Ok(());
+            }
+            Checked::Later(mut checking) => match poll_once(&mut checking) {
+                Poll::Ready(Ok(call)) => call,
+                Poll::Ready(Err(outcome)) => {
+                    self.reply_now(xid, outcome, held);
+                    return Ok(());
+                }
+                Poll::Pending => {
+                    self.charge(&mut held, record_bytes + CALL_BYTES);
+                    let (connection, dispatcher) = (self.clone(), dispatcher.clone());
+                    tokio::spawn(async move {
+                        match checking.await {
+                            Ok(call) => connection.answer_late(&dispatcher, call, record_bytes, held).await,
+                            Err(outcome) => connection.reply_late(xid, outcome, held),
+                        }
+                    });
+                    return Ok(());
+                }
+            },
+        };
+        let asked = Asked::new(&call.call.header, &call.call.arguments);
         let turns = self.turns().filter(|_| self.is_admitted());
         if let Some(turns) = turns.filter(|turns| turns.must_wait(record_bytes)) {
             if !dispatcher.service.is_urgent(&asked) {
-                self.answer_in_turn(dispatcher, call, asked, held);
+                self.answer_in_turn(dispatcher, call, &asked, record_bytes, held);
                 return Ok(());
             }
             turns.begin_urgent(record_bytes);
         }
         let mut answering = dispatcher.answer(call, self.is_admitted());
         if let Poll::Ready(outcome) = poll_once(&mut answering) {
-            drop(held);
-            if let Some(message) = reply_message(xid, outcome) {
-                let bytes = memory_bytes(&message);
-                let share = self.share.as_ref().filter(|_| bytes > LARGE_REPLY_BYTES);
-                let lease = share.map(|share| share.charge(bytes));
-                turns.into_iter().for_each(|turns| turns.moved(message.len() as i64));
-                self.queue(message, lease);
-            }
+            self.reply_now(xid, outcome, held);
             return Ok(());
         }
         let turn = self.expect(&mut held, record_bytes, dispatcher.service.reply_bytes(&asked));
@@ -263,18 +281,53 @@ impl Connection {
         Ok(())
     }
 
+    /// Answers a call whose check took time, in a task of its own.
+    async fn answer_late(
+        self: &Arc<Connection>,
+        dispatcher: &Arc<Dispatcher>,
+        call: Unanswered,
+        record_bytes: usize,
+        mut held: Held,
+    ) {
+        let (xid, asked) = (call.call.header.xid, Asked::new(&call.call.header, &call.call.arguments));
+        if let Some(turns) = self.turns().filter(|turns| turns.must_wait(record_bytes)) {
+            if !dispatcher.service.is_urgent(&asked) {
+                return self.answer_in_turn(dispatcher, call, &asked, record_bytes, held);
+            }
+            turns.begin_urgent(record_bytes);
+        }
+        let turn = self.expect(&mut held, record_bytes, dispatcher.service.reply_bytes(&asked));
+        drop(asked);
+        let outcome = dispatcher.answer(call, true).await;
+        drop(turn);
+        self.reply_late(xid, outcome, held);
+    }
+
+    /// Queues the reply to a call that did not have to wait.
+    fn reply_now(&self, xid: u32, outcome: Outcome, held: Held) {
+        drop(held);
+        if let Some(message) = reply_message(xid, outcome) {
+            let bytes = memory_bytes(&message);
+            let share = self.share.as_ref().filter(|_| bytes > LARGE_REPLY_BYTES);
+            let lease = share.map(|share| share.charge(bytes));
+            let turns = self.turns().filter(|_| self.is_admitted());
+            turns.into_iter().for_each(|turns| turns.moved(message.len() as i64));
+            self.queue(message, lease);
+        }
+    }
+
     /// Answers a call when its turn comes. The connection reads on meanwhile.
     fn answer_in_turn(
         self: &Arc<Connection>,
         dispatcher: &Arc<Dispatcher>,
-        call: Call,
-        asked: Asked,
+        call: Unanswered,
+        asked: &Asked,
+        record_bytes: usize,
         mut held: Held,
     ) {
         let Some(turns) = self.turns() else { return };
-        let (xid, record_bytes) = (call.header.xid, call.arguments.remaining());
-        let reply_bytes = dispatcher.service.reply_bytes(&asked);
-        drop(asked);
+        let xid = call.call.header.xid;
+        let reply_bytes = dispatcher.service.reply_bytes(asked);
         dispatcher.service.waits(self.peer);
         self.charge(&mut held, record_bytes + CALL_BYTES);
         let turn = turns.enter(record_bytes + reply_bytes);
@@ -382,6 +435,6 @@ impl Slice {
 }
 
 /// Polls with a no-op waker. The task that continues with the future polls it again with a real one.
-fn poll_once(answering: &mut Answering) -> Poll<Outcome> {
+fn poll_once<T>(answering: &mut (impl Future<Output = T> + Unpin)) -> Poll<T> {
     Pin::new(answering).poll(&mut Context::from_waker(Waker::noop()))
 }

@@ -42,8 +42,12 @@ async fn ask(connection: Arc<Connection>) -> usize {
 async fn the_reader_goes_on_when_another_task_has_sent_what_it_waits_for() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
-    let dispatcher =
-        Arc::new(Dispatcher { service: Arc::new(Talkative), replies: ReplyCache::volatile(), tls: None });
+    let dispatcher = Arc::new(Dispatcher {
+        service: Arc::new(Talkative),
+        replies: ReplyCache::volatile(),
+        tls: None,
+        gss: None,
+    });
     let limits = Limits { outbox_bytes: REPLY_BYTES / 2, ..Limits::default() };
     let server =
         Connection::start(Wire::new(far.unwrap().0, None), Arc::default(), Some(dispatcher), limits, None)
@@ -80,7 +84,7 @@ async fn a_connection_that_rests_has_no_buffer_and_still_hears() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let (near, far) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
     let service = Arc::new(Talkative);
-    let dispatcher = Arc::new(Dispatcher { service, replies: ReplyCache::volatile(), tls: None });
+    let dispatcher = Arc::new(Dispatcher { service, replies: ReplyCache::volatile(), tls: None, gss: None });
     let start = |stream, dispatcher| {
         Connection::start(Wire::new(stream, None), Arc::default(), dispatcher, Limits::default(), None)
     };

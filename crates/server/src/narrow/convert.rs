@@ -11,6 +11,7 @@ pub(crate) fn stat(status: Status) -> Stat {
         Status::NoEnt => Stat::NoEnt,
         Status::Nxio => Stat::Nxio,
         Status::Access
+        | Status::NoTicket
         | Status::ShareDenied
         | Status::Denied
         | Status::LocksHeld

@@ -14,9 +14,12 @@ pub(super) fn status(status: Status) -> nfs3::Status {
         Status::Io => nfs3::Status::Io,
         Status::Nxio => nfs3::Status::Nxio,
         // Another client's share or lock conflicts: v3 has no better status.
-        Status::Access | Status::ShareDenied | Status::Denied | Status::LocksHeld | Status::OpenMode => {
-            nfs3::Status::Acces
-        }
+        Status::Access
+        | Status::NoTicket
+        | Status::ShareDenied
+        | Status::Denied
+        | Status::LocksHeld
+        | Status::OpenMode => nfs3::Status::Acces,
         Status::Exist => nfs3::Status::Exist,
         Status::Xdev => nfs3::Status::Xdev,
         Status::NoDev => nfs3::Status::NoDev,

@@ -13,9 +13,9 @@ use protocol::nfs4::{
     ArgOp, BadArguments, Bitmap, CompoundHeader, CompoundResHeader, OPERATIONS_MAX, Operation, ResOp,
     Stateid, Status, Tag,
 };
-use rpc::Call;
 use rpc::message::Refusal;
 use rpc::service::Outcome;
+use rpc::{Call, Credential};
 use vfs::{Caller, Freshness, HolderId, Share, StateidBasis};
 use xdr::{Decode, Encode, Message};
 
@@ -137,7 +137,11 @@ impl<'c> Compound<'c> {
         Maker {
             principal: self.principal(),
             address: self.call.peer.ip().to_canonical(),
-            admitting: self.shared.exports.admitting(self.call.peer, self.call.security()),
+            admitting: self.shared.exports.admitting(
+                self.call.peer,
+                self.call.security(),
+                matches!(self.call.header.credential, Credential::Proven(_)),
+            ),
         }
     }
 
@@ -162,6 +166,12 @@ impl<'c> Compound<'c> {
     pub(crate) fn precedes_names(&self) -> bool {
         let names = [Operation::Lookup, Operation::Lookupp, Operation::Readdir];
         self.put_at.is_some() && self.upcoming.is_some_and(|upcoming| names.contains(&upcoming))
+    }
+
+    /// Is the next operation the question for the flavors of authentication? The client may put a
+    /// filehandle for it with any flavor (RFC 8881, section 2.6.3.1.1).
+    pub(crate) fn precedes_secinfo(&self) -> bool {
+        matches!(self.upcoming, Some(Operation::Secinfo | Operation::SecinfoNoName))
     }
 
     /// Is the current operation the first one after the client set the filehandle?
@@ -321,8 +331,8 @@ impl<'c> Compound<'c> {
 /// The status of a caller that an export denies.
 fn denied(denied: Denied) -> Status {
     match denied {
-        Denied::Security => Status::WrongSec,
-        Denied::Client | Denied::Flavor => Status::Access,
+        Denied::Security | Denied::Flavor => Status::WrongSec,
+        Denied::Client => Status::Access,
     }
 }
 

@@ -13,7 +13,7 @@ pub(crate) fn status(status: vfs::Status) -> Status {
         vfs::Status::Io => Status::Io,
         // v4 has no separate status for a missing device.
         vfs::Status::Nxio | vfs::Status::NoDev => Status::Nxio,
-        vfs::Status::Access => Status::Access,
+        vfs::Status::Access | vfs::Status::NoTicket => Status::Access,
         vfs::Status::Exist => Status::Exist,
         vfs::Status::Xdev => Status::Xdev,
         vfs::Status::NotDir => Status::NotDir,

@@ -1,17 +1,11 @@
 //! `owner` and `owner_group`: decimal numbers, which Linux sends and accepts under AUTH_SYS (RFC 7530,
-//! section 5.9). Names are accepted too, with or without a domain, if this machine knows them.
+//! section 5.9). Names are accepted too, with or without a domain, if this machine knows them. Linux sends
+//! names under Kerberos.
 
 use bytes::Bytes;
 use protocol::nfs4::{Limited, Status};
 
-/// User or group.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// `owner`
-    User,
-    /// `owner_group`
-    Group,
-}
+pub(crate) use crate::names::{Kind, Names};
 
 /// The string for a number.
 pub(crate) fn string(number: u32) -> Limited {
@@ -23,8 +17,9 @@ pub(crate) fn string(number: u32) -> Limited {
 /// The number for a string.
 ///
 /// # Errors
-/// `Inval` if it is empty or not UTF-8, `BadOwner` if no user or group has this name.
-pub(crate) fn number(owner: &[u8], kind: Kind) -> Result<u32, Status> {
+/// `Inval` if it is empty or not UTF-8, `BadOwner` if no user or group has this name, `Delay` if the user
+/// database does not answer.
+pub(crate) async fn number(names: &Names, owner: &[u8], kind: Kind) -> Result<u32, Status> {
     if owner.is_empty() {
         return Err(Status::Inval);
     }
@@ -34,29 +29,34 @@ pub(crate) fn number(owner: &[u8], kind: Kind) -> Result<u32, Status> {
         // All ones is not a valid id: chown(2) takes it as "leave unchanged".
         return name.parse().ok().filter(|&number| number != u32::MAX).ok_or(Status::BadOwner);
     }
-    let table = match kind {
-        Kind::User => "/etc/passwd",
-        Kind::Group => "/etc/group",
-    };
-    let table = std::fs::read_to_string(table).map_err(|_| Status::BadOwner)?;
-    find(&table, name).ok_or(Status::BadOwner)
-}
-
-/// The third field of the line that begins with this name: the number in passwd(5) and group(5).
-fn find(table: &str, name: &str) -> Option<u32> {
-    let mut lines = table.lines().map(|line| line.split(':'));
-    lines.find_map(|mut fields| (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten())
+    match names.number_of(name, kind).await {
+        Ok(number) => number.ok_or(Status::BadOwner),
+        Err(error) => {
+            tracing::warn!(
+                "the {kind:?} `{}` cannot be looked up: {error}; look at nsswitch.conf(5) and its services",
+                name.escape_debug()
+            );
+            Err(Status::Delay)
+        }
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn owners_are_numbers_or_names_that_are_known() {
-        assert_eq!(number(b"1000", Kind::User), Ok(1000));
-        assert_eq!(number(b"1000@example.org", Kind::Group), Ok(1000));
-        assert_eq!(number(b"root@example.org", Kind::User), Ok(0));
+    #[tokio::test]
+    async fn owners_are_numbers_or_names_that_are_known() {
+        struct Away;
+        impl crate::names::NameDatabase for Away {
+            fn number_of(&self, _: &str, _: Kind) -> std::io::Result<Option<u32>> {
+                Err(std::io::Error::other("the server is away"))
+            }
+        }
+        let names = Names::default();
+        assert_eq!(number(&names, b"1000", Kind::User).await, Ok(1000));
+        assert_eq!(number(&names, b"1000@example.org", Kind::Group).await, Ok(1000));
+        assert_eq!(number(&names, b"root@example.org", Kind::User).await, Ok(0));
         for (bad, status) in [
             (&b""[..], Status::Inval),
             (b"\xc0\xc1", Status::Inval),
@@ -65,9 +65,9 @@ mod tests {
             (b"@", Status::BadOwner),
             (b"nobody of that name", Status::BadOwner),
         ] {
-            assert_eq!(number(bad, Kind::User), Err(status), "{}", bad.escape_ascii());
+            assert_eq!(number(&names, bad, Kind::User).await, Err(status), "{}", bad.escape_ascii());
         }
-        assert_eq!(find("daemon:x:1:1::/:\nalice:x:1001:100:A:/:\n", "alice"), Some(1001));
+        assert_eq!(number(&Names::new(Away), b"alice", Kind::User).await, Err(Status::Delay));
         assert_eq!(&string(4_000_000_000)[..], b"4000000000");
     }
 }

@@ -5,7 +5,7 @@ use vfs::{Ace, Acl, SetAttributes, SetTime};
 
 use super::attributes::SETTABLE;
 use super::convert;
-use super::owners::{self, Kind};
+use super::owners::{self, Kind, Names};
 
 /// All valid permission bits.
 const MODE_BITS: u32 = 0o7777;
@@ -26,8 +26,12 @@ impl Setting {
     ///
     /// # Errors
     /// `AttrNotSupp` for an unsupported attribute; `Inval` for an attribute that cannot be set and for a
-    /// bad value; `BadOwner`.
-    pub(crate) fn of_new(attributes: &ArgFattr, supported: Bitmap) -> Result<Setting, Status> {
+    /// bad value; `BadOwner`; `Delay` if the name of an owner cannot be looked up.
+    pub(crate) async fn of_new(
+        names: &Names,
+        attributes: &ArgFattr,
+        supported: Bitmap,
+    ) -> Result<Setting, Status> {
         let attributes = attributes.known().map_err(|_| Status::AttrNotSupp)?;
         let asked = attributes.attributes();
         if !(asked - supported).is_empty() {
@@ -36,15 +40,23 @@ impl Setting {
         if !(asked - SETTABLE).is_empty() {
             return Err(Status::Inval);
         }
-        Ok(Setting { set: set(attributes)?, acl: attributes.acl.as_ref().map(acl).transpose()?, asked })
+        Ok(Setting {
+            set: set(names, attributes).await?,
+            acl: attributes.acl.as_ref().map(acl).transpose()?,
+            asked,
+        })
     }
 
     /// For an existing object.
     ///
     /// # Errors
     /// As of [`Setting::of_new`]; also `Inval` for a umask.
-    pub(crate) fn of_change(attributes: &ArgFattr, supported: Bitmap) -> Result<Setting, Status> {
-        let setting = Setting::of_new(attributes, supported)?;
+    pub(crate) async fn of_change(
+        names: &Names,
+        attributes: &ArgFattr,
+        supported: Bitmap,
+    ) -> Result<Setting, Status> {
+        let setting = Setting::of_new(names, attributes, supported).await?;
         if setting.asked.contains(Attr::ModeUmask) { Err(Status::Inval) } else { Ok(setting) }
     }
 
@@ -54,14 +66,15 @@ impl Setting {
     }
 }
 
-fn set(from: &Fattr) -> Result<SetAttributes, Status> {
-    let number = |owner: &Option<protocol::nfs4::Limited>, kind| {
-        owner.as_ref().map(|owner| owners::number(owner, kind)).transpose()
+async fn set(names: &Names, from: &Fattr) -> Result<SetAttributes, Status> {
+    let number = async |owner: &Option<protocol::nfs4::Limited>, kind| match owner {
+        Some(owner) => owners::number(names, owner, kind).await.map(Some),
+        None => Ok(None),
     };
     Ok(SetAttributes {
         mode: mode(from)?,
-        uid: number(&from.owner, Kind::User)?,
-        gid: number(&from.owner_group, Kind::Group)?,
+        uid: number(&from.owner, Kind::User).await?,
+        gid: number(&from.owner_group, Kind::Group).await?,
         size: from.size,
         atime: from.time_access_set.map(set_time).transpose()?,
         mtime: from.time_modify_set.map(set_time).transpose()?,
@@ -105,12 +118,13 @@ mod tests {
     use protocol::nfs4::Nfstime;
     use vfs::{FsLimits, Timestamp};
 
-    fn of_new(fattr: Fattr) -> Result<Setting, Status> {
-        Setting::of_new(&ArgFattr::from(fattr), supported(2, &FsLimits::default()))
+    async fn of_new(fattr: Fattr) -> Result<Setting, Status> {
+        let names = Names::default();
+        Setting::of_new(&names, &ArgFattr::from(fattr), supported(2, &FsLimits::default())).await
     }
 
-    #[test]
-    fn what_can_be_set_is_set() {
+    #[tokio::test]
+    async fn what_can_be_set_is_set() {
         let time = Settime::SetToClientTime(Nfstime { seconds: -5, nseconds: 7 });
         let fattr = Fattr {
             mode: Some(0o4755),
@@ -129,25 +143,28 @@ mod tests {
             atime: Some(SetTime::Server),
             mtime: Some(SetTime::Client(Timestamp::new(-5, 7))),
         };
-        assert_eq!(of_new(fattr), Ok(Setting { set, acl: None, asked }));
+        assert_eq!(of_new(fattr).await, Ok(Setting { set, acl: None, asked }));
     }
 
-    #[test]
-    fn a_umask_takes_bits_off_new_objects_alone() {
+    #[tokio::test]
+    async fn a_umask_takes_bits_off_new_objects_alone() {
         let fattr = Fattr { mode_umask: Some(ModeUmask { mode: 0o666, umask: 0o027 }), ..Fattr::default() };
-        let args = ArgFattr::from(fattr.clone());
-        assert_eq!(of_new(fattr.clone()).unwrap().set.mode, Some(0o640));
-        assert_eq!(Setting::of_change(&args, supported(2, &FsLimits::default())), Err(Status::Inval));
-        assert_eq!(of_new(Fattr { mode: Some(0), ..fattr }), Err(Status::Inval));
+        let (names, args) = (Names::default(), ArgFattr::from(fattr.clone()));
+        assert_eq!(of_new(fattr.clone()).await.unwrap().set.mode, Some(0o640));
         assert_eq!(
-            Setting::of_new(&args, supported(1, &FsLimits::default())),
+            Setting::of_change(&names, &args, supported(2, &FsLimits::default())).await,
+            Err(Status::Inval)
+        );
+        assert_eq!(of_new(Fattr { mode: Some(0), ..fattr }).await, Err(Status::Inval));
+        assert_eq!(
+            Setting::of_new(&names, &args, supported(1, &FsLimits::default())).await,
             Err(Status::AttrNotSupp),
             "of minor version 2"
         );
     }
 
-    #[test]
-    fn what_cannot_be_set_is_told_apart_from_what_there_is_not() {
+    #[tokio::test]
+    async fn what_cannot_be_set_is_told_apart_from_what_there_is_not() {
         let cases = [
             (Fattr { fileid: Some(1), ..Fattr::default() }, Status::Inval),
             (Fattr { archive: Some(true), ..Fattr::default() }, Status::AttrNotSupp),
@@ -165,7 +182,7 @@ mod tests {
             ),
         ];
         for (fattr, status) in cases {
-            assert_eq!(of_new(fattr.clone()), Err(status), "{:?}", fattr.attributes());
+            assert_eq!(of_new(fattr.clone()).await, Err(status), "{:?}", fattr.attributes());
         }
     }
 }

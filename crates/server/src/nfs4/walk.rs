@@ -68,7 +68,11 @@ impl Compound<'_> {
         loop {
             let node = self.front.pseudo.node(at);
             if let Some(export) = node.export.clone().filter(|export| self.sees(export)) {
-                let caller = self.caller(&export)?;
+                let caller = match self.caller(&export) {
+                    // The node has the flavors of the export.
+                    Err(Status::WrongSec) if self.precedes_secinfo() => return Ok(File::Pseudo(index)),
+                    caller => caller?,
+                };
                 if export.is_absent() {
                     return if names.is_empty() { Ok(File::Absent(export)) } else { Err(Status::Moved) };
                 }

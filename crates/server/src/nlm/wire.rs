@@ -119,6 +119,7 @@ pub(super) fn stat(status: Status) -> Stat {
         Status::Stale | Status::BadHandle => Stat::StaleFh,
         Status::FBig => Stat::Fbig,
         Status::Access
+        | Status::NoTicket
         | Status::Perm
         | Status::Resource
         | Status::ReclaimBad

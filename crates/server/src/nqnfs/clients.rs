@@ -58,7 +58,11 @@ impl Clients {
     pub(crate) fn heard(&mut self, call: &rpc::Call) -> HolderId {
         let machine = match &call.header.credential {
             Credential::Sys(sys) => sys.machine.clone().into_bytes(),
-            Credential::None | Credential::Tls | Credential::Other(_) => Bytes::new(),
+            Credential::None
+            | Credential::Gss(_)
+            | Credential::Proven(_)
+            | Credential::Tls
+            | Credential::Other(_) => Bytes::new(),
         };
         let way = match (&call.connection, &call.datagrams) {
             (Some(connection), _) => Some(Way::Stream(Arc::downgrade(connection))),

@@ -1,28 +1,23 @@
 //! One call, as every version of NFS sees it: its peer and credential, the objects that its handles name, its
 //! arguments and its reply.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
+use rpc::Call;
 use rpc::message::Refusal;
 use rpc::service::Outcome;
-use rpc::{Call, Credential, TransportSecurity};
 use vfs::{Caller, Handle, Status, Used};
 use xdr::Encode;
 
 use super::Shared;
-use crate::caller::{self, Denied};
+use crate::caller::{self, Denied, Identity};
 use crate::exports::Export;
 use crate::state::stateids::FileKey;
 
 /// The facts about a call that every procedure needs.
 pub(crate) struct Request<'c> {
     pub(crate) shared: &'c Shared,
-    pub(crate) peer: SocketAddr,
-    pub(crate) security: TransportSecurity,
-    pub(crate) credential: &'c Credential,
-    /// The groups that were looked up for the user.
-    pub(crate) groups: Option<&'c [u32]>,
+    pub(crate) identity: Identity<'c>,
     pub(crate) resent: bool,
     /// The call came in a datagram, so the reply must fit in a datagram.
     pub(crate) datagram: bool,
@@ -62,13 +57,23 @@ impl<'c> Request<'c> {
     pub(crate) fn new(shared: &'c Shared, call: &'c Call) -> Request<'c> {
         Request {
             shared,
-            peer: call.peer,
-            security: call.security(),
-            credential: &call.header.credential,
-            groups: call.groups.as_deref(),
+            identity: Identity {
+                peer: call.peer,
+                security: call.security(),
+                credential: &call.header.credential,
+                groups: call.groups.as_deref(),
+                any_flavor: false,
+            },
             resent: call.resent,
             datagram: call.connection.is_none(),
         }
+    }
+
+    /// As [`Request::new`], for MOUNT or the lock manager: `sec` of an export does not count.
+    pub(crate) fn with_any_flavor(shared: &'c Shared, call: &'c Call) -> Request<'c> {
+        let mut request = Request::new(shared, call);
+        request.identity.any_flavor = true;
+        request
     }
 
     /// Resolves a client's handle, if the client may use its export.
@@ -90,7 +95,7 @@ impl<'c> Request<'c> {
     }
 
     pub(crate) fn caller(&self, export: &Export) -> Result<Caller, Denied> {
-        caller::caller(export, self.peer, self.security, self.credential, self.groups, self.resent)
+        caller::caller(export, self.identity, self.resent)
     }
 }
 

@@ -19,12 +19,14 @@ mod setclientid;
 mod unconfirmed;
 
 use std::collections::HashMap;
+use std::hash::Hasher;
 use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::nfs4::{Clientid, CreateSessionOk, Status, Verifier};
 use rpc::Credential;
 use rpc::account::Peer;
+use siphasher::sip128::{Hasher128, SipHasher};
 use tokio::time::Instant;
 use vfs::HolderId;
 
@@ -65,6 +67,8 @@ pub(crate) enum Principal {
     None,
     User(u32),
     Other(u32),
+    /// A principal of Kerberos, by a hash of its name. Only the administrator of a realm makes names.
+    Kerberos(u128),
 }
 
 impl From<&Credential> for Principal {
@@ -73,6 +77,12 @@ impl From<&Credential> for Principal {
             Credential::None => Principal::None,
             Credential::Sys(sys) => Principal::User(sys.uid),
             Credential::Tls => Principal::Other(rpc::auth::AUTH_TLS),
+            Credential::Gss(_) => Principal::Other(rpc::rpcsec_gss::RPCSEC_GSS),
+            Credential::Proven(proven) => {
+                let mut hasher = SipHasher::new();
+                hasher.write(proven.user.principal.as_bytes());
+                Principal::Kerberos(hasher.finish128().as_u128())
+            }
             Credential::Other(flavor) => Principal::Other(*flavor),
         }
     }

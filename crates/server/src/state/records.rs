@@ -239,13 +239,16 @@ fn body(name: &ClientName) -> Vec<u8> {
 fn client_entry(name: &ClientName, client: Before) -> Vec<u8> {
     let mut bytes = client.holder.0.to_be_bytes().to_vec();
     let kind = if let Some(principal) = client.principal {
-        let (kind, value) = match principal {
-            Principal::None => (0u8, 0),
-            Principal::User(uid) => (1, uid),
-            Principal::Other(flavor) => (2, flavor),
+        let mut push = |kind: u8, value: &[u8]| {
+            bytes.push(kind);
+            bytes.extend_from_slice(value);
         };
-        bytes.push(kind);
-        bytes.extend_from_slice(&value.to_be_bytes());
+        match principal {
+            Principal::None => push(0, &[0; 4]),
+            Principal::User(uid) => push(1, &uid.to_be_bytes()),
+            Principal::Other(flavor) => push(2, &flavor.to_be_bytes()),
+            Principal::Kerberos(hash) => push(3, &hash.to_be_bytes()),
+        }
         CLIENT
     } else {
         CLIENT_OF_ANYBODY
@@ -300,6 +303,11 @@ fn parse_client(kind: u8, body: &[u8]) -> Option<(ClientName, Before)> {
         return Some((parse_name(body)?, Before { holder, principal: None }));
     }
     let (kind, body) = body.split_first()?;
+    if *kind == 3 {
+        let (hash, body) = body.split_first_chunk::<16>()?;
+        let principal = Some(Principal::Kerberos(u128::from_be_bytes(*hash)));
+        return Some((parse_name(body)?, Before { holder, principal }));
+    }
     let (value, body) = body.split_first_chunk::<4>()?;
     let principal = match (kind, u32::from_be_bytes(*value)) {
         (0, _) => Principal::None,

@@ -7,6 +7,7 @@ mod names;
 mod pseudo;
 mod referrals;
 mod rules;
+mod secinfo;
 #[allow(dead_code, reason = "the tests of state use the rest")]
 #[path = "../v4_state/setup.rs"]
 mod setup;

@@ -170,7 +170,7 @@ async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart()
         (Client::new(&incarnation, Transport::Tcp), Client::new(&incarnation, Transport::Udp));
     let root = client.root3().await;
     let dir = client.find3(root, "dir").await;
-    for (procedure, ended) in all_changes(&client, dir).await {
+    for (procedure, ended) in Box::pin(all_changes(&client, dir)).await {
         assert_eq!(ended, Err(Status::Jukebox), "{procedure}");
     }
     // Version 2 has no status for that.
@@ -216,7 +216,7 @@ async fn no_name_changes_before_who_had_the_directory_has_heard_of_the_restart()
         assert!(matches!(held.await.unwrap(), Reply::Ok(_)));
     }
     assert!(home.tree().join("by tcp").exists() && home.tree().join("by udp").exists());
-    for (procedure, ended) in all_changes(&client, dir).await {
+    for (procedure, ended) in Box::pin(all_changes(&client, dir)).await {
         assert_ne!(ended, Err(Status::Jukebox), "{procedure}");
     }
 }
@@ -258,7 +258,7 @@ async fn where_nobody_held_anything_nobody_waits() {
     let client = Client::new(&incarnation, Transport::Tcp);
     let root = client.root3().await;
     let dir = client.find3(root, "dir").await;
-    for (procedure, ended) in all_changes(&client, dir).await {
+    for (procedure, ended) in Box::pin(all_changes(&client, dir)).await {
         assert_ne!(ended, Err(Status::Jukebox), "{procedure}");
     }
 }

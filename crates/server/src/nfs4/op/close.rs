@@ -17,6 +17,10 @@ pub(in crate::nfs4) async fn answer(
     sequenced::<op::Close>(compound, request, ResOp::Close, async |compound| {
         let held = compound.open_by(stateid)?;
         let Kind::Open { open, owner, .. } = &held.kind else { return Err(Status::BadStateid) };
+        // The current filehandle may be of another export.
+        if let Some(export) = compound.shared.exports.by_id(held.export) {
+            compound.caller(export)?;
+        }
         {
             let mut tables = compound.shared.state.tables();
             tables.stateids.remove(held.key).ok_or(Status::BadStateid)?;

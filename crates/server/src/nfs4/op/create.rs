@@ -22,7 +22,7 @@ pub(in crate::nfs4) async fn answer(
     // knows of the restart.
     compound.shared.state.no_grace()?;
     let supported = compound.supported(&object.export).await?;
-    let setting = Setting::of_new(&args.createattrs, supported)?;
+    let setting = Setting::of_new(compound.shared.names(), &args.createattrs, supported).await?;
     if setting.set.size.is_some() {
         return Err(Status::Inval);
     }

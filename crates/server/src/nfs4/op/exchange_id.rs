@@ -31,7 +31,7 @@ pub(in crate::nfs4) async fn answer(
     }
     match args.state_protect {
         StateProtectArgs::None => {}
-        // Without RPCSEC_GSS no credential can protect the state.
+        // Not supported. Linux asks for it under krb5i and krb5p, and then asks again for no protection.
         StateProtectArgs::MachCred(_) => return Err(Status::Inval),
         StateProtectArgs::Ssv(_) => return Err(Status::EncrAlgUnsupp),
     }

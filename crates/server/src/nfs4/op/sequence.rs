@@ -6,7 +6,8 @@ use protocol::nfs4::{
     CompoundHeader, SEQ4_STATUS_CB_PATH_DOWN, SEQ4_STATUS_CB_PATH_DOWN_SESSION,
     SEQ4_STATUS_RECALLABLE_STATE_REVOKED, SequenceArgs, SequenceOk, Status,
 };
-use rpc::Call;
+use rpc::rpcsec_gss::RPCSEC_GSS;
+use rpc::{Call, Credential};
 use siphasher::sip::SipHasher24;
 use tokio::time::Instant;
 use xdr::{Decode, Encode, Encoder};
@@ -92,9 +93,16 @@ fn status_flags(tables: &Tables, args: &SequenceArgs, client: u64) -> u32 {
 /// SEQUENCE. The tag is not part of it, because a retry may have another tag.
 fn digest(call: &Call) -> Digest {
     let mut hasher = SipHasher24::new();
-    let mut encoder = Encoder::new();
-    call.header.credential.encode(&mut encoder);
-    hasher.write(&encoder.finish().first);
+    if let Credential::Proven(proven) = &call.header.credential {
+        hasher.write_u32(RPCSEC_GSS);
+        hasher.write_u32(proven.protection as u32);
+        hasher.write_usize(proven.user.principal.len());
+        hasher.write(proven.user.principal.as_bytes());
+    } else {
+        let mut encoder = Encoder::new();
+        call.header.credential.encode(&mut encoder);
+        hasher.write(&encoder.finish().first);
+    }
     let mut decoder = call.arguments.clone();
     let header = CompoundHeader::decode(&mut decoder);
     if let Ok(mut header) = header

@@ -14,7 +14,7 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<SetattrOk, SetattrFailure> {
     let mut object = compound.writable()?;
     let supported = compound.supported(&object.export).await?;
-    let setting = Setting::of_change(&args.obj_attributes, supported)?;
+    let setting = Setting::of_change(compound.shared.names(), &args.obj_attributes, supported).await?;
     if setting.set.size.is_some() {
         // Truncating is writing. If the state id is that of an open, it goes under that open.
         let stateid = compound.stateid(args.stateid)?;

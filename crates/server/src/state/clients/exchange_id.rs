@@ -118,7 +118,10 @@ impl Clients {
             Some((created, _)) if given == *sequence => return Ok(SessionConfirm::OfAnother(*created)),
             _ => return Err(Status::SeqMisordered),
         }
-        if !confirmed && client.maker.principal != maker.principal {
+        // A proven principal keeps its record for itself.
+        let is_proven = |principal| matches!(principal, Principal::Kerberos(_));
+        let proven = is_proven(client.maker.principal) || is_proven(maker.principal);
+        if (proven || !confirmed) && client.maker.principal != maker.principal {
             return Err(Status::ClidInuse);
         }
         // A record that replaces the confirmed one of its name needs no capacity.

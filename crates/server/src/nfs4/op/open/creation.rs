@@ -39,7 +39,7 @@ impl Creation {
             Createhow::Exclusive41(both) => (CreateHow::Exclusive(both.verf), &both.attrs),
         };
         let supported = compound.supported(&object.export).await?;
-        let setting = Setting::of_new(attributes, supported)?;
+        let setting = Setting::of_new(compound.shared.names(), attributes, supported).await?;
         if is_exclusive(how) && !(setting.asked & NOT_EXCLUSIVE).is_empty() {
             return Err(Status::Inval);
         }
