@@ -14,6 +14,7 @@ mod everyday_there;
 mod faults;
 mod foreign_proxies;
 mod frozen;
+mod kerberos;
 mod kill;
 mod lever;
 mod locks;

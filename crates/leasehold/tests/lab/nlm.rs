@@ -17,7 +17,7 @@ use crate::restart::COUNT_PL;
 use crate::stack::{self, Leasehold};
 
 /// Version 3 with the kernel's lock manager.
-const V3_LOCKS: &str = "vers=3,proto=tcp,hard";
+pub(crate) const V3_LOCKS: &str = "vers=3,proto=tcp,hard";
 /// Version 2, whose lock manager has offsets of 32 bits.
 const V2_LOCKS: &str = "vers=2,proto=tcp,hard";
 /// The grace period, in seconds.
@@ -30,7 +30,7 @@ fn serve(lab: &Lab) -> Leasehold {
 }
 
 /// A guest with the programs that a client of version 3 needs for locks.
-fn monitored(lab: &Lab, name: &str) -> Guest {
+pub(crate) fn monitored(lab: &Lab, name: &str) -> Guest {
     let guest = lab.guest(name);
     guest.sh("rpcbind && rpc.statd && rpcinfo -u localhost 100024 1");
     guest

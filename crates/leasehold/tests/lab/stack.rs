@@ -116,7 +116,8 @@ pub fn patient_proxy(lab: &Lab, origin: &Origin, vers: &str, cache: &str) -> Lea
     proxy_in(lab, origin, &format!("{vers}&actimeo=600"), cache, &["--prefetch", "0"])
 }
 
-fn start(lab: &Lab, program: Program, address: SocketAddr, export: &str, state: PathBuf) -> Leasehold {
+/// Starts a program that listens at `address`, and waits until it does.
+pub fn start(lab: &Lab, program: Program, address: SocketAddr, export: &str, state: PathBuf) -> Leasehold {
     let process = program.start(lab);
     let started = Leasehold { process, address, export: export.to_owned(), state };
     started.wait();
