@@ -69,7 +69,7 @@ fn package(program: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
     let fields = format!(
         "Package: leasehold\nVersion: {version}\nArchitecture: {architecture}\nMaintainer: Leasehold\n\
          Installed-Size: {}\nSection: net\nPriority: optional\nDepends: libc6 (>= {}), libgcc-s1\n\
-         Recommends: fuse3\nDescription: a coherent cache for NFS\n \
+         Recommends: fuse3\nSuggests: libgssapi-krb5-2\nDescription: a coherent cache for NFS\n \
          An NFS server to local clients, an NFS client to the origin, and a persistent\n \
          cache between them that holds leases on what it caches.\n",
         installed_kib.unwrap_or_default(),

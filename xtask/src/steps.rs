@@ -33,6 +33,12 @@ impl Steps {
         self.done.push((name.to_owned(), outcome, started.elapsed(), note));
     }
 
+    /// Records a step that ran beside others.
+    pub fn record(&mut self, name: &str, passed: bool, took: Duration) {
+        let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
+        self.done.push((name.to_owned(), outcome, took, "beside the tests".to_owned()));
+    }
+
     /// Records a skipped step and the reason.
     pub fn skip(&mut self, name: &str, why: &str) {
         eprintln!("\n=== {name}: SKIPPED: {why}");

@@ -6,6 +6,7 @@ use crate::steps::{self, Steps, root, succeeds};
 use crate::{bench, dependencies, packages, tidy};
 use std::process::Command;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 /// Options of `cargo xtask test`.
 #[derive(Debug, clap::Args)]
@@ -36,9 +37,16 @@ pub fn run(options: &Options) -> bool {
         }
         lab = false;
     }
-    lint_into(&mut steps);
+    check_text(&mut steps);
     let mut failures = String::new();
-    steps.step_with_note("tests", || cargo_test(&options.cargo_test, lab, &mut failures));
+    if options.cargo_test.is_empty() {
+        let mut compiled = Vec::new();
+        steps.step_with_note("tests", || cargo_test(lab, &mut failures, &mut compiled));
+        compiled.into_iter().for_each(|(name, passed, took)| steps.record(name, passed, took));
+    } else {
+        compile_lints().for_each(|(name, lint)| steps.step(name, lint));
+        steps.step_with_note("tests", || verdict(some_tests(&options.cargo_test, lab), lab, &mut failures));
+    }
     if options.cargo_test.is_empty() {
         steps.step("bench quick", || bench::quick(&[]));
     }
@@ -57,12 +65,14 @@ fn provide(options: &Options) -> Result<(), String> {
 /// Format, lints, documentation, style, dependencies.
 pub fn lint() -> Steps {
     let mut steps = Steps::default();
-    lint_into(&mut steps);
+    check_text(&mut steps);
+    compile_lints().for_each(|(name, lint)| steps.step(name, lint));
     steps.summarize("cargo xtask lint");
     steps
 }
 
-fn lint_into(steps: &mut Steps) {
+/// The checks that compile nothing.
+fn check_text(steps: &mut Steps) {
     for component in ["fmt", "clippy"] {
         if !succeeds("cargo", &[component, "--version"]) {
             let name = if component == "fmt" { "rustfmt" } else { component };
@@ -72,19 +82,35 @@ fn lint_into(steps: &mut Steps) {
     steps.step("format", || steps::run("cargo", ["fmt", "--all", "--check"], &[]));
     steps.step("tidy", tidy::run);
     steps.step_with_note("dependencies", dependencies::run);
-    let clippy = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
-    steps.step("clippy", || steps::run("cargo", clippy, &[]));
-    let doc = ["doc", "--workspace", "--no-deps", "--document-private-items"];
-    steps.step("documentation", || {
-        steps::run("cargo", doc, &[("RUSTDOCFLAGS", "-D warnings -A rustdoc::private_intra_doc_links")])
-    });
 }
 
+/// The lints that compile, each with its name. They leave the processors to others, for instance to tests.
+fn compile_lints() -> impl Iterator<Item = (&'static str, fn() -> bool)> {
+    const NICE: [&str; 3] = ["-n", "19", "cargo"];
+    let clippy = || {
+        let words = ["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"];
+        steps::run("nice", NICE.into_iter().chain(words), &[])
+    };
+    let documentation = || {
+        let words = ["doc", "--workspace", "--no-deps", "--document-private-items"];
+        let flags = "-D warnings -A rustdoc::private_intra_doc_links";
+        steps::run("nice", NICE.into_iter().chain(words), &[("RUSTDOCFLAGS", flags)])
+    };
+    [("clippy", clippy as fn() -> bool), ("documentation", documentation)].into_iter()
+}
+
+/// The name of a lint, whether it passed, and its time.
+type Linted = (&'static str, bool, Duration);
+
 /// Runs the tests and counts their results. The lab's tests come last and alone, because they take most of
-/// the time.
-/// `failures` gets the failed tests with their panics.
-fn cargo_test(arguments: &[String], lab: bool, failures: &mut String) -> (bool, String) {
-    let (passed, results) = if arguments.is_empty() { all_tests(lab) } else { some_tests(arguments, lab) };
+/// the time. The lints that compile run beside the others, which wait more than they compute: `compiled`
+/// gets their outcomes. `failures` gets the failed tests with their panics.
+fn cargo_test(lab: bool, failures: &mut String, compiled: &mut Vec<Linted>) -> (bool, String) {
+    verdict(all_tests(lab, compiled), lab, failures)
+}
+
+/// The verdict on test results, with a note for the summary.
+fn verdict((passed, results): (bool, Results), lab: bool, failures: &mut String) -> (bool, String) {
     *failures = results.failures();
     let left_out = if lab { "" } else { ", THE LAB LEFT OUT" };
     // An ignored test counts as skipped, and CI allows no skipped test.
@@ -96,7 +122,7 @@ fn cargo_test(arguments: &[String], lab: bool, failures: &mut String) -> (bool, 
 /// Tests that need the lab pass with a note when the variable says `skip`.
 const WITHOUT_LAB: &[(&str, &str)] = &[("LEASEHOLD_LAB", "skip")];
 
-fn all_tests(lab: bool) -> (bool, Results) {
+fn all_tests(lab: bool, compiled: &mut Vec<Linted>) -> (bool, Results) {
     let mut results = Results::default();
     let Some(programs) = Programs::build() else { return (false, results) };
     // Some programs boot kernels in only some of their tests. Those tests are skipped here and run with the
@@ -105,7 +131,18 @@ fn all_tests(lab: bool) -> (bool, Results) {
         programs.tests.iter().filter(|program| program.tests_in_lab().is_some()).cloned().collect();
     let others: Vec<TestProgram> =
         programs.tests.into_iter().filter(|program| !program.is_in_lab()).collect();
-    let (mut passed, counted) = some_at_a_time(&others);
+    let (mut passed, counted) = std::thread::scope(|scope| {
+        let linting = scope.spawn(|| {
+            let timed = |(name, lint): (&'static str, fn() -> bool)| {
+                let started = Instant::now();
+                (name, lint(), started.elapsed())
+            };
+            compile_lints().map(timed).collect::<Vec<Linted>>()
+        });
+        let tested = some_at_a_time(&others);
+        compiled.extend(linting.join().unwrap_or_else(|_| vec![("clippy", false, Duration::ZERO)]));
+        tested
+    });
     results.join(counted);
     let mut doc = Command::new("cargo");
     doc.args(["test", "--workspace", "--doc"]).current_dir(root());
