@@ -49,6 +49,11 @@ impl Error {
         Error::new(message, DEFECTIVE_TOKEN, 0)
     }
 
+    /// A message or token that its sender did not make.
+    pub(crate) fn bad_signature(message: &str) -> Error {
+        Error::new(message, BAD_SIGNATURE, 0)
+    }
+
     pub(crate) fn with_token(mut self, token: Option<Vec<u8>>) -> Error {
         self.token = token.filter(|token| !token.is_empty());
         self

@@ -12,6 +12,7 @@
 //! reordered messages, because RPCSEC_GSS does that itself (RFC 2203, 5.3.3.1).
 
 mod acceptor;
+mod cfx;
 mod context;
 mod error;
 mod initiator;

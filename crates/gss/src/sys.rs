@@ -7,6 +7,7 @@
 #![allow(unsafe_code, reason = "GSS-API is a C library")]
 
 mod context;
+mod lucid;
 mod objects;
 
 pub(crate) use context::{Outcome, SecurityContext};
@@ -92,6 +93,8 @@ struct KeyValueSet {
 /// `gss_name_t`, `gss_cred_id_t`, `gss_ctx_id_t`: pointers to structures of the library.
 type Handle = *mut c_void;
 
+type ExportLucid = unsafe extern "C" fn(*mut u32, *mut Handle, u32, *mut *mut c_void) -> u32;
+type FreeLucid = unsafe extern "C" fn(*mut u32, *mut c_void) -> u32;
 type Localname = unsafe extern "C" fn(*mut u32, Handle, *const Oid, *mut Buffer) -> u32;
 
 macro_rules! functions {
@@ -101,6 +104,8 @@ macro_rules! functions {
             $($field: unsafe extern "C" fn($($argument),*) -> u32,)*
             /// `gss_localname`, an extension.
             localname: Option<Localname>,
+            /// `gss_krb5_export_lucid_sec_context` and `gss_krb5_free_lucid_sec_context`, extensions.
+            lucid: Option<(ExportLucid, FreeLucid)>,
             /// Keeps the functions in memory.
             _library: libloading::Library,
         }
@@ -113,6 +118,11 @@ macro_rules! functions {
                     Ok(Functions {
                         $($field: *library.get(concat!(stringify!($symbol), "\0").as_bytes())?,)*
                         localname: library.get(b"gss_localname\0").ok().map(|symbol| *symbol),
+                        lucid: library
+                            .get(b"gss_krb5_export_lucid_sec_context\0")
+                            .ok()
+                            .map(|symbol| *symbol)
+                            .zip(library.get(b"gss_krb5_free_lucid_sec_context\0").ok().map(|symbol| *symbol)),
                         _library: library,
                     })
                 }
@@ -132,6 +142,8 @@ functions! {
         *mut u32, *mut c_int, *mut c_int);
     inquire_cred: gss_inquire_cred(*mut u32, Handle, *mut Handle, *mut u32, *mut c_int, *mut *mut OidSet);
     delete_sec_context: gss_delete_sec_context(*mut u32, *mut Handle, *mut Buffer);
+    export_sec_context: gss_export_sec_context(*mut u32, *mut Handle, *mut Buffer);
+    import_sec_context: gss_import_sec_context(*mut u32, *const Buffer, *mut Handle);
     get_mic: gss_get_mic(*mut u32, Handle, u32, *const Buffer, *mut Buffer);
     verify_mic: gss_verify_mic(*mut u32, Handle, *const Buffer, *const Buffer, *mut u32);
     wrap: gss_wrap(*mut u32, Handle, c_int, u32, *const Buffer, *mut c_int, *mut Buffer);

@@ -38,6 +38,14 @@ impl SecurityContext {
         SecurityContext { functions, handle: ptr::null_mut() }
     }
 
+    pub(super) fn functions(&self) -> &'static Functions {
+        self.functions
+    }
+
+    pub(super) fn handle_mut(&mut self) -> *mut Handle {
+        &raw mut self.handle
+    }
+
     /// The acceptor's next step.
     pub(crate) fn accept(&mut self, credential: &Credential, token: &[u8]) -> Result<Outcome, Error> {
         let what = "cannot accept the context";
