@@ -16,6 +16,8 @@ enum Outcome {
 #[derive(Debug, Default)]
 pub struct Steps {
     done: Vec<(String, Outcome, Duration, String)>,
+    /// The time of the steps that ran beside others.
+    beside: Duration,
 }
 
 impl Steps {
@@ -37,6 +39,7 @@ impl Steps {
     pub fn record(&mut self, name: &str, passed: bool, took: Duration) {
         let outcome = if passed { Outcome::Passed } else { Outcome::Failed };
         self.done.push((name.to_owned(), outcome, took, "beside the tests".to_owned()));
+        self.beside += took;
     }
 
     /// Records a skipped step and the reason.
@@ -62,6 +65,7 @@ impl Steps {
             eprintln!("{name:<22} {word:<8} {:>7.1} s  {note}", took.as_secs_f64());
         }
         let total: Duration = self.done.iter().map(|(_, _, took, _)| *took).sum();
+        let total = total.saturating_sub(self.beside);
         let verdict = if self.passed() { "passed" } else { "FAILED" };
         eprintln!("{task}: {verdict} in {:.0} s", total.as_secs_f64());
     }

@@ -65,6 +65,8 @@ fn entry<E, R>(
             0 => return Ok(Some(read(unsafe { entry.assume_init_ref() }))),
             libc::ERANGE if buffer.len() < ENTRY_BYTES.1 => buffer.resize(buffer.len() * 2, 0),
             libc::EINTR => {}
+            // What getpwnam(3) lists for "not found".
+            libc::ENOENT | libc::ESRCH | libc::EBADF | libc::EPERM => return Ok(None),
             error => return Err(io::Error::from_raw_os_error(error)),
         }
     }

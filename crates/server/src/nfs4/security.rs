@@ -78,15 +78,20 @@ pub(super) async fn of_parent(compound: &mut Compound<'_>) -> Result<SecinfoOk, 
     let file = compound.file()?.clone();
     match walk::up(compound).await {
         Ok(parent) => Ok(of_file(compound, &parent)),
-        // The parent is in the same export, or is the node above it.
-        Err(Status::WrongSec) => match &file {
-            File::Object(export, _) | File::Absent(export) => {
-                let above = compound.front.pseudo.of_export(export);
-                let above = above.map(|node| compound.front.pseudo.node(node).parent);
-                Ok(above.map_or_else(|| of_file(compound, &file), |node| of_node(compound, node)))
-            }
-            File::Pseudo(_) => Ok(of_file(compound, &file)),
-        },
+        Err(Status::WrongSec) => {
+            // Either the export of the directory does not take the client, or the directory is its root, and
+            // the export above does not.
+            let above = match &file {
+                File::Object(export, _) if compound.caller(export).is_ok() => {
+                    compound.front.pseudo.of_export(export)
+                }
+                _ => None,
+            };
+            Ok(match above {
+                Some(node) => of_node(compound, compound.front.pseudo.node(node).parent),
+                None => of_file(compound, &file),
+            })
+        }
         Err(status) => Err(status),
     }
 }
