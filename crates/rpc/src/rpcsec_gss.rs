@@ -5,7 +5,7 @@
 //! arguments and results are in plain text (krb5), signed (krb5i) or encrypted (krb5p). A call has a number
 //! that the server takes once ([`window`]), so a repeated one does nothing.
 //!
-//! The module works on a call before the reply cache sees it, and on its reply behind the cache: a client
+//! The module works on a call before the reply cache sees it, and on its reply behind the cache. A client
 //! sends a lost call again with the same xid and a new number, and must get the same results.
 //!
 //! The module assumes that a context belongs to one user from its beginning to its end. Contexts are bounded

@@ -74,8 +74,8 @@ fn derive(key: &Key, usage: u32, purpose: Purpose) -> Option<Vec<u8>> {
     Some(derived)
 }
 
-/// The n-fold of RFC 3961, section 5.1: copies of the input, each rotated by 13 bits more than the last, are
-/// cut into pieces of the wanted length and added with end-around carry.
+/// The n-fold of RFC 3961, section 5.1. Each copy of the input is rotated by 13 bits more than the last. The
+/// copies are cut into pieces of the wanted length, which are added with end-around carry.
 fn n_fold<const N: usize>(input: &[u8]) -> [u8; N] {
     let bits = input.len() * 8;
     let bit = |at: usize| usize::from(input[at / 8] >> (7 - at % 8) & 1);
