@@ -22,7 +22,7 @@ const NOTES_TO_SELF: [&str; 3] = [concat!("TO", "DO"), concat!("FIX", "ME"), con
 const UNSAFE: [&str; 5] = ["unsafe {", "unsafe fn", "unsafe impl", "unsafe extern", "unsafe("];
 
 /// The attribute of a test that does not run.
-const IGNORED: &str = "#[ignore";
+const IGNORED: &str = concat!("#[", "ignore");
 
 /// Checks the workspace and prints what is wrong, as `file:line: what`.
 pub fn run() -> bool {
@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(faults(name, unchecked), 1);
         assert_eq!(faults("crates/a/src/sys.rs", unchecked), 0);
         assert_eq!(faults(name, concat!("//! Good.\n// TO", "DO later\n")), 1);
-        assert_eq!(faults(name, "//! Good.\n#[test]\n#[ignore = \"slow\"]\nfn f() {}\n"), 1);
+        assert_eq!(faults(name, concat!("//! Good.\n#[test]\n#[", "ignore = \"slow\"]\nfn f() {}\n")), 1);
         assert_eq!(faults(name, &"//! Long.\n".repeat(701)), 1);
     }
 }

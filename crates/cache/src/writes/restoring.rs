@@ -309,7 +309,8 @@ impl Core {
         if let Some(end) = cut {
             // The truncation holds the file until it has ended.
             let set = SetAttributes { size: Some(end), ..SetAttributes::default() };
-            let done = self.setattr_below(&writer, &object, &set, None).await.is_ok();
+            // As for the writes: a truncation that was only put off is not one that failed.
+            let done = patiently(|| self.setattr_below(&writer, &object, &set, None)).await.is_ok();
             self.writes(&object, |writes| {
                 self.enter_cut(writes, end, Some(done));
                 writes.end_cut(end, done);
