@@ -7,7 +7,7 @@ use protocol::Call;
 use rpc::message::Refusal;
 use rpc::rpcsec_gss::initiator::Protected;
 use rpc::rpcsec_gss::wire::{CREDPROBLEM, CTXPROBLEM};
-use rpc::{Answer, CallError, Credential, Link, Outgoing, Patience};
+use rpc::{Answer, CallError, Credential, Link, NoContext, Outgoing, Patience};
 use tokio::time::Instant;
 use vfs::Principal;
 use xdr::{Decode, Encode, Encoder, Message, Opaque};
@@ -53,8 +53,10 @@ impl Callers {
     pub(crate) fn of(url: &Url) -> Result<Callers, ConnectError> {
         let Some((protection, tickets)) = url.options.kerberos()? else { return Ok(Callers::new(None)) };
         let kerberos = Kerberos::new(&url.host, protection, tickets.clone());
-        let lacks =
-            |error: gss::Error| ConnectError::Kerberos { host: url.host.clone(), why: error.to_string() };
+        let lacks = |error: gss::Error| ConnectError::Kerberos {
+            host: url.host.clone(),
+            why: NoContext::because(&error.to_string()),
+        };
         Ok(Callers::new(Some(Arc::new(kerberos.map_err(lacks)?))))
     }
 
@@ -71,9 +73,7 @@ impl Callers {
     ) -> Result<(), ConnectError> {
         let Some(kerberos) = &self.kerberos else { return Ok(()) };
         match kerberos.context(Who::Machine, on, program, patience).await {
-            Err(CallError::Context(why)) => {
-                Err(ConnectError::Kerberos { host: url.host.clone(), why: why.to_string() })
-            }
+            Err(CallError::Context(why)) => Err(ConnectError::Kerberos { host: url.host.clone(), why }),
             _ => Ok(()),
         }
     }

@@ -13,7 +13,7 @@ use protocol::{Reply, mount, nfs3, nfs4};
 use rpc::message::Refusal;
 use rpc::rpcsec_gss::Protection;
 use rpc::tls::Connector;
-use rpc::{Link, LinkOptions, Patience, SourcePort, TlsLink};
+use rpc::{Link, LinkOptions, NoContext, Patience, SourcePort, TlsLink};
 use tokio::time::Instant;
 use vfs::Handle;
 
@@ -64,7 +64,7 @@ pub enum ConnectError {
         /// The host as written in the URL.
         host: String,
         /// The cause.
-        why: String,
+        why: NoContext,
     },
     /// No server answers NFS.
     #[error(
@@ -252,15 +252,16 @@ impl ConnectError {
         }
     }
 
-    /// No server answered; one may answer later.
+    /// No server answered, or no KDC; one may answer later.
     pub fn is_no_answer(&self) -> bool {
-        matches!(
-            self,
+        match self {
             ConnectError::Nfs { .. }
-                | ConnectError::Mount { .. }
-                | ConnectError::Nfs4 { .. }
-                | ConnectError::Nqnfs { .. }
-        )
+            | ConnectError::Mount { .. }
+            | ConnectError::Nfs4 { .. }
+            | ConnectError::Nqnfs { .. } => true,
+            ConnectError::Kerberos { why, .. } => why.is_no_answer(),
+            _ => false,
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use rpc::message::Refusal;
 use rpc::rpcsec_gss::Protection;
 use rpc::rpcsec_gss::initiator::{self, Beginning, Context, Progress};
 use rpc::rpcsec_gss::wire::{CREDPROBLEM, CTXPROBLEM};
-use rpc::{CallError, Link, Outgoing, Patience};
+use rpc::{CallError, Link, NoContext, Outgoing, Patience};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout_at};
 use vfs::Principal;
@@ -75,7 +75,7 @@ pub(crate) struct Kerberos {
 struct User {
     made: Mutex<Option<Made>>,
     /// Held while a context is made. The last failure, and when that was.
-    making: tokio::sync::Mutex<Option<(Instant, Arc<str>)>>,
+    making: tokio::sync::Mutex<Option<(Instant, NoContext)>>,
 }
 
 #[derive(Clone, Debug)]
@@ -172,7 +172,6 @@ impl Kerberos {
             Err(NotMade::Call(error)) => Err(error),
             Err(NotMade::TokenTwice) => Err(CallError::Closed),
             Err(NotMade::Because(why)) => {
-                let why: Arc<str> = why.into();
                 if failed.as_ref().is_none_or(|(_, before)| *before != why) {
                     tracing::warn!(?who, "no Kerberos context with {}: {why}", self.target);
                 }
@@ -217,12 +216,12 @@ impl Kerberos {
         let begin = move || {
             // The library goes on if the caller does not wait any more.
             let _permit = permit;
-            let found = tickets.source(who)?;
-            let begun = || {
+            let found = tickets.source(who).map_err(|why| NoContext::because(&why))?;
+            let begun = || -> Result<_, initiator::Error> {
                 let initiator = Initiator::new(&library, found.source())?;
                 Beginning::new(&initiator, &target)
             };
-            begun().map_err(|error: initiator::Error| found.named(&error.to_string()))
+            begun().map_err(|error| NoContext::of(&error, &found.named(&error.to_string())))
         };
         let (mut beginning, mut token) = blocking(begin).await?.map_err(NotMade::Because)?;
         for _ in 0..TOKENS_MAX {
@@ -233,12 +232,13 @@ impl Kerberos {
             let answer = match pulse.follow(link.call(outgoing, patience)).await {
                 Ok(answer) => answer,
                 Err(CallError::Refused(Refusal::Auth(status @ (CREDPROBLEM | CTXPROBLEM)))) => {
-                    return Err(NotMade::Because(format!("the server lost the context at once ({status})")));
+                    let why = format!("the server lost the context at once ({status})");
+                    return Err(NotMade::Because(NoContext::because(&why)));
                 }
                 Err(CallError::Refused(Refusal::Auth(status))) => {
                     let why =
                         format!("the server takes no Kerberos (authentication error {status}); try sec=sys");
-                    return Err(NotMade::Because(why));
+                    return Err(NotMade::Because(NoContext::because(&why)));
                 }
                 Err(error) => return Err(error.into()),
             };
@@ -248,10 +248,11 @@ impl Kerberos {
                 Ok(Progress::Made(context)) => return Ok(context),
                 Ok(Progress::Again(again, next)) => (beginning, token) = (again, next),
                 Err(_) if twice => return Err(NotMade::TokenTwice),
-                Err(error) => return Err(NotMade::Because(error.to_string())),
+                Err(error) => return Err(NotMade::Because(NoContext::of(&error, &error.to_string()))),
             }
         }
-        Err(NotMade::Because(format!("the server wants more than {TOKENS_MAX} tokens")))
+        let why = format!("the server wants more than {TOKENS_MAX} tokens");
+        Err(NotMade::Because(NoContext::because(&why)))
     }
 }
 
@@ -263,7 +264,7 @@ enum NotMade {
     /// The server has got a token twice, which it takes for an attack.
     TokenTwice,
     /// Another reason.
-    Because(String),
+    Because(NoContext),
 }
 
 impl From<CallError> for NotMade {

@@ -12,6 +12,8 @@ const CONTEXT_EXPIRED: u32 = 12 << 16;
 const FAILURE: u32 = 13 << 16;
 /// `KRB5KRB_AP_ERR_TKT_EXPIRED`: MIT's library has no major status of its own for a ticket that has expired.
 const TICKET_EXPIRED: u32 = -1_765_328_352_i32 as u32;
+/// `KRB5_REALM_CANT_RESOLVE` and `KRB5_KDC_UNREACH`.
+const NO_KDC: [u32; 2] = [-1_765_328_230_i32 as u32, -1_765_328_228_i32 as u32];
 
 /// Does the major status say that the call failed? The rest of its bits are information.
 pub(crate) fn is_failure(major: u32) -> bool {
@@ -86,6 +88,11 @@ impl Error {
         self.minor == TICKET_EXPIRED || matches!(self.major & FAILED, CREDENTIALS_EXPIRED | CONTEXT_EXPIRED)
     }
 
+    /// Did no KDC of the realm answer, or was its name not found? One may answer later.
+    pub fn is_no_answer(&self) -> bool {
+        NO_KDC.contains(&self.minor)
+    }
+
     /// Is the message or its token not authentic: changed, truncated, or of another context?
     pub fn is_bad_signature(&self) -> bool {
         matches!(self.major & FAILED, BAD_SIGNATURE | DEFECTIVE_TOKEN)
@@ -102,7 +109,7 @@ impl std::error::Error for Error {}
 
 #[cfg(test)]
 mod tests {
-    use super::{CONTEXT_EXPIRED, CREDENTIALS_EXPIRED, Error, TICKET_EXPIRED};
+    use super::{CONTEXT_EXPIRED, CREDENTIALS_EXPIRED, Error, NO_KDC, TICKET_EXPIRED};
 
     #[test]
     fn the_major_status_gives_the_kind_without_its_information_bits() {
@@ -110,6 +117,8 @@ mod tests {
         assert!(Error::new("a", CONTEXT_EXPIRED, 5).is_expired());
         assert!(Error::new("a", 13 << 16, TICKET_EXPIRED).is_expired());
         assert!(!Error::here("a").is_expired());
+        assert!(NO_KDC.iter().all(|minor| Error::new("a", 13 << 16, *minor).is_no_answer()));
+        assert!(!Error::new("a", 13 << 16, TICKET_EXPIRED).is_no_answer());
         assert!(Error::defective("a").is_bad_signature());
         assert!(!Error::here("a").is_bad_signature());
     }

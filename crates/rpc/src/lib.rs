@@ -45,7 +45,9 @@ mod wire;
 
 pub use auth::{AuthSys, Credential};
 pub use connection::Connection;
-pub use link::{Answer, CallError, Connected, Link, LinkOptions, Outgoing, Patience, SourcePort, Transport};
+pub use link::{
+    Answer, CallError, Connected, Link, LinkOptions, NoContext, Outgoing, Patience, SourcePort, Transport,
+};
 pub use replay::ReplyCache;
 pub use server::{Load, Server, ServerOptions};
 pub use service::{Call, Outcome, Remember, Service};

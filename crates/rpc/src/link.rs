@@ -158,7 +158,32 @@ pub enum CallError {
     Closed,
     /// The user has no context, or it is of no use.
     #[error("no Kerberos context: {0}")]
-    Context(Arc<str>),
+    Context(NoContext),
+}
+
+/// Why a user has no context, in one line.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{why}")]
+pub struct NoContext {
+    why: Arc<str>,
+    kdc_is_silent: bool,
+}
+
+impl NoContext {
+    /// A cause that stays until somebody removes it, as far as is known.
+    pub fn because(why: &str) -> NoContext {
+        NoContext { why: why.into(), kdc_is_silent: false }
+    }
+
+    /// `why`, which this error has caused.
+    pub fn of(error: &initiator::Error, why: &str) -> NoContext {
+        NoContext { why: why.into(), kdc_is_silent: error.is_no_answer() }
+    }
+
+    /// Did no KDC answer? One may answer later.
+    pub fn is_no_answer(&self) -> bool {
+        self.kdc_is_silent
+    }
 }
 
 impl CallError {
@@ -327,13 +352,16 @@ impl Link {
         call: Arc<Protected>,
         patience: Patience,
     ) -> Result<Answer, CallError> {
-        let unprotected = |error: initiator::Error| CallError::Context(error.to_string().into());
+        let unprotected =
+            |error: initiator::Error| CallError::Context(NoContext::of(&error, &error.to_string()));
         let bytes = Protected::prepare(&call).await.map_err(unprotected)?;
         let (xid, kind) = (call.xid(), (call.program(), call.procedure()));
         let contents = Contents::Protected(call.clone());
         let reply = match self.send(xid, kind, contents, bytes, patience).await {
             Err(CallError::Closed) => {
-                return Err(call.failure().map_or(CallError::Closed, CallError::Context));
+                return Err(call
+                    .failure()
+                    .map_or(CallError::Closed, |why| CallError::Context(NoContext::because(&why))));
             }
             reply => reply?,
         };

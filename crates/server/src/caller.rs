@@ -29,8 +29,9 @@ pub struct Identity<'c> {
     pub credential: &'c Credential,
     /// The groups that were looked up for the user. Those of the credential then do not count.
     pub groups: Option<&'c [u32]>,
-    /// The call is of MOUNT or the lock manager, which clients call as AUTH_SYS or without a user on every
-    /// mount. It is taken whatever `sec` says, as by the kernel's server.
+    /// The call is of MOUNT or the lock manager, or describes the root of an export over version 2 or 3. On
+    /// every mount clients make such calls as AUTH_SYS or without a user. They are taken whatever `sec` says,
+    /// as by the kernel's server.
     pub any_flavor: bool,
 }
 

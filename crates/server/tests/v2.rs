@@ -3,36 +3,17 @@
 
 mod common;
 
-use common::{Served, serve};
+use common::{Client, Served, serve};
+use protocol::Reply;
 use protocol::mount::{self, Dirpath};
 use protocol::nfs2::{
     CreateArgs, DirOpArgs, Handle, KEEP, LinkArgs, Path, ReadArgs, ReaddirArgs, RenameArgs, Sattr, SattrArgs,
     Stat, SymlinkArgs, Timeval, WriteArgs, call,
 };
-use protocol::{Call, Reply};
-use rpc::{AuthSys, Credential, Link, LinkOptions, Outgoing, Patience};
-use xdr::{Bulk, Encode, Encoder, Opaque};
-
-struct Client(Link);
-
-impl Client {
-    async fn call<C: Call>(&self, args: C::Args) -> C::Results {
-        let mut encoder = Encoder::new();
-        args.encode(&mut encoder);
-        let outgoing = Outgoing {
-            program: C::PROGRAM,
-            version: C::VERSION,
-            procedure: C::NUMBER,
-            credential: Credential::Sys(AuthSys::default()),
-            arguments: encoder.finish(),
-        };
-        let answer = self.0.call(outgoing, Patience::Hard).await.unwrap();
-        xdr::from_bytes(answer.results.rest()).unwrap()
-    }
-}
+use xdr::{Bulk, Opaque};
 
 async fn mount(served: &Served) -> (Client, Handle) {
-    let client = Client(Link::new(LinkOptions::new(served.server.local_addr())));
+    let client = served.client();
     let path = Dirpath::new(&b"/export"[..]).unwrap();
     let Reply::Ok(root) = client.call::<mount::v1::call::Mnt>(path).await else { panic!("mounts") };
     (client, root)
@@ -139,4 +120,29 @@ async fn forged_handles_names_that_walk_and_unknown_paths_are_refused() {
     let listed = client.call::<mount::v1::call::Export>(()).await;
     assert_eq!(&listed[0].dir[..], b"/export");
     assert_eq!(client.call::<mount::v1::call::Dump>(()).await.len(), 1);
+}
+
+/// RFC 2623, section 2.3.2: a client may mount with AUTH_SYS or without a user, and use another flavor then.
+#[tokio::test]
+async fn the_root_of_an_export_with_kerberos_is_described_to_all_who_mount_it() {
+    let served = serve(|options| options.sec = "krb5".parse().unwrap()).await;
+    std::fs::write(served.tree.path().join("file"), b"secret").unwrap();
+    std::fs::create_dir(served.tree.path().join("dir")).unwrap();
+    let (client, root) = mount(&served).await;
+    assert_eq!(ok(client.call::<call::Getattr>(root).await).mode & 0o170_000, 0o040_000);
+    assert!(ok(client.call::<call::Statfs>(root).await).blocks > 0);
+    let denied = Reply::Fail(Stat::Acces, ());
+    assert_eq!(client.call::<call::Lookup>(place(root, "file")).await, denied);
+    let everything = ReaddirArgs { dir: root, cookie: 0, count: 4096 };
+    assert!(matches!(client.call::<call::Readdir>(everything).await, Reply::Fail(Stat::Acces, ())));
+    // Other handles of the export tell nothing, although they are right.
+    served.front.exports().iter().for_each(|export| export.set_options(open_to_all("sys")));
+    let inside = ok(client.call::<call::Lookup>(place(root, "dir")).await).file;
+    served.front.exports().iter().for_each(|export| export.set_options(open_to_all("krb5")));
+    assert!(matches!(client.call::<call::Getattr>(inside).await, Reply::Fail(Stat::Acces, ())));
+    assert!(matches!(client.call::<call::Statfs>(inside).await, Reply::Fail(Stat::Acces, ())));
+}
+
+fn open_to_all(sec: &str) -> server::ExportOptions {
+    server::ExportOptions { secure: false, sec: sec.parse().unwrap(), ..server::ExportOptions::default() }
 }

@@ -8,7 +8,9 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
 use bytes::Bytes;
 use common::serve;
-use protocol::nfs3::Procedure;
+use protocol::Reply;
+use protocol::mount::{self, Dirpath};
+use protocol::nfs3::{AccessArgs, FsArgs, GetattrArgs, Procedure, call};
 use vfs::{
     AccessMask, Caller, CreateHow, Device, FileSystem, FileType, Freshness, Handle, Name, ReadDir,
     SetAttributes, SetTime, Stability, StateidBasis, Status, Timestamp,
@@ -212,4 +214,31 @@ async fn calls_are_counted_by_procedure() {
         fs.getattr(&root_user(), &root).await.unwrap();
     }
     assert_eq!(served.front.counts().nfs3(Procedure::Getattr) - before, 5);
+}
+
+/// RFC 2623, section 2.3.2: a client may mount with AUTH_SYS, and use another flavor then.
+#[tokio::test]
+async fn the_root_of_an_export_with_kerberos_is_described_to_all_who_mount_it() {
+    let served = serve(|options| options.sec = "krb5p".parse().unwrap()).await;
+    let client = served.client();
+    let path = Dirpath::new(&b"/export"[..]).unwrap();
+    let Reply::Ok(mounted) = client.call::<mount::v3::call::Mnt>(path).await else { panic!("mounts") };
+    let root = mounted.fhandle;
+    let Reply::Ok(described) = client.call::<call::Getattr>(GetattrArgs { object: root.clone() }).await
+    else {
+        panic!("attributes of the root")
+    };
+    let metadata = served.tree.path().metadata().unwrap();
+    assert_eq!(described.obj_attributes.fileid, metadata.ino());
+    let of_root = || FsArgs { object: root.clone() };
+    assert!(matches!(client.call::<call::Fsinfo>(of_root()).await, Reply::Ok(_)));
+    assert!(matches!(
+        client.call::<call::Fsstat>(of_root()).await,
+        Reply::Fail(protocol::nfs3::Status::Acces, _)
+    ));
+    let access = AccessArgs { object: root, access: 1 };
+    assert!(matches!(
+        client.call::<call::Access>(access).await,
+        Reply::Fail(protocol::nfs3::Status::Acces, _)
+    ));
 }

@@ -8,13 +8,14 @@
 mod program;
 mod setting;
 
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lab::with_realm;
-use program::{Running, fails_with, run};
+use program::{Running, fails_in_lines, fails_with, leasehold, run};
 use setting::{BIN, DAEMON, GAMES, Setting, connect, content, read, user};
 use vfs::{CreateHow, Name, OpenRequest, Owner, SetAttributes, Share, Stability, StateidBasis, Status, Want};
 
@@ -314,5 +315,30 @@ fn options_that_make_no_sense_are_named() {
         assert!(error.contains("no Kerberos with localhost") && error.contains("/no"), "{error}");
         let error = connect(&url.replace("localhost", "127.0.0.1")).await.unwrap_err();
         assert!(error.contains("no Kerberos with 127.0.0.1"), "{error}");
+    });
+}
+
+/// When a site starts, a proxy may be up before the KDC.
+#[test]
+fn a_proxy_waits_for_a_kdc_that_does_not_answer_unless_it_is_soft() {
+    let name = "a_proxy_waits_for_a_kdc_that_does_not_answer_unless_it_is_soft";
+    in_realm(name, async |setting| {
+        let serve = setting.serve(ALL);
+        let (url, cache) = (setting.url(&serve, "4.2", "krb5"), setting.tree.path("cache"));
+        let own = ["--cache", &cache, "--min-free", "0", "--listen", "127.0.0.1:0"];
+        setting.realm.stop_kdc();
+        let soft = format!("{url}&soft");
+        let words = ["no Kerberos with localhost", "KDC"];
+        fails_in_lines(&run(&[&["proxy", &soft][..], &own].concat()), &words, 3);
+        let mut command = leasehold(&[&["proxy", &url][..], &own].concat());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let told = BufReader::new(child.stderr.take().unwrap());
+        let mut proxy = Running { child, address: String::new() };
+        let mut told = told.lines().map_while(Result::ok);
+        assert!(told.any(|line| line.contains("KDC") && line.ends_with("still trying")));
+        setting.realm.start_kdc();
+        let mut ready = String::new();
+        BufReader::new(proxy.child.stdout.take().unwrap()).read_line(&mut ready).unwrap();
+        assert!(ready.starts_with("proxy of nfs://localhost"), "{ready}");
     });
 }

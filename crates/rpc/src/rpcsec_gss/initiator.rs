@@ -48,6 +48,13 @@ pub enum Error {
     Exhausted,
 }
 
+impl Error {
+    /// Did no KDC answer? One may answer later.
+    pub fn is_no_answer(&self) -> bool {
+        matches!(self, Error::Gss(error) if error.is_no_answer())
+    }
+}
+
 /// A context that is being made.
 #[derive(Debug)]
 pub struct Beginning {

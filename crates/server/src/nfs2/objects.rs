@@ -14,7 +14,7 @@ use crate::narrow::{Cookies, attributes, list, write_all};
 use crate::shared::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Result<Fattr> {
-    let Object { export, handle, caller } = request.object(&handle)?;
+    let Object { export, handle, caller } = request.described(&handle).await?;
     Ok(fattr(&export.fs.getattr(&caller, &handle).await?))
 }
 
@@ -75,7 +75,7 @@ pub(super) async fn readdir(
 }
 
 pub(super) async fn statfs(request: &Request<'_>, handle: Handle) -> vfs::Result<StatfsOk> {
-    let Object { export, handle, caller } = request.object(&handle)?;
+    let Object { export, handle, caller } = request.described(&handle).await?;
     let stat = export.fs.fsstat(&caller, &handle).await?;
     // Clients agree on 31 bits of block counts, so larger file systems report larger blocks.
     let mut block_bytes = 4096u64;

@@ -24,7 +24,7 @@ pub(super) async fn fsstat(request: &Request<'_>, args: FsArgs) -> vfs::Result<F
 }
 
 pub(super) async fn fsinfo(request: &Request<'_>, args: FsArgs) -> vfs::Result<FsinfoOk> {
-    let Object { export, handle, caller } = request.object(&args.object)?;
+    let Object { export, handle, caller } = request.described(&args.object).await?;
     let limits = export.fs.limits(&caller, &handle).await?;
     let most = if request.datagram { DATAGRAM_TRANSFER_MAX_BYTES } else { TRANSFER_MAX_BYTES };
     let flag = |holds: bool, bit: u32| if holds { bit } else { 0 };

@@ -10,7 +10,7 @@ use super::convert::{fattr, set_attributes, timestamp, wcc_data};
 use crate::shared::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, args: GetattrArgs) -> vfs::Result<GetattrOk> {
-    let Object { export, handle, caller } = request.object(&args.object)?;
+    let Object { export, handle, caller } = request.described(&args.object).await?;
     let attributes = export.fs.getattr(&caller, &handle).await?;
     Ok(GetattrOk { obj_attributes: fattr(&attributes) })
 }

@@ -78,14 +78,37 @@ impl<'c> Request<'c> {
 
     /// Resolves a client's handle, if the client may use its export.
     pub(crate) fn object(&self, wire: &[u8]) -> Result<Object, Status> {
+        let (export, handle) = self.resolve(wire)?;
+        let caller = self.caller(export).map_err(|_| Status::Access)?;
+        Ok(Object { export: export.clone(), handle, caller })
+    }
+
+    /// As [`Request::object`], for a procedure that describes the root of an export to a client that mounts
+    /// it. A client asks for that with AUTH_SYS or without a user, whatever flavor it uses afterwards. So
+    /// `sec` does not count for the root (RFC 2623, section 2.3.2), as with the kernel's server.
+    pub(crate) async fn described(&self, wire: &[u8]) -> vfs::Result<Object> {
+        let (export, handle) = self.resolve(wire)?;
+        let caller = match self.caller(export) {
+            Ok(caller) => caller,
+            Err(Denied::Flavor) => {
+                let identity = Identity { any_flavor: true, ..self.identity };
+                let caller = caller::caller(export, identity, self.resent).map_err(|_| Status::Access)?;
+                let root = export.fs.root(&caller).await?;
+                if root.handle != handle {
+                    return Err(Status::Access.into());
+                }
+                caller
+            }
+            Err(_) => return Err(Status::Access.into()),
+        };
+        Ok(Object { export: export.clone(), handle, caller })
+    }
+
+    fn resolve(&self, wire: &[u8]) -> Result<(&'c Arc<Export>, Handle), Status> {
         let (id, handle) = self.shared.handles.read(wire)?;
         let export = self.shared.exports.by_id(id).ok_or(Status::Stale)?;
         // Only v4 can tell a client where the export is.
-        if export.is_absent() {
-            return Err(Status::Stale);
-        }
-        let caller = self.caller(export).map_err(|_| Status::Access)?;
-        Ok(Object { export: export.clone(), handle, caller })
+        if export.is_absent() { Err(Status::Stale) } else { Ok((export, handle)) }
     }
 
     /// As [`Request::object`], for an operation that changes something.

@@ -6,10 +6,12 @@ use std::sync::Arc;
 
 use client::{Nfs3, Url};
 use local::LocalFs;
-use rpc::{ReplyCache, Server, ServerOptions};
+use protocol::Call;
+use rpc::{AuthSys, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Server, ServerOptions};
 use server::exports::ExportId;
 use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
+use xdr::{Encode, Encoder};
 
 /// A server on loopback, with its directories.
 pub struct Served {
@@ -35,9 +37,33 @@ pub async fn serve(change: impl FnOnce(&mut ExportOptions)) -> Served {
 }
 
 impl Served {
+    /// A client for single calls.
+    pub fn client(&self) -> Client {
+        Client(Link::new(LinkOptions::new(self.server.local_addr())))
+    }
+
     /// A client that mounts `/export`.
     pub async fn mount(&self, options: &str) -> Nfs3 {
         let url = format!("nfs://{}/export?{options}", self.server.local_addr());
         Nfs3::connect(&Url::parse(&url).unwrap()).await.unwrap()
+    }
+}
+
+/// Makes single calls with AUTH_SYS, as root.
+pub struct Client(Link);
+
+impl Client {
+    pub async fn call<C: Call>(&self, args: C::Args) -> C::Results {
+        let mut encoder = Encoder::new();
+        args.encode(&mut encoder);
+        let outgoing = Outgoing {
+            program: C::PROGRAM,
+            version: C::VERSION,
+            procedure: C::NUMBER,
+            credential: Credential::Sys(AuthSys::default()),
+            arguments: encoder.finish(),
+        };
+        let answer = self.0.call(outgoing, Patience::Hard).await.unwrap();
+        xdr::from_bytes(answer.results.rest()).unwrap()
     }
 }
