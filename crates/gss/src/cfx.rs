@@ -32,8 +32,8 @@ pub(crate) struct Keys {
 }
 
 /// The header of a token.
-const HEADER_BYTES: usize = 16;
-type Header = [u8; HEADER_BYTES];
+pub(crate) const HEADER_BYTES: usize = 16;
+pub(crate) type Header = [u8; HEADER_BYTES];
 
 const MIC: [u8; 2] = [4, 4];
 const WRAP: [u8; 2] = [5, 4];
@@ -184,6 +184,26 @@ impl Messages {
         } else {
             Err(forged())
         }
+    }
+
+    /// A wrapped message whose header says what its sender likes about lengths, rotation and number.
+    #[cfg(any(test, feature = "fuzzing"))]
+    pub(crate) fn wrap_as(&self, mut header: Header, message: &[u8], private: bool) -> Option<Vec<u8>> {
+        header[..2].copy_from_slice(&WRAP);
+        header[2] = self.flags | if private { SEALED } else { 0 };
+        header[3] = 0xff;
+        let mut signed = header;
+        signed[6..8].fill(0);
+        let body = if private {
+            self.sent.sealer.seal(&[], message, &signed).ok()?
+        } else {
+            signed[4..6].fill(0);
+            [message, &self.sent.plain.sign(&[message, &signed])].concat()
+        };
+        let rotation = usize::from(u16::from_be_bytes([header[6], header[7]]));
+        let mut token = [&header[..], &body].concat();
+        token[HEADER_BYTES..].rotate_right(rotation % body.len());
+        Some(token)
     }
 
     fn header(&self, token: [u8; 2], flags: u8) -> Header {

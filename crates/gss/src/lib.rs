@@ -15,6 +15,8 @@ mod acceptor;
 mod cfx;
 mod context;
 mod error;
+#[cfg(any(test, feature = "fuzzing"))]
+pub mod fuzzing;
 mod initiator;
 mod sys;
 

@@ -124,6 +124,7 @@ pub fn load(load: &rpc::Load) -> Value {
         "in_flight_bytes": bytes,
         "in_flight_max_bytes": bytes_max,
         "calls_waited": load.waited(),
+        "kerberos_contexts": load.contexts(),
     })
 }
 

@@ -97,9 +97,15 @@ pub struct Server {
 pub struct Load {
     connections: Arc<Table>,
     account: Arc<Account>,
+    gss: Option<Arc<rpcsec_gss::Acceptor>>,
 }
 
 impl Load {
+    /// The contexts of users of Kerberos.
+    pub fn contexts(&self) -> usize {
+        self.gss.as_ref().map_or(0, |gss| gss.contexts())
+    }
+
     /// The number of connections, and its limit.
     pub fn connections(&self) -> (usize, usize) {
         let table = self.connections.lock();
@@ -160,7 +166,8 @@ impl Server {
 
     /// A handle that reports the usage.
     pub fn load(&self) -> Load {
-        Load { connections: Arc::clone(&self.connections), account: self.account.clone() }
+        let (connections, account) = (Arc::clone(&self.connections), self.account.clone());
+        Load { connections, account, gss: self.dispatcher.gss.clone() }
     }
 
     /// [`Service::admits`] answers otherwise from now on. Ends the connections of peers for whom it does: they

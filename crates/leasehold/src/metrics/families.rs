@@ -33,6 +33,7 @@ struct Served {
     clients: server::KnownClients,
     connections: (usize, usize),
     in_flight: (usize, usize),
+    kerberos_contexts: usize,
     in_grace: bool,
     held: Vec<(String, arbiter::Holdings)>,
     used: Vec<(String, vfs::Used)>,
@@ -86,6 +87,7 @@ impl Served {
             clients: serving.front.clients(),
             connections: serving.load.connections(),
             in_flight: serving.load.in_flight(),
+            kerberos_contexts: serving.load.contexts(),
             in_grace: serving.front.in_grace(),
             used: most(serving.front.usage().clients()),
             calls_waited: serving.load.waited(),
@@ -239,6 +241,7 @@ pub const FAMILIES: &[Family] = families! {
     Gauge "connections_limit" None, NONE, |of, take| served(of, take, |it| it.connections.1), "the most connections of clients";
     Gauge "in_flight" B, NONE, |of, take| served(of, take, |it| it.in_flight.0), "memory of requests and replies in progress";
     Gauge "in_flight_limit" B, NONE, |of, take| served(of, take, |it| it.in_flight.1), "the most memory of requests and replies in progress";
+    Gauge "kerberos_contexts" None, NONE, |of, take| served(of, take, |it| it.kerberos_contexts), "contexts of users who have proven who they are; those of a user are counted for each client";
     Gauge "clients" None, NONE, |of, take| served(of, take, |it| it.clients.known), "clients of version 4 with a confirmed record";
     Gauge "clients_courtesy" None, NONE, |of, take| served(of, take, |it| it.clients.courtesy), "those of them whose lease has expired";
     Counter "client_uses" None, CLIENT, |of, take| used(of, take, |it| it.calls), "calls of the clients that use the server most, by address";
