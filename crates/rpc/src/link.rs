@@ -8,6 +8,7 @@
 //! new connection. It closes a connection that has delivered nothing for `timeo` while calls wait. Over UDP,
 //! [`crate::congestion`] decides when to send a call and when to resend it.
 
+mod error;
 mod socket;
 
 use std::io;
@@ -27,7 +28,7 @@ use xdr::{Decoder, Message};
 use crate::auth::Credential;
 use crate::congestion::{Congestion, Due};
 use crate::connection::{Connection, Limits, encode_call};
-use crate::message::{self, CallHeader, Incoming, Refusal};
+use crate::message::{self, CallHeader, Incoming};
 use crate::pending::{Contents, Pending, Reply, Ticket};
 use crate::replay::ReplyCache;
 use crate::rpcsec_gss::initiator::{self, Protected};
@@ -36,6 +37,7 @@ use crate::service::{Call, Service};
 use crate::tls::{self, TlsLink};
 use crate::udp::{self, DATAGRAM_MAX_BYTES};
 use crate::wire::Wire;
+pub use error::{CallError, NoContext};
 use socket::{datagram_socket, dial_from};
 
 /// TCP or UDP.
@@ -136,64 +138,6 @@ pub struct Connected {
     pub generation: u64,
     /// The latest connection is still up.
     pub up: bool,
-}
-
-/// Why a call has no results.
-#[derive(Debug, thiserror::Error)]
-pub enum CallError {
-    /// The caller's patience ended.
-    #[error("no answer in time")]
-    TimedOut,
-    /// The server refused the call.
-    #[error("refused: {0}")]
-    Refused(#[from] Refusal),
-    /// The reply does not decode.
-    #[error("malformed reply: {0}")]
-    Malformed(#[from] xdr::Error),
-    /// The call does not fit into a datagram.
-    #[error("a call of {0} bytes does not fit into a datagram")]
-    TooLarge(usize),
-    /// The link was closed.
-    #[error("the link is closed")]
-    Closed,
-    /// The user has no context, or it is of no use.
-    #[error("no Kerberos context: {0}")]
-    Context(NoContext),
-}
-
-/// Why a user has no context, in one line.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{why}")]
-pub struct NoContext {
-    why: Arc<str>,
-    kdc_is_silent: bool,
-}
-
-impl NoContext {
-    /// A cause that stays until somebody removes it, as far as is known.
-    pub fn because(why: &str) -> NoContext {
-        NoContext { why: why.into(), kdc_is_silent: false }
-    }
-
-    /// `why`, which this error has caused.
-    pub fn of(error: &initiator::Error, why: &str) -> NoContext {
-        NoContext { why: why.into(), kdc_is_silent: error.is_no_answer() }
-    }
-
-    /// Did no KDC answer? One may answer later.
-    pub fn is_no_answer(&self) -> bool {
-        self.kdc_is_silent
-    }
-}
-
-impl CallError {
-    /// Does it say nothing about whether the server answers?
-    pub fn is_silence(&self) -> bool {
-        match self {
-            CallError::TimedOut | CallError::TooLarge(_) | CallError::Closed | CallError::Context(_) => true,
-            CallError::Refused(_) | CallError::Malformed(_) => false,
-        }
-    }
 }
 
 /// See the module. A link is cheap to share behind an `Arc`. Dropping it ends its tasks.

@@ -224,13 +224,12 @@ async fn the_root_of_an_export_with_kerberos_is_described_to_all_who_mount_it() 
     let path = Dirpath::new(&b"/export"[..]).unwrap();
     let Reply::Ok(mounted) = client.call::<mount::v3::call::Mnt>(path).await else { panic!("mounts") };
     let root = mounted.fhandle;
-    let Reply::Ok(described) = client.call::<call::Getattr>(GetattrArgs { object: root.clone() }).await
-    else {
+    let Reply::Ok(described) = client.call::<call::Getattr>(GetattrArgs { object: root }).await else {
         panic!("attributes of the root")
     };
     let metadata = served.tree.path().metadata().unwrap();
     assert_eq!(described.obj_attributes.fileid, metadata.ino());
-    let of_root = || FsArgs { object: root.clone() };
+    let of_root = || FsArgs { object: root };
     assert!(matches!(client.call::<call::Fsinfo>(of_root()).await, Reply::Ok(_)));
     assert!(matches!(
         client.call::<call::Fsstat>(of_root()).await,
