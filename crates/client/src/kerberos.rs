@@ -14,7 +14,7 @@ use gss::{Initiator, Library};
 use parking_lot::Mutex;
 use rpc::message::Refusal;
 use rpc::rpcsec_gss::Protection;
-use rpc::rpcsec_gss::initiator::{self, Beginning, Context, Progress};
+use rpc::rpcsec_gss::initiator::{Beginning, Context, Progress};
 use rpc::rpcsec_gss::wire::{CREDPROBLEM, CTXPROBLEM};
 use rpc::{CallError, Link, NoContext, Outgoing, Patience};
 use tokio::sync::Semaphore;
@@ -216,12 +216,10 @@ impl Kerberos {
         let begin = move || {
             // The library goes on if the caller does not wait any more.
             let _permit = permit;
-            let found = tickets.source(who).map_err(|why| NoContext::because(&why))?;
-            let begun = || -> Result<_, initiator::Error> {
-                let initiator = Initiator::new(&library, found.source())?;
+            tickets.begin(who, &|source| {
+                let initiator = Initiator::new(&library, source)?;
                 Beginning::new(&initiator, &target)
-            };
-            begun().map_err(|error| NoContext::of(&error, &found.named(&error.to_string())))
+            })
         };
         let (mut beginning, mut token) = blocking(begin).await?.map_err(NotMade::Because)?;
         for _ in 0..TOKENS_MAX {

@@ -77,6 +77,10 @@ fn users_are_told_apart_in_every_version_and_protection() {
                 "{version} {sec}: no ticket"
             );
         }
+        // Of each client: the machine and two users.
+        let status = run(&["status", &setting.tree.path("state"), "--json"]);
+        let status: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+        assert_eq!(status["load"]["kerberos_contexts"], VERSIONS.len() * PROTECTIONS.len() * 3, "{status}");
     });
 }
 
@@ -315,6 +319,30 @@ fn options_that_make_no_sense_are_named() {
         assert!(error.contains("no Kerberos with localhost") && error.contains("/no"), "{error}");
         let error = connect(&url.replace("localhost", "127.0.0.1")).await.unwrap_err();
         assert!(error.contains("no Kerberos with 127.0.0.1"), "{error}");
+    });
+}
+
+/// As on systems where krb5.conf says `default_ccache_name = KEYRING:persistent:%{uid}`.
+#[test]
+fn tickets_in_a_persistent_keyring_are_the_users_own() {
+    in_realm("tickets_in_a_persistent_keyring_are_the_users_own", async |setting| {
+        let serve = setting.serve(ALL);
+        let url = setting.url(&serve, "4.2", "krb5i");
+        let (usual, _) = url.split_once("&ccachedir=").unwrap();
+        let client = connect(usual).await.unwrap();
+        setting.log_in_keyring("games", GAMES);
+        assert!(read(&client, GAMES, "open").await.unwrap() == content());
+        assert_eq!(read(&client, GAMES, "secret").await, Err(Status::Access));
+        assert_eq!(read(&client, BIN, "open").await, Err(Status::NoTicket), "no ticket in a keyring");
+        assert!(rustix::process::geteuid().is_root());
+        setting.log_out_keyring(GAMES);
+        let later = connect(usual).await.unwrap();
+        assert_eq!(read(&later, GAMES, "open").await, Err(Status::NoTicket));
+        // Where a directory is named, nothing else counts.
+        setting.log_in_keyring("games", GAMES);
+        let named = connect(&url).await.unwrap();
+        assert_eq!(read(&named, GAMES, "open").await, Err(Status::NoTicket));
+        setting.log_out_keyring(GAMES);
     });
 }
 

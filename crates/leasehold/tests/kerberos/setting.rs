@@ -1,8 +1,10 @@
 //! A realm, a served directory, and users of this machine with tickets.
 
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,6 +79,31 @@ impl Setting<'_> {
         fs::set_permissions(&new, fs::Permissions::from_mode(0o600)).unwrap();
         chown(&new, Some(uid), Some(uid)).unwrap();
         fs::rename(new, place).unwrap();
+    }
+
+    /// Gets tickets for a user, into the user's persistent keyring.
+    pub fn log_in_keyring(&self, name: &str, uid: u32) {
+        // The user's programs read the configuration.
+        fs::set_permissions(self.realm.directory(), fs::Permissions::from_mode(0o755)).unwrap();
+        let cache = format!("KEYRING:persistent:{uid}");
+        let mut kinit = self.realm_command_as(uid, &["kinit", "-c", &cache, name]);
+        let mut child = kinit.stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(b"a secret\n").unwrap();
+        assert!(child.wait().unwrap().success());
+    }
+
+    /// Removes the tickets of a user's persistent keyring. They outlive the realm.
+    pub fn log_out_keyring(&self, uid: u32) {
+        let cache = format!("KEYRING:persistent:{uid}");
+        let ended = self.realm_command_as(uid, &["kdestroy", "-q", "-A", "-c", &cache]).status();
+        assert!(ended.unwrap().success());
+    }
+
+    fn realm_command_as(&self, uid: u32, words: &[&str]) -> Command {
+        let mut command = self.realm.command("setpriv");
+        let id = uid.to_string();
+        command.args(["--reuid", &id, "--regid", &id, "--clear-groups"]).args(words).stdin(Stdio::null());
+        command
     }
 
     pub fn serve_at(&self, address: &str, sec: &str) -> Running {

@@ -49,6 +49,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// Has a ticket expired?
+    pub fn is_expired(&self) -> bool {
+        matches!(self, Error::Gss(error) if error.is_expired())
+    }
+
     /// Did no KDC answer? One may answer later.
     pub fn is_no_answer(&self) -> bool {
         matches!(self, Error::Gss(error) if error.is_no_answer())
