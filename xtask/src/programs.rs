@@ -83,6 +83,11 @@ impl TestProgram {
         }
     }
 
+    /// Do its tests wait for most of their time: for mounts, processes and timeouts?
+    pub fn waits(&self) -> bool {
+        ["mounts", "mounted", "programs"].contains(&&*self.target)
+    }
+
     /// The package and the target.
     pub fn name(&self) -> String {
         format!("{} {}", self.package(), self.target)
@@ -170,7 +175,7 @@ mod tests {
         assert!(test_told(&test.replace("/leasehold/", "/lab/")).expect("one").is_in_lab());
         let some = test_told(&test.replace("mounts\",\"kind", "programs\",\"kind")).expect("one");
         assert_eq!((some.is_in_lab(), some.tests_in_lab()), (false, Some(&["kernel::"][..])));
-        assert_eq!(program.tests_in_lab(), None);
+        assert_eq!((program.tests_in_lab(), program.waits()), (None, true));
         assert_eq!(test_told(&test.replace("true", "false")), None, "not a test");
         assert_eq!(test_told(&test.replace("\"/t/mounts-1\"", "null")), None, "a library");
         assert_eq!(test_told(r#"{"reason":"build-finished","success":true}"#), None);
