@@ -162,7 +162,8 @@ const AT_A_TIME: usize = 2;
 /// all programs outside of the lab.
 const WAITING_THREADS: &str = "4";
 
-/// Runs programs, [`AT_A_TIME`] of them at once. Those whose tests wait come first, because they take longest.
+/// Runs programs, [`AT_A_TIME`] of them at once. Those whose tests wait come first, because they take the
+/// longest.
 fn some_at_a_time(programs: &[TestProgram]) -> (bool, Results) {
     let (first, then): (Vec<_>, Vec<_>) = programs.iter().partition(|program| program.waits());
     let in_order: Vec<&TestProgram> = first.into_iter().chain(then).collect();
