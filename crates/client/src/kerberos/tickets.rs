@@ -63,11 +63,12 @@ impl Place {
     fn begin<T: Send>(&self, begin: &Begin<'_, T>) -> Result<T, Failed> {
         let Some(uid) = self.of_user else { return begin(&self.source).map_err(Failed::There) };
         std::thread::scope(|threads| {
-            let as_user = threads.spawn(move || {
+            let as_user = move || {
                 set_thread_res_uid(None, uid, None).map_err(|_| Failed::Elsewhere)?;
                 begin(&self.source).map_err(Failed::There)
-            });
-            as_user.join().unwrap_or(Err(Failed::Elsewhere))
+            };
+            let running = std::thread::Builder::new().spawn_scoped(threads, as_user);
+            running.map_err(|_| Failed::Elsewhere)?.join().unwrap_or(Err(Failed::Elsewhere))
         })
     }
 
@@ -91,7 +92,7 @@ type Begin<'b, T> = dyn Fn(&Source) -> Result<T, initiator::Error> + Sync + 'b;
 /// Why a context was not begun at a place.
 enum Failed {
     There(initiator::Error),
-    /// This process may not look there.
+    /// This process cannot look there.
     Elsewhere,
 }
 

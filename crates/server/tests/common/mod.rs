@@ -1,17 +1,18 @@
 //! A front over a temporary directory, and a client of the front.
 #![allow(dead_code, reason = "each test file uses its part of it")]
 
+mod calls;
+
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use client::{Nfs3, Url};
 use local::LocalFs;
 use protocol::Call;
-use rpc::{AuthSys, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Server, ServerOptions};
+use rpc::{Link, LinkOptions, ReplyCache, Server, ServerOptions};
 use server::exports::ExportId;
 use server::{Export, ExportOptions, Exports, Front, HandleKey, Handles, Squash};
 use tempfile::TempDir;
-use xdr::{Encode, Encoder};
 
 /// A server on loopback, with its directories.
 pub struct Served {
@@ -54,16 +55,6 @@ pub struct Client(Link);
 
 impl Client {
     pub async fn call<C: Call>(&self, args: C::Args) -> C::Results {
-        let mut encoder = Encoder::new();
-        args.encode(&mut encoder);
-        let outgoing = Outgoing {
-            program: C::PROGRAM,
-            version: C::VERSION,
-            procedure: C::NUMBER,
-            credential: Credential::Sys(AuthSys::default()),
-            arguments: encoder.finish(),
-        };
-        let answer = self.0.call(outgoing, Patience::Hard).await.unwrap();
-        xdr::from_bytes(answer.results.rest()).unwrap()
+        calls::call::<C>(&self.0, args).await
     }
 }

@@ -4,6 +4,8 @@
 
 mod adversaries;
 mod callbacks;
+#[path = "../common/calls.rs"]
+mod calls;
 mod capacity;
 mod clients;
 mod delegations;

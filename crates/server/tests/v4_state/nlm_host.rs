@@ -13,12 +13,11 @@ use protocol::nlm::{
 };
 use protocol::{Call, portmap};
 use rpc::service::{Answering, Outcome, Remember};
-use rpc::{
-    AuthSys, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Server, ServerOptions, Service,
-};
+use rpc::{Link, LinkOptions, ReplyCache, Server, ServerOptions, Service};
 use tokio::sync::mpsc;
-use xdr::{Encode, Encoder};
+use xdr::Encode;
 
+use crate::calls;
 use crate::setup::Incarnation;
 
 /// Longer than any wait of these tests.
@@ -118,17 +117,7 @@ impl Host {
     }
 
     pub async fn call<C: Call>(&self, args: C::Args) -> C::Results {
-        let mut encoder = Encoder::new();
-        args.encode(&mut encoder);
-        let outgoing = Outgoing {
-            program: C::PROGRAM,
-            version: C::VERSION,
-            procedure: C::NUMBER,
-            credential: Credential::Sys(AuthSys::default()),
-            arguments: encoder.finish(),
-        };
-        let answer = tokio::time::timeout(LONG, self.link.call(outgoing, Patience::Hard)).await.unwrap();
-        xdr::from_bytes(answer.unwrap().results.rest()).unwrap()
+        tokio::time::timeout(LONG, calls::call::<C>(&self.link, args)).await.unwrap()
     }
 
     /// The next call of this procedure that the server makes.

@@ -13,13 +13,14 @@ use protocol::nfs4::{ArgFattr, ArgOp, Attr, Fattr, OpenArgs, ReadArgs, SetattrAr
 use protocol::{Call, Reply, nfs2, nqnfs};
 use rpc::message::{CallHeader, Incoming};
 use rpc::{
-    AuthSys, Credential, Link, LinkOptions, Outgoing, Patience, ReplyCache, Transport,
+    AuthSys, Credential, Link, LinkOptions, ReplyCache, Transport,
     replay::{Admission, ReplyLifetime, Sender},
 };
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use xdr::{Bulk, Encode, Encoder, Opaque};
+use xdr::{Bulk, Opaque};
 
 use crate::callbacks::Reachable;
+use crate::calls;
 use crate::directories::{delegated, granting};
 use crate::restart::reclaim;
 use crate::setup::{Home, Incarnation, LEASE, PATIENCE, Session, create, reclaim_complete};
@@ -37,17 +38,7 @@ impl Client {
     }
 
     async fn call<C: Call>(&self, args: C::Args) -> C::Results {
-        let mut encoder = Encoder::new();
-        args.encode(&mut encoder);
-        let outgoing = Outgoing {
-            program: C::PROGRAM,
-            version: C::VERSION,
-            procedure: C::NUMBER,
-            credential: Credential::Sys(AuthSys::default()),
-            arguments: encoder.finish(),
-        };
-        let answer = tokio::time::timeout(LONG, self.0.call(outgoing, Patience::Hard)).await.unwrap();
-        xdr::from_bytes(answer.unwrap().results.rest()).unwrap()
+        tokio::time::timeout(LONG, calls::call::<C>(&self.0, args)).await.unwrap()
     }
 
     /// The result of a v3 call.
