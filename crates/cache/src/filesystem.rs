@@ -82,6 +82,7 @@ impl FileSystem for Cache {
         set: &SetAttributes,
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
+        self.core.may_change()?;
         let (core, caller, handle, set) = (self.core.clone(), caller.clone(), *handle, *set);
         self.run_to_completion(async move {
             let since = core.policy.event();
@@ -119,7 +120,7 @@ impl FileSystem for Cache {
     }
 
     async fn parent(&self, caller: &Caller, directory: &Handle) -> Result<Looked> {
-        self.core.parent(caller, directory).await
+        self.core.or_put_off(self.core.parent(caller, directory)).await
     }
 
     async fn readlink(&self, caller: &Caller, handle: &Handle) -> Result<(Bytes, Option<Attributes>)> {
@@ -161,6 +162,7 @@ impl FileSystem for Cache {
             self.core.tell_if_lost(handle)?;
             return self.core.write_delayed(delayed, (caller, by), handle, offset, data, stability).await;
         }
+        self.core.may_change()?;
         let (core, caller, handle) = (self.core.clone(), caller.clone(), *handle);
         self.run_to_completion(async move { core.write(&caller, &handle, offset, data, stability).await })
             .await
@@ -169,7 +171,7 @@ impl FileSystem for Cache {
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
         match &self.core.delayed {
             Some(delayed) => self.core.commit_delayed(delayed, caller, handle).await,
-            None => self.core.commit(caller, handle, offset, count).await,
+            None => self.core.or_put_off(self.core.commit(caller, handle, offset, count)).await,
         }
     }
 
@@ -181,6 +183,7 @@ impl FileSystem for Cache {
         how: CreateHow,
         set: &SetAttributes,
     ) -> Result<Created> {
+        self.core.may_change()?;
         let (core, caller, set) = (self.core.clone(), caller.clone(), *set);
         let (directory, name) = (*directory, name.clone());
         self.run_to_completion(async move {
@@ -212,6 +215,7 @@ impl FileSystem for Cache {
         set: &SetAttributes,
         _: Want,
     ) -> Result<Created> {
+        self.core.may_change()?;
         self.core.make_directory(caller, directory, name, set).await
     }
 
@@ -223,6 +227,7 @@ impl FileSystem for Cache {
         target: &[u8],
         set: &SetAttributes,
     ) -> Result<Created> {
+        self.core.may_change()?;
         self.core.make(directory, name, self.core.below.symlink(caller, directory, name, target, set)).await
     }
 
@@ -235,11 +240,13 @@ impl FileSystem for Cache {
         device: Device,
         set: &SetAttributes,
     ) -> Result<Created> {
+        self.core.may_change()?;
         let make = self.core.below.mknod(caller, directory, name, file_type, device, set);
         self.core.make(directory, name, make).await
     }
 
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        self.core.may_change()?;
         let (core, caller, directory, name) = (self.core.clone(), caller.clone(), *directory, name.clone());
         self.run_to_completion(async move {
             let victim = core.victim(&caller, &directory, &name).await;
@@ -253,6 +260,7 @@ impl FileSystem for Cache {
     }
 
     async fn rmdir(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
+        self.core.may_change()?;
         self.core.rmdir(caller, directory, name).await
     }
 
@@ -264,6 +272,7 @@ impl FileSystem for Cache {
         to: &Handle,
         to_name: &Name,
     ) -> Result<Renamed> {
+        self.core.may_change()?;
         let (core, caller) = (self.core.clone(), caller.clone());
         let (from, from_name, to, to_name) = (*from, from_name.clone(), *to, to_name.clone());
         self.run_to_completion(async move {
@@ -277,6 +286,7 @@ impl FileSystem for Cache {
     }
 
     async fn link(&self, caller: &Caller, file: &Handle, directory: &Handle, name: &Name) -> Result<Created> {
+        self.core.may_change()?;
         let (core, caller, file) = (self.core.clone(), caller.clone(), *file);
         let (directory, name) = (*directory, name.clone());
         self.run_to_completion(async move {
@@ -348,6 +358,9 @@ impl FileSystem for Cache {
 #[async_trait]
 impl Opens for Cache {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
+        if !self.core.is_away() {
+            self.core.may_open(request)?;
+        }
         let online = async {
             let since = self.core.policy.event();
             let mut opened = self.core.open(caller, request).await?;
@@ -357,7 +370,12 @@ impl Opens for Cache {
         };
         let before = self.core.prove_named(caller, request);
         let known = || self.core.offline_open(caller, request);
-        let opened = self.core.or_offline_after(online, before, known).await;
+        // A file may have been made, and a client that asks again would find it there.
+        let must_wait = request.create.is_some() && self.core.options.puts_off;
+        let opened = match must_wait {
+            true => online.await,
+            false => self.core.or_offline_after(online, before, known).await,
+        };
         match (&opened, &request.name) {
             (Ok(opened), _) if request.access.contains(Share::READ) && request.create.is_none() => {
                 self.core.recorder.object(&opened.handle, || Use::Opened);
@@ -399,7 +417,7 @@ impl Opens for Cache {
     }
 
     async fn test(&self, caller: &Caller, handle: &Handle, lock: &Lock) -> Result<Option<Lock>> {
-        self.core.test(caller, handle, lock).await
+        self.core.or_put_off(self.core.test(caller, handle, lock)).await
     }
 
     fn holds_locks(&self, open: OpenId, owner: &Owner) -> bool {
@@ -446,16 +464,17 @@ impl Leases for Cache {
 #[async_trait]
 impl Extended for Cache {
     async fn acl(&self, caller: &Caller, handle: &Handle) -> Result<Acl> {
-        self.core.acl(caller, handle).await
+        self.core.or_put_off(self.core.acl(caller, handle)).await
     }
 
     async fn set_acl(&self, caller: &Caller, handle: &Handle, acl: &Acl) -> Result<Wcc> {
+        self.core.may_change()?;
         let (core, caller, handle, acl) = (self.core.clone(), caller.clone(), *handle, acl.clone());
         self.run_to_completion(async move { core.set_acl(&caller, &handle, &acl).await }).await
     }
 
     async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
-        self.core.getxattr(caller, handle, name).await
+        self.core.or_put_off(self.core.getxattr(caller, handle, name)).await
     }
 
     async fn setxattr(
@@ -466,6 +485,7 @@ impl Extended for Cache {
         value: Bytes,
         how: XattrHow,
     ) -> Result<Wcc> {
+        self.core.may_change()?;
         let (core, caller, handle, name) = (self.core.clone(), caller.clone(), *handle, name.clone());
         self.run_to_completion(async move { core.setxattr(&caller, &handle, &name, value, how).await }).await
     }
@@ -477,10 +497,11 @@ impl Extended for Cache {
         cookie: u64,
         bytes: u32,
     ) -> Result<ListedXattrs> {
-        self.core.listxattrs(caller, handle, cookie, bytes).await
+        self.core.or_put_off(self.core.listxattrs(caller, handle, cookie, bytes)).await
     }
 
     async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
+        self.core.may_change()?;
         let (core, caller, handle, name) = (self.core.clone(), caller.clone(), *handle, name.clone());
         self.run_to_completion(async move { core.removexattr(&caller, &handle, &name).await }).await
     }
@@ -493,25 +514,29 @@ impl Extended for Cache {
         offset: u64,
         what: Extent,
     ) -> Result<Sought> {
-        self.core.seek(caller, handle, offset, what).await
+        self.core.or_put_off(self.core.seek(caller, handle, offset, what)).await
     }
 
     async fn allocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.core.may_change()?;
         let (core, caller) = (self.core.clone(), caller.clone());
         self.run_to_completion(async move { core.allocate(&caller, at, length).await }).await
     }
 
     async fn deallocate(&self, caller: &Caller, at: Place, length: u64) -> Result<Wcc> {
+        self.core.may_change()?;
         let (core, caller) = (self.core.clone(), caller.clone());
         self.run_to_completion(async move { core.deallocate(&caller, at, length).await }).await
     }
 
     async fn copy(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Copied> {
+        self.core.may_change()?;
         let (core, caller) = (self.core.clone(), caller.clone());
         self.run_to_completion(async move { core.copy(&caller, from, to, count).await }).await
     }
 
     async fn clone_range(&self, caller: &Caller, from: Place, to: Place, count: u64) -> Result<Wcc> {
+        self.core.may_change()?;
         let (core, caller) = (self.core.clone(), caller.clone());
         self.run_to_completion(async move { core.clone_range(&caller, from, to, count).await }).await
     }

@@ -77,7 +77,6 @@ mod loaded;
 mod locks;
 mod names;
 mod news;
-mod null;
 mod object;
 mod open_table;
 mod opens;
@@ -192,7 +191,7 @@ impl Cache {
             options.limits.min_free_bytes = 0;
             // An inspection must not discard the index when the disk is full.
             let index = Index::open_or_leave(&directory.index())?;
-            prepare(directory, index, Arc::new(null::NullFileSystem), options)
+            prepare(directory, index, Arc::new(vfs::NullFileSystem), options)
         });
         let core = Core::new(opened.await.map_err(|error| failed(&error))??);
         Ok(Arc::new(Cache { core, tasks: Vec::new(), offline: true }))

@@ -201,6 +201,9 @@ pub struct Options {
     pub close_delay: Duration,
     /// How long new knowledge may wait before it is written to the index. A killed process loses it.
     pub flush_interval: Duration,
+    /// While the origin is away, a request that needs it gets `Delay` and does not wait. For a server whose
+    /// clients have other work. A change that was sent before is waited for: its outcome is not known.
+    pub puts_off: bool,
     /// Whether and how writes are delayed.
     pub write_behind: Option<WriteBehind>,
     /// The clock for the time of day.
@@ -231,6 +234,7 @@ impl Options {
             leases_max: 50_000,
             close_delay: Duration::from_secs(1),
             flush_interval: Duration::from_millis(150),
+            puts_off: false,
             write_behind: None,
             clock: Arc::new(SystemClock),
         }

@@ -1,8 +1,9 @@
 //! An origin that does not answer: when that counts as an outage. `watcher` logs it.
 //!
 //! The layer below reports since when calls have gone unanswered ([`vfs::FileSystem::unanswered_since`]).
-//! With `offline=read`, an outage begins when this has lasted for a while. During an outage, known data is
-//! answered without a call. The outage ends with the first answer of the origin.
+//! With `offline=read` or [`Options::puts_off`], an outage begins when this has lasted for a while. During an
+//! outage, known data is answered without a call, and with `puts_off` all other requests are put off. The
+//! outage ends with the first answer of the origin.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -28,7 +29,7 @@ pub struct Outage {
 impl Outage {
     /// Configured by the options. `silence` is the report of the layer below.
     pub fn new(options: &Options, silence: Option<watch::Receiver<UnansweredSince>>) -> Outage {
-        let silence = silence.filter(|_| options.offline == Offline::Read);
+        let silence = silence.filter(|_| options.offline == Offline::Read || options.puts_off);
         Outage { silence, after: options.offline_after, told: Mutex::default() }
     }
 

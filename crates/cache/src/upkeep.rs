@@ -347,7 +347,7 @@ mod tests {
         let mut options = Options::new(directory.join("cache"), "nfs://origin/export");
         options.granularity_min = Duration::from_nanos(1);
         Core::new(Start {
-            below: Arc::new(crate::null::NullFileSystem),
+            below: Arc::new(vfs::NullFileSystem),
             directory: Directory::open(&options.directory, &options.origin).unwrap(),
             options,
             index: Index::over(Box::new(store)),

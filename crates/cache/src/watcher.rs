@@ -7,16 +7,30 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::time::sleep;
-use vfs::{Caller, Handle};
+use vfs::{Caller, Handle, Result, Status};
 
 use crate::core::Core;
+use crate::options::Offline;
 use crate::outage::Outage;
 use crate::trust::since;
 
 impl Core {
     /// Is there an outage, so that answers come from the cache?
     pub fn is_away(&self) -> bool {
-        self.link.outage().is_on()
+        self.options.offline == Offline::Read && self.link.outage().is_on()
+    }
+
+    /// Must a request that needs the origin be put off now?
+    pub fn puts_off(&self) -> bool {
+        self.options.puts_off && self.link.outage().is_on()
+    }
+
+    /// For a request that changes something. It must not be given up once it was sent, so it is not sent.
+    ///
+    /// # Errors
+    /// `Delay` in an outage.
+    pub fn may_change(&self) -> Result<()> {
+        if self.puts_off() { Err(Status::Delay.into()) } else { Ok(()) }
     }
 
     /// Logs that a file is read in its last known state, once in each outage.
@@ -49,8 +63,13 @@ pub async fn watcher(core: Weak<Core>) {
                 () = probe(&core, &outage) => {}
                 () = outage.begins(), if !told => {
                     told = true;
+                    let known = match core.options.offline {
+                        Offline::Read => "complete files are read in their last known state, ",
+                        Offline::Wait => "",
+                    };
+                    let others = if core.options.puts_off { "are put off" } else { "wait" };
                     tracing::warn!(
-                        "{} has not answered for {} s: complete files are read in their last known state, all other calls wait",
+                        "{} has not answered for {} s: {known}all other calls {others}",
                         core.options.origin,
                         outage.after().as_secs()
                     );

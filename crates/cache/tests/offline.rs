@@ -13,7 +13,9 @@ use std::time::Duration;
 use cache::{Cache, Offline};
 use origin::{Bench, Gate, name, open_request, opener, read, root, until, v4_opener, write};
 use tokio::time::{Instant, timeout};
-use vfs::{AccessMask, FileSystem, Handle, Opens, ReadDir, Share, Stability, StateidBasis, Status};
+use vfs::{
+    AccessMask, FileSystem, Freshness, Handle, Opens, ReadDir, Share, Stability, StateidBasis, Status, Want,
+};
 
 const LONG: Duration = Duration::from_secs(100);
 const PART: ReadDir = ReadDir {
@@ -38,12 +40,17 @@ struct Scene {
 }
 
 async fn scene(offline: Offline, bench: Bench) -> Scene {
+    scene_that(offline, false, bench).await
+}
+
+async fn scene_that(offline: Offline, puts_off: bool, bench: Bench) -> Scene {
     let directory = bench.origin.put_dir(&root(), "d");
     let complete = bench.origin.put(&directory, "whole", &vec![7; 200_000]);
     let part = bench.origin.put(&directory, "part", &vec![8; 3 << 20]);
     bench.origin.pass(LONG);
     let mut options = bench.options();
     options.offline = offline;
+    options.puts_off = puts_off;
     options.offline_after = Duration::from_millis(50);
     options.readahead_max_bytes = 0;
     let cache = bench.open_with(options).await;
@@ -146,6 +153,58 @@ async fn without_the_option_everything_waits() {
     assert!(!scene.cache.stats().is_away);
     scene.mend();
     scene.cache.getattr(&opener(5), &scene.complete).await.unwrap();
+}
+
+/// `puts_off`: nobody waits for an origin that is away, but for the outcome of a change that was sent.
+#[tokio::test]
+async fn what_needs_an_origin_that_is_away_is_put_off() {
+    let mut scene = scene_that(Offline::Wait, true, Bench::new()).await;
+    let user = |uid: u32| opener(uid).with_freshness(Freshness::Timeout);
+    let (cache, directory, complete) = (scene.cache.clone(), scene.directory, scene.complete);
+    scene.gates = CALLS.map(|call| scene.bench.origin.gate(call)).into();
+    let asking = tokio::spawn({
+        let cache = cache.clone();
+        async move { cache.getattr(&opener(5), &complete).await }
+    });
+    let writing = tokio::spawn({
+        let cache = cache.clone();
+        async move { write(&cache, &opener(5), &complete, 0, b"sent").await }
+    });
+    scene.gates[0].wait_for(1).await;
+    scene.gates[7].wait_for(1).await;
+    scene.bench.origin.silence.send_replace(Some(Instant::now()));
+    assert_eq!(asking.await.unwrap().unwrap_err().status, Status::Delay);
+    let put_off = |status: Status| assert_eq!(status, Status::Delay);
+    // Within the attribute timeout no call is needed.
+    assert_eq!(cache.lookup(&user(5), &directory, &name("part"), Want::None).await.unwrap().node.handle, scene.part);
+    put_off(cache.getattr(&opener(5), &directory).await.unwrap_err().status);
+    put_off(cache.lookup(&opener(5), &root(), &name("unknown"), Want::None).await.unwrap_err().status);
+    put_off(cache.read(&user(5), &scene.part, StateidBasis::Anonymous, 1 << 20, 9).await.unwrap_err().status);
+    let data = bytes::Bytes::from_static(b"late");
+    let by = StateidBasis::Anonymous;
+    put_off(cache.write(&user(5), &scene.part, by, 0, data, Stability::Unstable).await.unwrap_err().status);
+    put_off(cache.remove(&user(5), &directory, &name("part")).await.unwrap_err().status);
+    assert!(!cache.stats().is_away && !writing.is_finished());
+    scene.mend();
+    writing.await.unwrap();
+    assert_eq!(&scene.bench.origin.tree().get(&complete).unwrap().data[..4], b"sent");
+    assert_eq!(scene.bench.origin.tree().get(&scene.part).unwrap().data[0], 8, "what was put off is not sent");
+    cache.getattr(&opener(5), &directory).await.unwrap();
+}
+
+/// An OPEN that was sent is not given up, so a name that is not known is not opened in an outage.
+#[tokio::test]
+async fn an_open_is_put_off_and_one_that_may_have_made_a_file_is_waited_for() {
+    let mut scene = scene_that(Offline::Wait, true, Bench::with_state(origin::state::Policy::Never)).await;
+    scene.cut();
+    let (cache, directory) = (scene.cache.clone(), scene.directory);
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    scene.bench.origin.calls();
+    let unknown = open_request(&directory, "unknown", 1, Share::READ);
+    assert_eq!(cache.open(&v4_opener(5, 1), &unknown).await.unwrap_err().status, Status::Delay);
+    assert!(scene.bench.origin.calls().iter().all(|(call, _)| *call != "OPEN"));
+    scene.mend();
+    assert_eq!(cache.open(&v4_opener(5, 1), &unknown).await.unwrap_err().status, Status::NoEnt);
 }
 
 #[tokio::test]

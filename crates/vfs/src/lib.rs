@@ -22,6 +22,7 @@ pub mod lease;
 pub mod local_view;
 pub mod locks;
 pub mod name;
+mod null;
 pub mod open;
 pub mod pass;
 pub mod recovery;
@@ -51,6 +52,7 @@ pub use lease::{
 };
 pub use local_view::LocalView;
 pub use name::Name;
+pub use null::NullFileSystem;
 pub use open::{
     Lock, LockKind, LockRequest, Locked, OpenId, OpenRequest, Opened, Opens, Owner, Share, StateidBasis,
 };

@@ -493,7 +493,7 @@ mod tests {
 
     use vfs::{Caller, Handle, StateidBasis};
 
-    use crate::null::NullFileSystem;
+    use vfs::NullFileSystem;
     use crate::{Cache, Options};
 
     /// The future of a READ is allocated and moved once for each call. The states of a miss do not belong

@@ -30,6 +30,7 @@ impl Core {
         if let Some(locked) = self.lock_here(&object, open, &request.lock) {
             return Ok(locked);
         }
+        self.may_change()?;
         // Run to completion: a granted lock must be recorded even if the requester gives up.
         let core = self.share().ok_or(Status::ServerFault)?;
         let (caller, request) = (caller.clone(), request.clone());

@@ -1,4 +1,5 @@
-//! Replies while the origin does not answer, if `offline=read` allows them: the last known state.
+//! Replies while the origin does not answer: the last known state, if `offline=read` allows that. With
+//! [`Options::puts_off`](crate::Options::puts_off), `Delay` in place of a wait.
 //!
 //! These requests are answered: attributes, names, complete directory listings, link targets, and data of
 //! **complete** files. The caller must have had the right when the origin was last asked. Nothing is made
@@ -23,13 +24,14 @@ use vfs::{
 use crate::core::Core;
 use crate::names::Leads;
 use crate::object::ObjectState;
+use crate::options::Offline;
 use crate::store::Pin;
 use crate::table::Object;
 use crate::upstream::needed;
 
 impl Core {
     /// Runs an operation that may need the origin. If an outage is on, or begins meanwhile, answers from
-    /// what is known. If nothing is known, goes on waiting.
+    /// what is known. If nothing is known, goes on waiting, or puts the request off.
     pub async fn or_offline<T>(
         &self,
         online: impl Future<Output = Result<T>>,
@@ -57,15 +59,45 @@ impl Core {
                 () = self.link.outage().begins() => {}
             }
         }
-        let mut before = pin!(before);
+        if self.options.offline == Offline::Read {
+            let mut before = pin!(before);
+            tokio::select! {
+                biased;
+                () = &mut before => {}
+                result = &mut online, if begun => return result,
+            }
+            if let Some(answer) = offline() {
+                self.counters.offline.bump();
+                return answer;
+            }
+        }
+        if !self.options.puts_off {
+            return online.await;
+        }
+        // What needs no call is answered all the same.
         tokio::select! {
             biased;
-            () = &mut before => {}
-            result = &mut online, if begun => return result,
+            result = &mut online => result,
+            () = std::future::ready(()) => Err(Status::Delay.into()),
         }
-        let Some(answer) = offline() else { return online.await };
-        self.counters.offline.bump();
-        answer
+    }
+
+    /// Runs an operation that may need the origin, and of which nothing is known without it.
+    pub async fn or_put_off<T>(&self, online: impl Future<Output = Result<T>>) -> Result<T> {
+        self.or_offline(online, || None).await
+    }
+
+    /// May an open be sent in an outage? An OPEN is not given up once it was sent, so few are: of files that
+    /// are known, one at a time.
+    pub fn may_open(&self, request: &OpenRequest) -> Result<()> {
+        if !self.puts_off() {
+            return Ok(());
+        }
+        let is_known = match &request.name {
+            None => true,
+            Some(name) => self.leads_to(&self.object(&request.handle), name),
+        };
+        if request.create.is_none() && is_known { Ok(()) } else { Err(Status::Delay.into()) }
     }
 
     /// GETATTR.

@@ -120,6 +120,11 @@ impl Core {
         (self.look_right(caller, &directory) == Some(true)).then_some(object)
     }
 
+    /// Is it known to which file the name leads?
+    pub fn leads_to(&self, directory: &Arc<Object>, name: &Name) -> bool {
+        self.policy.lookup_cache != LookupCache::None && self.named(directory, name).is_some()
+    }
+
     /// The object that a name leads to, if that is remembered and the child's state still confirms it.
     fn named(&self, directory: &Arc<Object>, name: &Name) -> Option<Arc<Object>> {
         if let Some(Leads::To(child)) = self.leased_name(directory, name) {

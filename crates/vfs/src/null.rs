@@ -1,16 +1,18 @@
-//! The null file system: the layer below a cache that is viewed without its origin. Every operation fails
-//! with `Delay`.
+//! The null file system: it stands where a file system is not there, or not there yet. Below a cache that is
+//! viewed without its origin, and in an export whose origin has not answered. Every operation fails with
+//! `Delay`.
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use tokio::sync::watch;
-use vfs::{
+use crate::{
     AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Device, FileSystem, FileType,
     FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result, SetAttributes,
     Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc, Written,
 };
 
 /// The null file system.
+#[derive(Debug)]
 pub struct NullFileSystem;
 
 fn null<T>() -> Result<T> {
@@ -142,4 +144,4 @@ impl FileSystem for NullFileSystem {
     async fn shutdown(&self) {}
 }
 
-vfs::lacks!(NullFileSystem: Opens, Leases, Extended, LocalView);
+crate::lacks!(NullFileSystem: Opens, Leases, Extended, LocalView);
