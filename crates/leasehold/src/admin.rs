@@ -36,6 +36,7 @@ use crate::Failure;
 use crate::cachectl::{self, CacheRequest, Reply};
 use crate::departure::{Departure, Left, Progress, Stage};
 use crate::holders::{self, Holders, HoldersRequest};
+use crate::live::Live;
 use crate::status::Source;
 use crate::writeback::{self, WritebackRequest};
 
@@ -93,11 +94,52 @@ pub struct Sources {
     /// The state, and who and what is used most. It may wait for the disk.
     pub usage: Source,
     /// The cache, if there is one: it takes requests.
-    pub cache: Option<Arc<Cache>>,
+    pub cache: Caches,
     /// What clients hold, if there are clients.
     pub holders: Option<Holders>,
     /// Work to be done before the client of a recording is told that it runs.
     pub before_recording: Option<BeforeRecording>,
+}
+
+/// The caches of a process.
+pub enum Caches {
+    /// It has none.
+    None,
+    /// It has this one.
+    One(Arc<Cache>),
+    /// It has several, each with an admin socket in its directory.
+    Several(Live<(PathBuf, Arc<Cache>)>),
+}
+
+impl Caches {
+    /// The cache that takes requests.
+    ///
+    /// # Errors
+    /// Says where to ask instead.
+    fn one(&self) -> Result<Arc<Cache>, String> {
+        match self {
+            Caches::None => Err("there is no cache here; name the cache of a proxy or a mount".to_owned()),
+            Caches::One(cache) => Ok(cache.clone()),
+            Caches::Several(caches) => {
+                let caches = caches.now();
+                let named: Vec<String> =
+                    caches.iter().map(|(directory, _)| directory.display().to_string()).collect();
+                Err(format!(
+                    "each origin of this proxy has a cache of its own; name one of them: {}",
+                    named.join(", ")
+                ))
+            }
+        }
+    }
+
+    /// What is still to be stored.
+    fn left(&self) -> Left {
+        match self {
+            Caches::None => Left::default(),
+            Caches::One(cache) => Left::of(cache),
+            Caches::Several(caches) => caches.now().iter().map(|(_, cache)| Left::of(cache)).sum(),
+        }
+    }
 }
 
 /// Makes readers ask for what they have, so that the recording sees it.
@@ -108,8 +150,6 @@ struct Answering {
     departure: Departure,
 }
 
-const NO_CACHE: &str = "there is no cache here; name the cache of a proxy or a mount";
-
 /// The work of a request. It ends with the last line of the answer.
 type Work = Pin<Box<dyn Future<Output = Result<Value, String>> + Send>>;
 
@@ -118,10 +158,10 @@ impl Answering {
     ///
     /// # Errors
     /// If this process does not have what is asked about.
-    fn begin(&self, request: Request, sink: mpsc::Sender<Reply>) -> Result<Work, &'static str> {
+    fn begin(&self, request: Request, sink: mpsc::Sender<Reply>) -> Result<Work, String> {
         match request {
             Request::Cache(request) => {
-                let cache = self.of.cache.clone().ok_or(NO_CACHE)?;
+                let cache = self.of.cache.one()?;
                 let before = self.of.before_recording.clone();
                 Ok(Box::pin(async move { cachectl::execute(&cache, request, before, sink).await }))
             }
@@ -132,10 +172,12 @@ impl Answering {
                 Ok(Box::pin(async move { holders::execute(&holders, request, sink).await }))
             }
             Request::Writeback(request) => {
-                let cache = self.of.cache.clone().ok_or(NO_CACHE)?;
+                let cache = self.of.cache.one()?;
                 Ok(Box::pin(async move { writeback::execute(&cache, request, sink).await }))
             }
-            Request::Status | Request::Usage | Request::Depart => Err("the request has no such answer"),
+            Request::Status | Request::Usage | Request::Depart => {
+                Err("the request has no such answer".to_owned())
+            }
         }
     }
 }
@@ -251,7 +293,7 @@ async fn see_off(
     let mut gone = std::pin::pin!(drained(reader));
     let mut told = None;
     loop {
-        let left = answering.of.cache.as_ref().map(|cache| Left::of(cache)).unwrap_or_default();
+        let left = answering.of.cache.left();
         let progress = Progress { stage: stage.borrow_and_update().clone(), left };
         if told.as_ref() != Some(&progress) {
             send(&mut writer, &json!({ "departure": progress })).await?;

@@ -279,11 +279,12 @@ pub struct Serve {
 pub struct Proxy {
     /// The origin: `nfs://HOST[:PORT]/EXPORT[?OPTION&…]`
     #[arg(value_name = "URL", required = false, required_unless_present = "config")]
-    pub origin: client::Url,
-    /// Take the options from this TOML file, too
+    pub origin: Option<client::Url>,
+    /// Take the options from this TOML file, too. Without URL, it names the origins: one, or several, each
+    /// below [[origin]]
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
-    /// Where to keep the cache: a directory for this origin alone [default: /var/cache/leasehold/…, or
+    /// Where to keep the cache: a directory for this proxy alone [default: /var/cache/leasehold/…, or
     /// ~/.cache/leasehold/…]
     #[arg(long, value_name = "DIR")]
     pub cache: Option<PathBuf>,

@@ -2,12 +2,14 @@
 //!
 //! A file is a second command line. Its values become arguments, and the parsers of the options check them:
 //! so a file and a command line cannot mean different things. An option on the command line overrides its
-//! key, and a key that contradicts it. The exports of `serve` are tables of their own: see [`exports`].
+//! key, and a key that contradicts it. The exports of `serve`, and the
+//! origins of a `proxy` with several, are tables of their own: see [`exports`] and [`origins`].
 
 pub mod command;
 pub mod exports;
 mod file;
 mod keys;
+pub mod origins;
 #[cfg(test)]
 mod tests;
 
@@ -56,7 +58,7 @@ pub struct Configured {
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The key. For one of an export: `export PATH KEY`.
+    /// The key. For one of an export or of an origin: `export PATH KEY`, `origin PATH KEY`.
     pub key: String,
     /// The value; none if there is none.
     pub value: Option<String>,
@@ -97,11 +99,18 @@ pub fn parse(given: &[OsString], base: &Path) -> Result<Configured, Wrong> {
         let settings = settings(&command, of_command, &HashMap::new());
         return Ok(Configured { arguments: Arguments::from_arg_matches(&matches)?, settings });
     };
+    let has_tables = name == "proxy" && origins::has_tables(&file)?;
     let entries = keys::read(&file, &command)?;
+    if has_tables {
+        origins::read(&file)?;
+        keys::check_several(&file, &entries, of_command)?;
+    }
     let used: Vec<&Entry> =
         entries.iter().filter(|entry| !entry.is_overridden(&command, of_command)).collect();
     keys::check_together(&file, &command, &used)?;
-    keys::check_complete(&file, &command, &used, of_command)?;
+    if !has_tables {
+        keys::check_complete(&file, &command, &used, of_command)?;
+    }
     let whole = insert(given, name, used.iter().flat_map(|entry| entry.arguments.iter().cloned()));
     let matches = program.try_get_matches_from(whole)?;
     let lines: HashMap<String, usize> =
@@ -112,6 +121,11 @@ pub fn parse(given: &[OsString], base: &Path) -> Result<Configured, Wrong> {
     };
     if name == "serve" {
         settings.extend(exports::settings(&file)?);
+    }
+    if has_tables {
+        let of_origins = origins::settings(&file, &settings)?;
+        settings.retain(|setting| !keys::OF_ONE_ORIGIN.contains(&setting.key.as_str()));
+        settings.extend(of_origins);
     }
     Ok(Configured { arguments: Arguments::from_arg_matches(&matches)?, settings })
 }

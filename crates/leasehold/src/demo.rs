@@ -132,8 +132,7 @@ async fn set_up(
     let opened = proxy::open_cache(upstream.clone(), options).await?;
     let state = proxy::make_state(&cache)?;
     let nqnfs = stack::nqnfs(&state)?;
-    let below = stack::arbiter(opened, &version4, &nqnfs, true);
-    let key = state.join("handle.key");
+    let below = stack::arbiter(opened, &version4, nqnfs.recovery(), true);
     let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
     let listening = Listening {
         network: &loopback(),
@@ -143,7 +142,7 @@ async fn set_up(
         users: &Users::default(),
     };
     let proxy =
-        Stack::start(vec![served], Keep { state: &state, handle_key: &key }, nqnfs, listening).await?;
+        Stack::start(vec![served], Keep { state: &state, handle_key: None }, nqnfs, listening).await?;
     progress.inc(2);
     Ok(Setting { proxy, upstream, relay, origin, directory })
 }
@@ -152,9 +151,9 @@ async fn start_origin(directory: &Path, sample: Arc<dyn FileSystem>) -> Result<S
     let state = origin_state(directory)?;
     let version4 = Version4::default();
     let nqnfs = stack::nqnfs(&state)?;
-    let arbiter = stack::arbiter(sample, &version4, &nqnfs, true);
+    let arbiter = stack::arbiter(sample, &version4, nqnfs.recovery(), true);
     let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
-    let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
+    let keep = Keep { state: &state, handle_key: None };
     let listening = Listening {
         network: &loopback(),
         tls: None,

@@ -58,6 +58,16 @@ impl Left {
     }
 }
 
+impl std::iter::Sum for Left {
+    fn sum<I: Iterator<Item = Left>>(all: I) -> Left {
+        all.fold(Left::default(), |sum, left| Left {
+            files: sum.files + left.files,
+            bytes: sum.bytes + left.bytes,
+            leases: sum.leases + left.leases,
+        })
+    }
+}
+
 impl fmt::Display for Left {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.files, self.bytes, self.leases) {

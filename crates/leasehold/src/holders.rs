@@ -22,6 +22,7 @@ use crate::Failure;
 use crate::admin::{Asked, Request};
 use crate::cachectl::{Reply, path};
 use crate::cli::{Holding, Revoke};
+use crate::live::Live;
 use crate::units::ago;
 
 /// Leases read from the table at one time.
@@ -65,7 +66,7 @@ pub struct Holders {
     /// The server.
     pub front: Arc<Front>,
     /// Its exports.
-    pub exports: Vec<Listed>,
+    pub exports: Live<Listed>,
 }
 
 /// An export.
@@ -154,7 +155,7 @@ fn list(holders: &Holders, what: What, below: Option<&str>) -> Vec<Value> {
     let clients = holders.front.list_clients();
     let below = below.map(|path| path::tidy(&path::read(path)));
     let mut entries = Vec::new();
-    for export in &holders.exports {
+    for export in &holders.exports.now() {
         let place = |handle: &Handle| (export.place)(handle);
         let mut add = |client: Option<Holder<'_>>, handle: &Handle, held: Value| {
             let at = place(handle);

@@ -17,6 +17,7 @@ mod departure;
 mod holders;
 mod hosts;
 mod kerberos;
+mod live;
 mod logging;
 mod metrics;
 mod mount;

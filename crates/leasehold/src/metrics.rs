@@ -31,15 +31,20 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 
 use crate::Failure;
+use crate::live::Live;
 use crate::status;
 
 /// The parts of a process that are measured.
 #[derive(Clone)]
 pub struct Measured {
+    /// The command.
+    pub role: &'static str,
     /// The server, of `serve` and `proxy`.
     pub serving: Option<Serving>,
-    /// The cache, of `proxy` and `mount`.
-    pub caching: Option<Caching>,
+    /// The caches, of `proxy` and `mount`.
+    pub caching: Live<Caching>,
+    /// The origins of a proxy that are not served yet, with the reason if there is one.
+    pub awaited: Live<(String, Option<String>)>,
     /// The mount; gone once it is unmounted.
     pub mounted: Weak<mount::Mount>,
     /// The state, for `/status`.
@@ -56,7 +61,7 @@ pub struct Serving {
     /// How much of its limits is in use.
     pub load: rpc::Load,
     /// Its exports, by path.
-    pub arbiters: Vec<(String, Arc<Arbiter>)>,
+    pub arbiters: Live<(String, Arc<Arbiter>)>,
     /// The address that it listens on.
     pub address: SocketAddr,
 }
@@ -64,6 +69,8 @@ pub struct Serving {
 /// A cache and its origin.
 #[derive(Clone)]
 pub struct Caching {
+    /// The path of its export; empty for a mount.
+    pub export: String,
     /// The origin.
     pub origin: Arc<dyn Origin>,
     /// The cache.

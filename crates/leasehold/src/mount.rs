@@ -29,9 +29,10 @@ use vfs::{FileSystem, Leases};
 
 pub use places::cache_of;
 
-use crate::admin::{Admin, Sources};
+use crate::admin::{Admin, Caches, Sources};
 use crate::cli;
 use crate::departure::{self, Left};
+use crate::live::Live;
 use crate::metrics::{Caching, Measured, Metrics};
 use crate::owner::Incarnation;
 use crate::reload::Reload;
@@ -201,13 +202,13 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     let place = places::remember(mounted.directory(), &directory);
     let marker = marker::set(&Words::shown(&arguments.source, &url), mounted.directory(), &words.remembered);
     let leaving = origin.clone();
-    let measured = measured(&mounted, Caching { origin, cache: cache.clone() }, &directory);
+    let measured = measured(&mounted, Caching { export: String::new(), origin, cache: cache.clone() }, &directory);
     let usage = usage::of_mount(measured.status.clone(), Arc::downgrade(&mounted), cache.clone());
     let asked = Arc::downgrade(&mounted);
     let sources = Sources {
         status: measured.status.clone(),
         usage,
-        cache: Some(cache.clone()),
+        cache: Caches::One(cache.clone()),
         holders: None,
         before_recording: Some(Arc::new(move || Box::pin(make_kernel_ask(asked.clone())))),
     };
@@ -393,15 +394,17 @@ async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<
 fn measured(mounted: &Arc<Mount>, caching: Caching, directory: &Path) -> Measured {
     let (shown, below) = (Arc::downgrade(mounted), caching.clone());
     Measured {
+        role: "mount",
         serving: None,
-        caching: Some(caching),
+        caching: Live::fixed(vec![caching]),
+        awaited: Live::fixed(Vec::new()),
         mounted: shown.clone(),
         status: status::source(move || status_of(&shown, &below)),
         directory: directory.to_owned(),
     }
 }
 
-fn status_of(mounted: &Weak<Mount>, Caching { origin, cache }: &Caching) -> Value {
+fn status_of(mounted: &Weak<Mount>, Caching { origin, cache, .. }: &Caching) -> Value {
     let origin = &**origin;
     let Some(mounted) = mounted.upgrade() else {
         return json!({

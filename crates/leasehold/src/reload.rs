@@ -20,6 +20,11 @@ pub const LIMITS: [&str; 7] =
 pub const ACCESS: [&str; 9] =
     ["ro", "root_squash", "all_squash", "anonuid", "anongid", "secure", "clients", "xprtsec", "sec"];
 
+/// Of the origins of a proxy that has several: they come and go, and share the cache anew.
+pub const ORIGINS: [&str; 2] = [ORIGIN, "cache_share"];
+/// Stands for an origin that comes or goes.
+const ORIGIN: &str = "[[origin]]";
+
 /// The configuration in force.
 #[derive(Debug)]
 pub struct Reload {
@@ -65,7 +70,10 @@ impl Reload {
         service::reloading();
         let is_live = |change: &Change| {
             let key = change.key.rsplit(' ').next().unwrap_or_default();
-            change.both && (live.contains(&key) || LOG.contains(&key))
+            match change.both {
+                true => live.contains(&key) || LOG.contains(&key),
+                false => change.is_of_origin() && live.contains(&ORIGIN),
+            }
         };
         let count = changes.iter().filter(|change| is_live(change)).count();
         if count > 0 {
@@ -91,10 +99,17 @@ impl Reload {
 
     /// Keeps the values in force. A value that needs a restart is named again the next time.
     fn keep(&mut self, settings: Vec<Setting>, changes: &[Change], is_live: impl Fn(&Change) -> bool) {
-        let taken = |key: &str| changes.iter().any(|change| change.key == key && is_live(change));
-        for new in settings.into_iter().filter(|new| taken(&new.key)) {
-            if let Some(old) = self.settings.iter_mut().find(|old| old.key == new.key) {
-                *old = new;
+        let live: Vec<&Change> = changes.iter().filter(|change| is_live(change)).collect();
+        for gone in live.iter().filter(|change| !change.both) {
+            self.settings.retain(|old| !gone.has(&old.key));
+        }
+        for new in settings {
+            let is_new = live.iter().any(|change| !change.both && change.has(&new.key));
+            let is_taken = live.iter().any(|change| change.key == new.key);
+            match self.settings.iter_mut().find(|old| old.key == new.key) {
+                Some(old) if is_taken => *old = new,
+                None if is_new => self.settings.push(new),
+                _ => {}
             }
         }
     }
@@ -110,10 +125,20 @@ struct Change {
 }
 
 impl Change {
-    /// An export has come or gone, and all its keys with it: one change for all of them.
-    fn of_export(setting: &Setting, has: &str) -> Option<Change> {
-        let export = setting.key.strip_suffix(" directory")?;
-        Some(Change { key: setting.key.clone(), text: format!("{export} is {has}"), both: false })
+    /// An export or an origin has come or gone, and all its keys with it: one change for all of them.
+    fn of_table(setting: &Setting, has: &str) -> Option<Change> {
+        let table = setting.key.strip_suffix(" directory").or_else(|| setting.key.strip_suffix(" url"))?;
+        Some(Change { key: setting.key.clone(), text: format!("{table} is {has}"), both: false })
+    }
+
+    fn is_of_origin(&self) -> bool {
+        self.key.starts_with("origin ")
+    }
+
+    /// Is the key one of the table that has come or gone?
+    fn has(&self, key: &str) -> bool {
+        let (table, _) = self.key.rsplit_once(' ').unwrap_or_default();
+        key.rsplit_once(' ').is_some_and(|(of, _)| of == table)
     }
 }
 
@@ -123,7 +148,7 @@ fn changes(old: &[Setting], new: &[Setting]) -> Vec<Change> {
     let mut changes = Vec::new();
     for now in new {
         match find(old, &now.key) {
-            None => changes.extend(Change::of_export(now, "new")),
+            None => changes.extend(Change::of_table(now, "new")),
             Some(before) if before.value == now.value => {}
             Some(before) => {
                 let text = format!("{} is {}, and was {}", now.key, shown(now), shown(&before));
@@ -132,7 +157,7 @@ fn changes(old: &[Setting], new: &[Setting]) -> Vec<Change> {
         }
     }
     let gone = old.iter().filter(|before| find(new, &before.key).is_none());
-    changes.extend(gone.filter_map(|before| Change::of_export(before, "gone")));
+    changes.extend(gone.filter_map(|before| Change::of_table(before, "gone")));
     changes
 }
 

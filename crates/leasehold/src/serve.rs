@@ -10,11 +10,12 @@ use server::{Export, ExportOptions, Nqnfs};
 use synthetic::{Shape, Synthetic};
 use vfs::{FileSystem, Handle};
 
-use crate::admin::{Admin, Sources};
+use crate::admin::{Admin, Caches, Sources};
 use crate::auditing::AuditLog;
 use crate::cli::{Command, Serve, Tls, Version4};
 use crate::config::exports;
 use crate::holders::{Holders, Listed, Place};
+use crate::live::Live;
 use crate::metrics::{Measured, Metrics, Serving};
 use crate::reload::{ACCESS, Reload};
 use crate::service::{self, Service};
@@ -111,7 +112,7 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     let (network, version4) = (&arguments.network, &arguments.version4);
     let listening =
         Listening { network, tls: tls.as_ref(), gss: gss.as_ref(), version4, users: &arguments.users };
-    let keep = Keep { state: &state, handle_key: &state.join("handle.key") };
+    let keep = Keep { state: &state, handle_key: None };
     let stack = Stack::start(exports, keep, nqnfs, listening).await?;
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
@@ -120,19 +121,19 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
         ));
     }
     let measured = measured(&stack, &listed, &state);
-    let holders = Holders { front: stack.front().clone(), exports: listed };
+    let holders = Holders { front: stack.front().clone(), exports: Live::fixed(listed) };
     let usage = usage::of_server(measured.status.clone(), holders.clone());
     let sources = Sources {
         status: measured.status.clone(),
         usage,
-        cache: None,
+        cache: Caches::None,
         holders: Some(holders),
         before_recording: None,
     };
     let admin = Admin::start(&state, sources)?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
     for export in stack.front().exports().iter() {
-        crate::output::announce(greeting(export, &stack));
+        crate::output::announce(greeting(&export, &stack));
     }
     metrics.iter().for_each(Metrics::announce);
     let service = Service::ready(&format!("serving on {}", stack.address()), &measured);
@@ -277,7 +278,7 @@ fn open(
         }
         Tree::Computed(shape) => (Arc::new(Synthetic::new(shape)), Arc::new(|_: &Handle| None), COMPUTED),
     };
-    let arbiter = stack::arbiter(fs, version4, nqnfs, !exclusive);
+    let arbiter = stack::arbiter(fs, version4, nqnfs.recovery(), !exclusive);
     let path = path.unwrap_or_else(|| default_path.to_owned());
     let audited = audit.over(arbiter.clone(), &path, &place);
     let export = stack::export(&identity, path.clone(), audited, options);
@@ -300,11 +301,13 @@ pub fn open_local(directory: &Path, state: &Path, how: How) -> Result<Arc<LocalF
 /// The sources of the admin socket and the metrics.
 fn measured(stack: &Stack, exports: &[Listed], state: &Path) -> Measured {
     let arbiters = exports.iter().map(|export| (export.path.clone(), export.arbiter.clone()));
-    let serving = stack.serving(arbiters.collect());
+    let serving = stack.serving(Live::fixed(arbiters.collect()));
     let shown = serving.clone();
     Measured {
+        role: "serve",
         serving: Some(serving),
-        caching: None,
+        caching: Live::fixed(Vec::new()),
+        awaited: Live::fixed(Vec::new()),
         mounted: Weak::new(),
         status: status::source(move || status_of(&shown)),
         directory: state.to_owned(),
@@ -312,7 +315,7 @@ fn measured(stack: &Stack, exports: &[Listed], state: &Path) -> Measured {
 }
 
 fn status_of(Serving { front, load, arbiters, .. }: &Serving) -> serde_json::Value {
-    let held = arbiters.iter().map(|(path, arbiter)| (path.clone(), status::held(&arbiter.held())));
+    let held = arbiters.now().into_iter().map(|(path, arbiter)| (path, status::held(&arbiter.held())));
     json!({
         "role": "serve",
         "exports": status::exports(front),

@@ -19,11 +19,12 @@ use server::{
     StateOptions,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use vfs::FileSystem;
+use vfs::{FileSystem, Recovery};
 
 use crate::Failure;
 use crate::cli::{Delegate, Network, Users, Version4};
 use crate::hosts::HostLookUp;
+use crate::live::Live;
 use crate::metrics::Serving;
 use crate::users::Nsswitch;
 
@@ -59,7 +60,7 @@ pub struct Listening<'o> {
 pub fn arbiter(
     below: Arc<dyn FileSystem>,
     version4: &Version4,
-    nqnfs: &Nqnfs,
+    recovery: Arc<Recovery>,
     leases_take_capacity: bool,
 ) -> Arc<Arbiter> {
     let options = arbiter::Options {
@@ -71,7 +72,7 @@ pub fn arbiter(
         leases_max: version4.delegations_max,
         leases_take_capacity,
         recall_deadline: Duration::from_secs(version4.lease_time.into()),
-        recovery: nqnfs.recovery(),
+        recovery,
         ..arbiter::Options::default()
     };
     Arc::new(Arbiter::with_options(below, options))
@@ -103,8 +104,8 @@ pub fn export(identity: &str, path: String, fs: Arc<dyn FileSystem>, options: Ex
 pub struct Keep<'p> {
     /// The state directory. It exists and belongs to us.
     pub state: &'p Path,
-    /// The file with the handle key.
-    pub handle_key: &'p Path,
+    /// The file with the handle key, if not one in the state directory.
+    pub handle_key: Option<&'p Path>,
 }
 
 /// How `--memory-in-flight` is divided.
@@ -144,14 +145,15 @@ impl Stack {
                 keep.state.display()
             ))
         };
-        let key = HandleKey::load_or_create(keep.handle_key).map_err(|error| {
+        let key_file = keep.handle_key.map_or_else(|| keep.state.join("handle.key"), Path::to_owned);
+        let key = HandleKey::load_or_create(&key_file).map_err(|error| {
             let way_out = match error.kind() {
                 std::io::ErrorKind::StorageFull => "; free some space there",
                 // This error names its own way out.
                 _ if error.get_ref().is_some() => "",
                 _ => "; it must be a file of 16 secret bytes that this user may read",
             };
-            Failure(format!("cannot use the handle key {}: {error}{way_out}", keep.handle_key.display()))
+            Failure(format!("cannot use the handle key {}: {error}{way_out}", key_file.display()))
         })?;
         let handles = Handles::open(key, keep.state).map_err(|error| in_state("the handle table", error))?;
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
@@ -202,7 +204,7 @@ impl Stack {
     }
 
     /// The source of its metrics. `arbiters` has its exports by path.
-    pub fn serving(&self, arbiters: Vec<(String, Arc<Arbiter>)>) -> Serving {
+    pub fn serving(&self, arbiters: Live<(String, Arc<Arbiter>)>) -> Serving {
         Serving { front: self.front.clone(), load: self.load(), arbiters, address: self.address() }
     }
 
@@ -225,20 +227,7 @@ impl Stack {
 
     /// The command that mounts an export of this server, on every machine that can reach its address.
     pub fn mount_line(&self, path: &str) -> String {
-        let address = self.address();
-        let host = if address.ip().is_unspecified() { hostname() } else { address.ip().to_string() };
-        let port = match address.port() {
-            2049 => String::new(),
-            other => format!(",port={other}"),
-        };
-        let security = self.front.exports().by_path(path.as_bytes()).map(|(export, _)| {
-            let options = export.options();
-            let xprtsec = if options.xprtsec.allows(TransportSecurity::None) { "" } else { ",xprtsec=tls" };
-            let first = options.sec.iter().next().filter(|flavor| flavor.is_kerberos());
-            format!("{xprtsec}{}", first.map(|flavor| format!(",sec={flavor}")).unwrap_or_default())
-        });
-        let security = security.unwrap_or_default();
-        format!("mount -t nfs -o vers=4.2{port}{security} {host}:{path} /mnt")
+        mount_line(&self.front, self.address(), path)
     }
 
     /// Stops serving, then shuts down the file systems, which store their dirty data.
@@ -247,10 +236,27 @@ impl Stack {
             registration.unregister().await;
         }
         drop(self.server);
-        for export in self.front.exports().iter() {
-            export.fs.shutdown().await;
-        }
+        let exports: Vec<_> = self.front.exports().iter().collect();
+        // One that waits for its origin must not keep the others.
+        futures_util::future::join_all(exports.iter().map(|export| export.fs().shutdown())).await;
     }
+}
+
+/// The command that mounts an export of a server at this address.
+pub fn mount_line(front: &Front, address: SocketAddr, path: &str) -> String {
+    let host = if address.ip().is_unspecified() { hostname() } else { address.ip().to_string() };
+    let port = match address.port() {
+        2049 => String::new(),
+        other => format!(",port={other}"),
+    };
+    let security = front.exports().by_path(path.as_bytes()).map(|(export, _)| {
+        let options = export.options();
+        let xprtsec = if options.xprtsec.allows(TransportSecurity::None) { "" } else { ",xprtsec=tls" };
+        let first = options.sec.iter().next().filter(|flavor| flavor.is_kerberos());
+        format!("{xprtsec}{}", first.map(|flavor| format!(",sec={flavor}")).unwrap_or_default())
+    });
+    let security = security.unwrap_or_default();
+    format!("mount -t nfs -o vers=4.2{port}{security} {host}:{path} /mnt")
 }
 
 async fn register(server: &Server, listen: &Network) -> Option<Registration> {

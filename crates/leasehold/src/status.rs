@@ -1,6 +1,7 @@
 //! `leasehold status`: shows the state and counters of a running Leasehold.
 
 pub mod summary;
+pub mod total;
 pub mod trouble;
 
 use std::sync::Arc;

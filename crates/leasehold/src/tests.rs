@@ -56,7 +56,7 @@ async fn bed(vers: &str, write_behind: Option<WriteBehind>) -> Bed {
 async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
     let version4 = Version4::default();
     let nqnfs = stack::nqnfs(kept).unwrap();
-    let arbiter = stack::arbiter(fs, &version4, &nqnfs, true);
+    let arbiter = stack::arbiter(fs, &version4, nqnfs.recovery(), true);
     let (anonuid, anongid) = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
     let open =
         ExportOptions { secure: false, squash: Squash::All, anonuid, anongid, ..ExportOptions::default() };
@@ -71,7 +71,7 @@ async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
     };
     let listening =
         Listening { network: &network, tls: None, gss: None, version4: &version4, users: &Users::default() };
-    let keep = Keep { state: kept, handle_key: &kept.join("handle.key") };
+    let keep = Keep { state: kept, handle_key: None };
     let served = stack::export("delayed", "/export".to_owned(), arbiter.clone(), open);
     let serve = Stack::start(vec![served], keep, nqnfs, listening).await.unwrap();
     (serve, arbiter)

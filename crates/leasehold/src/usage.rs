@@ -13,7 +13,7 @@ use server::exports::ExportId;
 use vfs::{Handle, Used};
 
 use crate::cachectl::path;
-use crate::holders::Holders;
+use crate::holders::{Holders, Listed};
 use crate::status::Source;
 
 /// The most clients, and the most files, in an answer.
@@ -24,7 +24,8 @@ pub fn of_server(status: Source, holders: Holders) -> Source {
     Arc::new(move || {
         let usage = holders.front.usage();
         let clients: Vec<Value> = most(usage.clients(), ENTRIES_MAX).into_iter().map(client).collect();
-        let file = |(of, used)| file_of(&holders, &of, used);
+        let exports = holders.exports.now();
+        let file = |(of, used)| file_of(&exports, &of, used);
         let files: Vec<Value> = most(usage.files(), ENTRIES_MAX).into_iter().map(file).collect();
         answer(&status(), &clients, &files)
     })
@@ -55,8 +56,8 @@ fn client((address, used): (IpAddr, Used)) -> Value {
     entry(json!({ "address": address }), used)
 }
 
-fn file_of(holders: &Holders, (export, handle): &(ExportId, Handle), used: Used) -> Value {
-    let listed = holders.exports.iter().find(|listed| listed.id == *export);
+fn file_of(exports: &[Listed], (export, handle): &(ExportId, Handle), used: Used) -> Value {
+    let listed = exports.iter().find(|listed| listed.id == *export);
     let at = listed.and_then(|listed| (listed.place)(handle));
     let name = listed.map(|listed| listed.path.as_str());
     entry(json!({ "export": name, "path": at.as_deref().map(path::show) }), used)

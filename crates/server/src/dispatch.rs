@@ -200,7 +200,7 @@ impl Service for Front {
 
     /// A peer that no export admits creates no state and learns nothing about the exports.
     fn admits(&self, peer: SocketAddr, security: TransportSecurity) -> bool {
-        self.shared.exports.iter().any(|export| export.options().admits(peer, security))
+        self.shared.exports.any(|export| export.options().admits(peer, security))
     }
 
     /// A connection from a port that every user can have is admitted if an export accepts Kerberos. A call
@@ -208,7 +208,7 @@ impl Service for Front {
     fn takes(&self, call: &Call) -> bool {
         let (peer, security) = (call.peer, call.security());
         peer.port() < 1024
-            || self.shared.exports.iter().any(|export| export.options().takes(peer, security, false))
+            || self.shared.exports.any(|export| export.options().takes(peer, security, false))
     }
 
     fn turn_away(&self, call: &Call) -> Outcome {
@@ -247,7 +247,7 @@ fn looked_up(groups: &Groups, exports: &Exports, call: &Call) -> Option<Lookup> 
     if call.header.procedure == 0 || call.header.program == nsm::PROGRAM {
         return None;
     }
-    let root_stays = || exports.iter().any(|export| export.options().squash == Squash::None);
+    let root_stays = || exports.any(|export| export.options().squash == Squash::None);
     if uid == 0 && !root_stays() {
         return Some(Lookup::Known(Arc::new([])));
     }

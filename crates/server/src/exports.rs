@@ -6,23 +6,27 @@ mod locations;
 pub(crate) mod pseudo;
 mod ranges;
 mod sec;
+mod table;
 mod xprtsec;
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
 
 use arc_swap::{ArcSwap, Guard};
 use rpc::TransportSecurity;
 use siphasher::sip128::{Hasher128, SipHasher};
 use std::hash::Hasher;
-use vfs::FileSystem;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use vfs::{FileSystem, NullFileSystem};
 
 pub use clients::ClientList;
 pub use hosts::HostDatabase;
 pub use locations::{Location, Locations};
 pub use sec::{Flavor, Sec};
+pub use table::{Admitting, Exports, ExportsError};
 pub use xprtsec::XprtSec;
 
 /// The durable id of an export in handles. It is derived from the export's identity and not from its
@@ -125,15 +129,54 @@ pub struct Export {
     pub id: ExportId,
     /// The path that clients mount.
     pub path: String,
-    /// The file system behind it.
-    pub fs: Arc<dyn FileSystem>,
+    fs: OnceLock<Arc<dyn FileSystem>>,
+    /// The file system has come.
+    came: Notify,
     options: ArcSwap<ExportOptions>,
 }
+
+/// Answers for a file system that is not there yet.
+static NOT_YET: LazyLock<Arc<dyn FileSystem>> = LazyLock::new(|| Arc::new(NullFileSystem));
 
 impl Export {
     /// An export.
     pub fn new(id: ExportId, path: String, fs: Arc<dyn FileSystem>, options: ExportOptions) -> Export {
-        Export { id, path, fs, options: ArcSwap::from_pointee(options) }
+        let export = Export::awaited(id, path, options);
+        export.supply(fs);
+        export
+    }
+
+    /// An export whose file system is not there yet. Until [`crate::Front::supply`] brings it, clients are
+    /// told to come back later (`NFS4ERR_DELAY`, `NFS3ERR_JUKEBOX`).
+    pub fn awaited(id: ExportId, path: String, options: ExportOptions) -> Export {
+        let options = ArcSwap::from_pointee(options);
+        Export { id, path, fs: OnceLock::new(), came: Notify::new(), options }
+    }
+
+    /// The file system behind it. While that is awaited, one that answers every request with `Delay`.
+    pub fn fs(&self) -> &Arc<dyn FileSystem> {
+        self.fs.get().unwrap_or_else(|| &NOT_YET)
+    }
+
+    /// Is the file system not there yet?
+    pub fn is_awaited(&self) -> bool {
+        self.fs.get().is_none()
+    }
+
+    /// The file system is there. Returns false if there was one already.
+    pub(crate) fn supply(&self, fs: Arc<dyn FileSystem>) -> bool {
+        let is_first = self.fs.set(fs).is_ok();
+        self.came.notify_waiters();
+        is_first
+    }
+
+    /// Waits for the file system, but not for longer than this. Is it there?
+    pub(crate) async fn comes(&self, limit: Duration) -> bool {
+        let coming = self.came.notified();
+        if self.is_awaited() {
+            let _ = timeout(limit, coming).await;
+        }
+        !self.is_awaited()
     }
 
     /// Its options now.
@@ -159,121 +202,5 @@ impl Export {
 impl fmt::Debug for Export {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Export({})", self.path)
-    }
-}
-
-/// The exports that admit a peer: one bit for each position in the table.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Admitting(Vec<u64>);
-
-impl Admitting {
-    /// For a table of at most 64 exports.
-    #[cfg(any(test, feature = "fuzzing"))]
-    pub(crate) fn of(bits: u64) -> Admitting {
-        Admitting(vec![bits])
-    }
-
-    /// Is the set empty?
-    pub fn is_empty(&self) -> bool {
-        self.0.iter().all(|word| *word == 0)
-    }
-
-    /// Does the set contain every export of the other set?
-    pub fn covers(&self, other: &Admitting) -> bool {
-        other.0.iter().enumerate().all(|(at, word)| word & !self.0.get(at).copied().unwrap_or(0) == 0)
-    }
-}
-
-/// All exports of a server.
-#[derive(Debug, Default)]
-pub struct Exports(Vec<Arc<Export>>);
-
-/// Why a table of exports is invalid.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ExportsError {
-    /// A path that clients could not name.
-    #[error("export path `{0}` must be absolute, for instance /srv")]
-    Relative(String),
-    /// The same path twice.
-    #[error("`{0}` is exported twice: give one of the two another path")]
-    Twice(String),
-    /// Two exports with the same id in handles.
-    #[error("`{0}` and `{1}` get the same export id by chance: change one of the paths")]
-    SameId(String, String),
-}
-
-impl Exports {
-    /// Checks and keeps the exports.
-    pub fn new(exports: Vec<Export>) -> Result<Exports, ExportsError> {
-        for (index, export) in exports.iter().enumerate() {
-            if !export.path.starts_with('/') {
-                return Err(ExportsError::Relative(export.path.clone()));
-            }
-            for other in &exports[..index] {
-                if other.path == export.path {
-                    return Err(ExportsError::Twice(export.path.clone()));
-                }
-                if other.id == export.id {
-                    return Err(ExportsError::SameId(other.path.clone(), export.path.clone()));
-                }
-            }
-        }
-        Ok(Exports(exports.into_iter().map(Arc::new).collect()))
-    }
-
-    /// The export that a handle names.
-    pub fn by_id(&self, id: ExportId) -> Option<&Arc<Export>> {
-        self.0.iter().find(|export| export.id == id)
-    }
-
-    /// The export that contains a path, and the rest of the path below it.
-    pub fn by_path<'p>(&self, path: &'p [u8]) -> Option<(&Arc<Export>, &'p [u8])> {
-        let below = |export: &Export| -> Option<&'p [u8]> {
-            let rest = path.strip_prefix(export.path.trim_end_matches('/').as_bytes())?;
-            (rest.is_empty() || rest.starts_with(b"/")).then_some(rest)
-        };
-        let candidates = self.0.iter().filter_map(|export| below(export).map(|rest| (export, rest)));
-        candidates.min_by_key(|(_, rest)| rest.len())
-    }
-
-    /// May this host get anything in plain text?
-    pub fn shows_plainly(&self, host: IpAddr) -> bool {
-        self.0.iter().any(|export| export.options().shows(host, TransportSecurity::None))
-    }
-
-    /// The exports that a peer may use over a connection of this security, for a proven user or another one.
-    pub fn admitting(&self, peer: SocketAddr, security: TransportSecurity, is_proven: bool) -> Admitting {
-        let mut words = vec![0; self.0.len().div_ceil(64)];
-        let admits = |export: &Export| export.options().takes(peer, security, is_proven);
-        for (at, _) in self.0.iter().enumerate().filter(|(_, export)| admits(export)) {
-            words[at / 64] |= 1 << (at % 64);
-        }
-        Admitting(words)
-    }
-
-    /// Looks the names of clients up, which may block for long. Returns whether any of them has other
-    /// addresses than before.
-    pub fn look_up_clients(&self, database: &dyn HostDatabase) -> bool {
-        let names = |export: &Arc<Export>| export.options().clients.named().to_vec();
-        let names: Vec<_> = self.0.iter().flat_map(names).collect();
-        hosts::look_up(&names, database, Instant::now())
-    }
-
-    /// All exports.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<Export>> {
-        self.0.iter()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_set_covers_what_is_in_it() {
-        let of = |words: &[u64]| Admitting(words.to_vec());
-        assert!(of(&[]).is_empty() && of(&[0, 0]).is_empty() && !of(&[0, 1]).is_empty());
-        assert!(of(&[3, 1]).covers(&of(&[1, 1])) && of(&[1]).covers(&of(&[1, 0])));
-        assert!(!of(&[1, 1]).covers(&of(&[3, 1])) && !of(&[3]).covers(&of(&[3, 1])));
     }
 }

@@ -1,6 +1,8 @@
 //! The server as other crates see it. It owns what all versions share, and what each version keeps for
 //! itself. `dispatch` answers the calls. No module below imports this one.
 
+pub mod changes;
+
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
 

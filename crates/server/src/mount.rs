@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use protocol::mount::{self, Dirpath, Exportnode, MountOk, Mountbody, Stat};
@@ -20,6 +21,8 @@ use crate::shared::{Request, Shared, arguments, reply};
 #[derive(Debug, Default)]
 pub(crate) struct Mounts(Mutex<BTreeSet<(IpAddr, Vec<u8>)>>);
 
+/// How long a client waits for an export whose file system is not there yet.
+const AWAITED_MAX: Duration = Duration::from_secs(5);
 /// The limit of remembered mounts.
 const MOUNTS_MAX: usize = 1024;
 
@@ -54,7 +57,11 @@ pub(crate) async fn answer(shared: &Shared, mounts: &Mounts, call: rpc::Call) ->
                 Ok(path) => path,
                 Err(refusal) => return refusal.into(),
             };
-            let root = walk(&request, &path).await;
+            let root = match walk(&request, &path).await {
+                // MOUNT has no status for this case: the client sends the call again.
+                Err(error) if error.status == Status::Delay => return Outcome::Drop,
+                other => other.map_err(|error| stat(error.status)),
+            };
             if root.is_ok() {
                 mounts.add(client, &path);
             }
@@ -85,7 +92,7 @@ pub(crate) async fn answer(shared: &Shared, mounts: &Mounts, call: rpc::Call) ->
 pub(crate) fn turn_away(shared: &Shared, mounts: &Mounts, call: &rpc::Call) -> Outcome {
     use mount::v3::Procedure as P;
     let is_listed =
-        || shared.exports.iter().any(|export| export.options().shows(call.peer.ip(), call.security()));
+        || shared.exports.any(|export| export.options().shows(call.peer.ip(), call.security()));
     match P::try_from(call.header.procedure) {
         Ok(P::Null) => reply(call, &()),
         // Every path gets the same answer, without being looked up.
@@ -122,27 +129,24 @@ fn mnt1(handles: &Handles, root: Result<Root, Stat>) -> mount::v1::MntRes {
 }
 
 /// Resolves the path of a mount request: an export, or a directory below one.
-async fn walk(request: &Request<'_>, path: &[u8]) -> Result<Root, Stat> {
-    let (export, below) = request.shared.exports.by_path(path).ok_or(Stat::NoEnt)?;
-    let caller = request.caller(export).map_err(|denied| match denied {
-        Denied::Client | Denied::Security | Denied::Flavor => Stat::Acces,
+async fn walk(request: &Request<'_>, path: &[u8]) -> vfs::Result<Root> {
+    let (export, below) = request.shared.exports.by_path(path).ok_or(Status::NoEnt)?;
+    let caller = request.caller(&export).map_err(|denied| match denied {
+        Denied::Client | Denied::Security | Denied::Flavor => Status::Access,
     })?;
     // Only v4 can tell a client where the export is.
     if export.is_absent() {
-        return Err(Stat::NoEnt);
+        return Err(Status::NoEnt.into());
     }
-    let mut node = export.fs.root(&caller).await.map_err(|error| stat(error.status))?;
+    // MOUNT has no status for "come back later", and its clients ask again only after ten seconds.
+    export.comes(AWAITED_MAX).await;
+    let mut node = export.fs().root(&caller).await?;
     for name in below.split(|&byte| byte == b'/').filter(|name| !name.is_empty() && *name != b".") {
         // No honest client mounts a path with `..`, and `Name` does not allow it.
-        let name = Name::new(name).map_err(|error| stat(error.status))?;
-        node = export
-            .fs
-            .lookup(&caller, &node.handle, &name, vfs::Want::None)
-            .await
-            .map_err(|error| stat(error.status))?
-            .node;
+        let name = Name::new(name)?;
+        node = export.fs().lookup(&caller, &node.handle, &name, vfs::Want::None).await?.node;
     }
-    Ok((export.clone(), node.handle))
+    Ok((export, node.handle))
 }
 
 fn dump(mounts: &Mounts) -> LinkedList<Mountbody, { mount::LIST_MAX }> {
@@ -150,7 +154,7 @@ fn dump(mounts: &Mounts) -> LinkedList<Mountbody, { mount::LIST_MAX }> {
 }
 
 fn exports(exports: &Exports) -> mount::Exports {
-    let node = |export: &Arc<Export>| {
+    let node = |export: Arc<Export>| {
         let groups = export.options().clients.names().filter_map(mount::Name::new).collect();
         Some(Exportnode { dir: Dirpath::new(export.path.clone())?, groups: LinkedList::new(groups)? })
     };

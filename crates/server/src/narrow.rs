@@ -23,7 +23,7 @@ pub(crate) async fn attributes(
 ) -> vfs::Result<Attributes> {
     match brought {
         Some(attributes) => Ok(attributes),
-        None => export.fs.getattr(&caller.clone().with_freshness(Freshness::Timeout), handle).await,
+        None => export.fs().getattr(&caller.clone().with_freshness(Freshness::Timeout), handle).await,
     }
 }
 
@@ -38,7 +38,7 @@ pub(crate) async fn write_all(
     let Object { export, handle, caller } = object;
     loop {
         let (by, stability) = (StateidBasis::Anonymous, Stability::FileSync);
-        let write = || export.fs.write(caller, handle, by, offset, data.clone(), stability);
+        let write = || export.fs().write(caller, handle, by, offset, data.clone(), stability);
         let written = shared.past_courtesy(object, None, write).await?;
         let count = (written.count as usize).min(data.len());
         shared.count_written(object, count);

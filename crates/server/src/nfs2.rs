@@ -10,6 +10,7 @@ use std::sync::Arc;
 use protocol::nfs2::{Procedure, Reply, call};
 use rpc::message::Refusal;
 use rpc::service::Outcome;
+use vfs::Status;
 use xdr::Encode;
 
 use crate::narrow::{self, Cookies};
@@ -76,6 +77,8 @@ where
     };
     let results: C::Results = match procedure(args).await {
         Ok(ok) => Reply::Ok(ok),
+        // v2 has no status for this case: the client sends the call again.
+        Err(error) if error.status == Status::Delay => return Outcome::Drop,
         Err(error) => {
             tracing::debug!(peer = %call.peer, procedure = C::NAME, status = %error.status, "failed");
             Reply::Fail(narrow::convert::stat(error.status), ())

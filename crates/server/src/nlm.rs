@@ -33,15 +33,17 @@ use protocol::nlm::{
 use protocol::portmap;
 use rpc::message::Refusal;
 use rpc::service::Outcome;
+use tokio::sync::Mutex as AsyncMutex;
 use tokio::time::Instant;
 use vfs::{Caller, Handle, HolderId, Owner, Status};
 use xdr::{Decode, Encode};
 
-use crate::exports::ExportId;
+use crate::exports::{Export, ExportId};
 use crate::shared::{Object, Request, Shared, arguments, reply};
 use crate::state::hosts::HostName;
 use crate::state::stateids::FileKey;
 use calling::{Resend, Route, To};
+use files::HostFile;
 pub use listing::ListedHost;
 use waits::{Answer, Stage, WaitKey, Waits};
 use wire::Offset;
@@ -353,24 +355,41 @@ impl Nlm {
     async fn release(&self, holder: HolderId) {
         self.waits.lock().take_host(holder);
         for (key, held) in self.files.of(holder) {
-            let mut file = held.lock().await;
-            let opens = file.take_all();
-            let caller = Caller { holder: Some(holder), ..Caller::machine() };
-            if let Some(export) = self.shared.exports.by_id(key.export) {
-                for open in opens {
-                    if let Err(error) = export.fs.close(&caller, open).await {
-                        tracing::debug!(status = %error.status, "an open was gone before it was closed");
-                    }
-                }
-            }
-            drop(file);
-            self.files.settle(holder, key, held);
+            let export = self.shared.exports.by_id(key.export);
+            self.release_file(export.as_deref(), (holder, key), held).await;
         }
+    }
+
+    /// Releases all that hosts hold of an export that is not in the table any more.
+    pub(crate) async fn release_export(&self, export: &Export) {
+        self.waits.lock().take_export(export.id);
+        for (holder, key, held) in self.files.of_export(export.id) {
+            self.release_file(Some(export), (holder, key), held).await;
+        }
+    }
+
+    /// Releases what a host holds on a file.
+    async fn release_file(
+        &self,
+        export: Option<&Export>,
+        (holder, key): (HolderId, FileKey),
+        held: Arc<AsyncMutex<HostFile>>,
+    ) {
+        let mut file = held.lock().await;
+        let caller = Caller { holder: Some(holder), ..Caller::machine() };
+        for open in file.take_all() {
+            let Some(export) = export else { continue };
+            if let Err(error) = export.fs().close(&caller, open).await {
+                tracing::debug!(status = %error.status, "an open was gone before it was closed");
+            }
+        }
+        drop(file);
+        self.files.settle(holder, key, held);
     }
 
     /// The file of a request that waits.
     fn object_of(&self, key: &WaitKey, resend: &Resend) -> Option<Object> {
-        let export = self.shared.exports.by_id(key.file.export)?.clone();
+        let export = self.shared.exports.by_id(key.file.export)?;
         Some(Object { export, handle: key.file.handle, caller: resend.caller.clone() })
     }
 

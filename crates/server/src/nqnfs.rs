@@ -392,8 +392,8 @@ async fn vacated(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
         let all = front.nqnfs.leases.lock().vacate_all(asked.holder);
         for (id, lease) in all {
             let Some(export) = front.shared.exports.by_id(id) else { continue };
-            let Ok(caller) = asked.request.caller(export) else { continue };
-            take_back(export, &Caller { holder: Some(asked.holder), ..caller }, lease).await;
+            let Ok(caller) = asked.request.caller(&export) else { continue };
+            take_back(&export, &Caller { holder: Some(asked.holder), ..caller }, lease).await;
         }
     } else if let Ok(object) = asked.object(&wire) {
         let lease = front.nqnfs.leases.lock().vacate(object.export.id, &object.handle, asked.holder);
@@ -405,7 +405,7 @@ async fn vacated(call: &rpc::Call, asked: &Asked<'_>) -> Outcome {
 }
 
 async fn take_back(export: &Export, caller: &Caller, lease: vfs::LeaseId) {
-    if let Err(error) = export.fs.returned(caller, lease).await {
+    if let Err(error) = export.fs().returned(caller, lease).await {
         tracing::debug!(%error, "a vacated lease was not taken back");
     }
 }

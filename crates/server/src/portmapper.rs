@@ -122,7 +122,7 @@ impl Service for Mapper {
     /// A listed address may ask from any port.
     fn admits(&self, peer: SocketAddr, _: TransportSecurity) -> bool {
         let is_listed =
-            |address| self.front.exports().iter().any(|export| export.options().clients.admits(address));
+            |address| self.front.exports().any(|export| export.options().clients.admits(address));
         peer.ip().to_canonical().is_loopback() || is_listed(peer.ip())
     }
 

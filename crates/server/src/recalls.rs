@@ -7,7 +7,7 @@ use std::sync::{Arc, Weak};
 
 use vfs::{Callback, Callbacks, LeaseId, Recall};
 
-use crate::exports::ExportId;
+use crate::exports::{Export, ExportId};
 use crate::nfs4::callbacks as v4;
 use crate::nlm::Nlm;
 use crate::nqnfs::leases::Out;
@@ -16,9 +16,14 @@ use crate::nqnfs::{NqnfsFront, evict};
 /// Starts a task for the callbacks of each export.
 pub(crate) fn start(front: &Arc<NqnfsFront>, nlm: &Arc<Nlm>) {
     for export in front.shared.exports.iter() {
-        if let Some(callbacks) = export.fs.callbacks() {
-            tokio::spawn(serve((Arc::downgrade(front), Arc::downgrade(nlm)), export.id, callbacks));
-        }
+        start_for(front, nlm, &export);
+    }
+}
+
+/// Starts the task for the callbacks of this export, unless it runs.
+pub(crate) fn start_for(front: &Arc<NqnfsFront>, nlm: &Arc<Nlm>, export: &Export) {
+    if let Some(callbacks) = export.fs().callbacks() {
+        tokio::spawn(serve((Arc::downgrade(front), Arc::downgrade(nlm)), export.id, callbacks));
     }
 }
 

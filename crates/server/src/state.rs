@@ -315,6 +315,11 @@ impl State {
         !self.started.swap(true, Ordering::Relaxed)
     }
 
+    /// Have the background tasks been started?
+    pub(crate) fn has_started(&self) -> bool {
+        self.started.load(Ordering::Relaxed)
+    }
+
     /// How long a client's state lasts after its last renewal.
     pub(crate) fn lease(&self) -> Duration {
         self.lease

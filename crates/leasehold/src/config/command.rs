@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use serde_json::json;
 
 use super::file::ConfigFile;
-use super::{Configured, Place, Setting, Wrong, exports, keys, parse};
+use super::{Configured, Place, Setting, Wrong, exports, keys, origins, parse};
 use crate::Failure;
 use crate::cli::{Arguments, ConfigCommand, ConfigKeys, ConfigShow};
 
@@ -52,7 +52,7 @@ fn kind(file: &ConfigFile) -> Result<&'static str, Failure> {
     let found = kinds.iter().find(|(key, _)| table.contains_key(*key)).map(|(_, kind)| *kind);
     found.ok_or_else(|| {
         file.lacks(
-            "it is of no command: a proxy has `origin`, a mount has `source`, and a serve has an [[export]]",
+            "it is of no command: a proxy has `origin` or an [[origin]], a mount has `source`, and a serve has an [[export]]",
         )
     })
 }
@@ -97,6 +97,16 @@ fn list(of: &ConfigKeys) {
     let Some(command) = program.find_subcommand(&of.command) else { return };
     for key in keys::of(command) {
         crate::output::line(format_args!("{}\n    {}", key.heading(), key.help()));
+    }
+    if of.command == "proxy" {
+        for (key, default) in origins::keys() {
+            let default = match default {
+                Some("") => String::new(),
+                Some(default) => format!(" [default: {default}]"),
+                None => format!(" [default: {key} of the file]"),
+            };
+            crate::output::line(format_args!("[[origin]] {key}{default}"));
+        }
     }
     if of.command == "serve" {
         for (key, default) in exports::KEYS {

@@ -144,7 +144,7 @@ pub fn settings(file: &ConfigFile) -> Result<Vec<Setting>, Failure> {
 }
 
 /// A value as a command line would have it.
-fn shown(value: &DeValue) -> String {
+pub fn shown(value: &DeValue) -> String {
     match value {
         DeValue::String(text) => text.to_string(),
         DeValue::Integer(number) => number.as_str().to_owned(),

@@ -16,6 +16,7 @@ use toml::Spanned;
 use toml::de::{DeArray, DeValue};
 
 use super::file::ConfigFile;
+use super::origins;
 use crate::cli::{OF_ONE_EXPORT, SERVED};
 use crate::{Failure, mount};
 
@@ -208,6 +209,9 @@ pub fn read(file: &ConfigFile, command: &Command) -> Result<Vec<Entry>, Failure>
         if command.get_name() == "serve" && name == "export" {
             continue;
         }
+        if command.get_name() == "proxy" && name == origins::TABLE && value.get_ref().as_array().is_some() {
+            continue;
+        }
         let Some(known) = of(command).find(|known| known.name == *name) else {
             return Err(file.wrong(at, unknown(command, name)));
         };
@@ -231,6 +235,9 @@ fn unknown(command: &Command, name: &str) -> String {
     let of_export = super::exports::KEYS.iter().any(|(key, _)| *key == name);
     if command.get_name() == "serve" && of_export {
         return format!("`{name}` belongs to an export: write it below [[export]]");
+    }
+    if command.get_name() == "proxy" && origins::keys().any(|(key, _)| key == name) {
+        return format!("`{name}` belongs to an origin: write it below [[origin]]");
     }
     let alike = |key: &Key| strsim::jaro_winkler(&key.name, name);
     let nearest = of(command).max_by(|a, b| alike(a).total_cmp(&alike(b)));
@@ -297,6 +304,27 @@ pub fn check_together(file: &ConfigFile, command: &Command, entries: &[&Entry]) 
         }
     }
     Ok(())
+}
+
+/// The keys, and the arguments, of a proxy of one origin.
+pub const OF_ONE_ORIGIN: [&str; 2] = ["origin", "export"];
+
+/// Checks that a file with several origins, and the command line, name none besides.
+///
+/// # Errors
+/// If they do.
+pub fn check_several(file: &ConfigFile, entries: &[Entry], matches: &ArgMatches) -> Result<(), Failure> {
+    if let Some(entry) = entries.iter().find(|entry| OF_ONE_ORIGIN.contains(&entry.key.as_str())) {
+        return Err(file.wrong(entry.at, "`export` is of a proxy of one origin: write `path` below each [[origin]]"));
+    }
+    let given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
+    match OF_ONE_ORIGIN.iter().find(|id| given(id)) {
+        Some(&"origin") => {
+            Err(file.lacks("it has an [[origin]], and the command line has a URL: leave one of them out"))
+        }
+        Some(_) => Err(file.lacks("it has an [[origin]]: write its `path` there, and leave --export out")),
+        None => Ok(()),
+    }
 }
 
 /// Checks that nothing is missing.

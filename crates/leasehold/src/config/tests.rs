@@ -31,7 +31,7 @@ fn a_file_says_what_the_options_say() {
                 clients = ['10.0.0.0/8', '::1']\nlease_time = 30\nmetrics = 9464\nfill = true\n";
     let configured = parse_text("proxy", text, &[]).unwrap();
     let Command::Proxy(proxy) = &configured.arguments.command else { panic!("a proxy") };
-    assert_eq!(proxy.origin.to_string(), "nfs://filer/export");
+    assert_eq!(proxy.origin.as_ref().unwrap().to_string(), "nfs://filer/export");
     assert_eq!((proxy.keeping.cache_size, proxy.keeping.no_fill), (100 << 30, false));
     assert!(proxy.network.no_udp && proxy.access.insecure && !proxy.network.no_rpcbind);
     assert!(proxy.access.clients.admits("10.9.9.9".parse().unwrap()));
@@ -51,7 +51,7 @@ fn the_command_line_overrides_a_file() {
     let configured = parse_text("proxy", text, &more).unwrap();
     let Command::Proxy(proxy) = &configured.arguments.command else { panic!("a proxy") };
     assert_eq!(
-        (proxy.origin.to_string().as_str(), proxy.keeping.cache_size),
+        (proxy.origin.as_ref().unwrap().to_string().as_str(), proxy.keeping.cache_size),
         ("nfs://other/export", 1 << 30)
     );
     // `all_squash` contradicts `--no-root-squash`.

@@ -21,9 +21,9 @@ const CLIENTS_MAX: usize = 20;
 pub struct Snapshot {
     process: Process,
     serving: Option<Served>,
-    caching: Option<Cached>,
+    caching: Vec<Cached>,
     kernel: Option<mount::Stats>,
-    info: [String; 4],
+    info: Vec<[String; 5]>,
 }
 
 #[derive(Debug)]
@@ -43,6 +43,7 @@ struct Served {
 
 #[derive(Debug)]
 struct Cached {
+    export: String,
     calls: Vec<(&'static str, client::ProcedureCounts)>,
     stats: cache::Stats,
     lost: u64,
@@ -55,24 +56,24 @@ impl Snapshot {
     /// Reads everything.
     pub fn of(measured: &Measured) -> Snapshot {
         let mounted = measured.mounted.upgrade();
-        let role = match (&measured.serving, &measured.caching) {
-            (Some(_), None) => "serve",
-            (Some(_), Some(_)) => "proxy",
-            (None, _) => "mount",
+        let caching = measured.caching.now();
+        let info = |export: String, origin: String, version: String| {
+            [env!("CARGO_PKG_VERSION").to_owned(), measured.role.to_owned(), export, origin, version]
         };
-        let origin = measured.caching.as_ref().map(|caching| &caching.origin);
-        let info = [
-            env!("CARGO_PKG_VERSION").to_owned(),
-            role.to_owned(),
-            origin.map(|origin| origin.url().to_string()).unwrap_or_default(),
-            origin.map(|origin| origin.version().to_owned()).unwrap_or_default(),
-        ];
+        let of_origin = |caching: &Caching| {
+            let origin = &caching.origin;
+            info(caching.export.clone(), origin.url().to_string(), origin.version().to_owned())
+        };
+        let mut infos: Vec<_> = caching.iter().map(of_origin).collect();
+        if infos.is_empty() {
+            infos.push(info(String::new(), String::new(), String::new()));
+        }
         Snapshot {
             process: Process::now(),
             serving: measured.serving.as_ref().map(Served::of),
-            caching: measured.caching.as_ref().map(Cached::of),
+            caching: caching.iter().map(Cached::of).collect(),
             kernel: mounted.map(|mounted| mounted.stats()),
-            info,
+            info: infos,
         }
     }
 }
@@ -92,7 +93,7 @@ impl Served {
             used: most(serving.front.usage().clients()),
             calls_waited: serving.load.waited(),
             waits: most(serving.front.usage().waits()),
-            held: serving.arbiters.iter().map(|(path, arbiter)| (path.clone(), arbiter.held())).collect(),
+            held: serving.arbiters.now().into_iter().map(|(path, arbiter)| (path, arbiter.held())).collect(),
         }
     }
 }
@@ -106,6 +107,7 @@ impl Cached {
     fn of(caching: &Caching) -> Cached {
         let silent = caching.origin.unanswered_since().and_then(|since| *since.borrow());
         Cached {
+            export: caching.export.clone(),
             calls: caching.origin.calls(),
             stats: caching.cache.stats(),
             lost: caching.cache.lost().1,
@@ -159,39 +161,40 @@ fn held<N: Number>(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&arbiter::H
     }
 }
 
-/// One value of the cache.
+/// One value of each cache.
 fn cached<N: Number>(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&cache::Stats) -> N) {
-    if let Some(cached) = &of.caching {
-        take(&[], read(&cached.stats).number());
-    }
+    linked(of, take, |cached| read(&cached.stats));
 }
 
-/// One value of the link to the origin.
+/// One value of the link to each origin.
 fn linked<N: Number>(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&Cached) -> N) {
-    if let Some(cached) = &of.caching {
-        take(&[], read(cached).number());
+    for cached in &of.caching {
+        take(&[&cached.export], read(cached).number());
     }
 }
 
 /// One value for each operation at the origin.
 fn asked(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&client::ProcedureCounts) -> u64) {
-    for (operation, counts) in of.caching.iter().flat_map(|cached| &cached.calls) {
-        take(&[operation], read(counts).number());
+    for cached in &of.caching {
+        for (operation, counts) in &cached.calls {
+            take(&[&cached.export, operation], read(counts).number());
+        }
     }
 }
 
 /// Hits or misses by kind of question.
 fn found(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(cache::HitsMisses) -> u64) {
-    let Some(Cached { stats, .. }) = &of.caching else { return };
-    let kinds = [
-        ("attributes", stats.attributes),
-        ("names", stats.names),
-        ("listings", stats.listings),
-        ("access", stats.access),
-        ("data", stats.data),
-    ];
-    for (kind, counts) in kinds {
-        take(&[kind], read(counts).number());
+    for Cached { export, stats, .. } in &of.caching {
+        let kinds = [
+            ("attributes", stats.attributes),
+            ("names", stats.names),
+            ("listings", stats.listings),
+            ("access", stats.access),
+            ("data", stats.data),
+        ];
+        for (kind, counts) in kinds {
+            take(&[export, kind], read(counts).number());
+        }
     }
 }
 
@@ -212,8 +215,8 @@ fn process(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&Process) -> Option
 const NONE: &[&str] = &[];
 const EXPORT: &[&str] = &["export"];
 const CLIENT: &[&str] = &["client"];
-const OPERATION: &[&str] = &["operation"];
-const KIND: &[&str] = &["kind"];
+const OPERATION: &[&str] = &["export", "operation"];
+const KIND: &[&str] = &["export", "kind"];
 
 /// Shortens the table below: name, unit, labels, kind of value, help.
 macro_rules! families {
@@ -227,9 +230,9 @@ const S: Option<Base> = Some(Base::Seconds);
 
 /// All of them.
 pub const FAMILIES: &[Family] = families! {
-    Gauge "info" None, &["version", "role", "origin", "origin_version"],
-        |of, take| take(&of.info.each_ref().map(String::as_str), 1.0),
-        "1; its labels say which Leasehold this is";
+    Gauge "info" None, &["version", "role", "export", "origin", "origin_version"],
+        |of, take| for info in &of.info { take(&info.each_ref().map(String::as_str), 1.0); },
+        "1; its labels say which Leasehold this is, and its origins";
 
     Counter "client_operations" None, &["version", "operation"],
         |of, take| for (version, name, count) in of.serving.iter().flat_map(|it| &it.operations) { take(&[version, name], count.number()); },
@@ -270,52 +273,52 @@ pub const FAMILIES: &[Family] = families! {
     Counter "origin_sent" B, OPERATION, |of, take| asked(of, take, |it| it.bytes_sent), "bytes of arguments, without RPC headers";
     Counter "origin_received" B, OPERATION, |of, take| asked(of, take, |it| it.bytes_received), "bytes of results, without RPC headers";
     Histogram "origin_call_duration" S, OPERATION,
-        |of, take| for (operation, counts) in of.caching.iter().flat_map(|it| &it.calls) { take(&[operation], counts.latency); },
+        |of, take| for it in &of.caching { for (operation, counts) in &it.calls { take(&[&it.export, operation], counts.latency); } },
         "time from a call to the origin to its answer";
-    Gauge "origin_calls_in_flight" None, NONE, |of, take| linked(of, take, |it| it.calls_in_flight), "calls that wait for the origin";
-    Gauge "origin_silence" S, NONE, |of, take| linked(of, take, |it| it.silence), "for how long nothing has come from the origin although calls wait; 0 if it answers";
-    Gauge "origin_away" None, NONE, |of, take| cached(of, take, |it| it.is_away), "1 while clients are answered from the last known state";
-    Counter "origin_nonsense" None, NONE, |of, take| linked(of, take, |it| it.nonsense), "answers of the origin that made no sense";
-    Gauge "origin_leases" None, KIND, |of, take| if let Some(it) = &of.caching {
-            take(&["read"], it.stats.leases_read.number());
-            take(&["write"], it.stats.leases_write.number());
+    Gauge "origin_calls_in_flight" None, EXPORT, |of, take| linked(of, take, |it| it.calls_in_flight), "calls that wait for the origin";
+    Gauge "origin_silence" S, EXPORT, |of, take| linked(of, take, |it| it.silence), "for how long nothing has come from the origin although calls wait; 0 if it answers";
+    Gauge "origin_away" None, EXPORT, |of, take| cached(of, take, |it| it.is_away), "1 while clients are answered from the last known state";
+    Counter "origin_nonsense" None, EXPORT, |of, take| linked(of, take, |it| it.nonsense), "answers of the origin that made no sense";
+    Gauge "origin_leases" None, KIND, |of, take| for it in &of.caching {
+            take(&[&it.export, "read"], it.stats.leases_read.number());
+            take(&[&it.export, "write"], it.stats.leases_write.number());
         }, "leases of the origin that the cache holds";
-    Counter "origin_leases_recalled" None, NONE, |of, take| cached(of, take, |it| it.recalls), "leases that the origin recalled";
-    Counter "origin_leases_revoked" None, NONE, |of, take| cached(of, take, |it| it.revoked), "leases that the origin revoked";
+    Counter "origin_leases_recalled" None, EXPORT, |of, take| cached(of, take, |it| it.recalls), "leases that the origin recalled";
+    Counter "origin_leases_revoked" None, EXPORT, |of, take| cached(of, take, |it| it.revoked), "leases that the origin revoked";
 
     Counter "cache_hits" None, KIND, |of, take| found(of, take, |it| it.hits), "questions answered without the origin. Reads that the kernel does itself are not among them";
     Counter "cache_misses" None, KIND, |of, take| found(of, take, |it| it.misses), "questions for which the origin was asked for more than a revalidation";
-    Counter "cache_hit" B, NONE, |of, take| cached(of, take, |it| it.read_hit_bytes), "bytes of reads answered from the cache";
-    Counter "cache_fetched" B, NONE, |of, take| cached(of, take, |it| it.fetched_bytes), "bytes that reads at the origin brought";
-    Counter "cache_filled" B, NONE, |of, take| cached(of, take, |it| it.filled_bytes), "bytes fetched to complete files in the background";
-    Counter "cache_stored" B, NONE, |of, take| cached(of, take, |it| it.stored_bytes), "bytes stored in the cache";
-    Counter "cache_guesses" None, NONE, |of, take| cached(of, take, |it| it.guesses), "listings and files that were asked for ahead of readers";
-    Counter "cache_guesses_used" None, NONE, |of, take| cached(of, take, |it| it.guesses_used), "those of them that a reader has used";
-    Counter "cache_guessed" B, NONE, |of, take| cached(of, take, |it| it.guessed_bytes), "bytes of files that came ahead of readers";
-    Counter "cache_revalidations" None, NONE, |of, take| cached(of, take, |it| it.revalidations), "questions whether something had changed";
-    Counter "cache_distrusted" None, NONE, |of, take| cached(of, take, |it| it.distrusted), "objects that were dropped because another client changed them, or may have";
-    Counter "cache_opens_shared" None, NONE, |of, take| cached(of, take, |it| it.opens_shared), "opens answered without an OPEN at the origin";
-    Counter "cache_offline_answers" None, NONE, |of, take| cached(of, take, |it| it.offline), "answers from the last known state while the origin was away";
-    Gauge "cache_used" B, NONE, |of, take| cached(of, take, |it| it.used_bytes), "disk used by file data";
-    Gauge "cache_limit" B, NONE, |of, take| cached(of, take, |it| it.used_max_bytes), "the most disk for file data";
-    Gauge "cache_objects_in_memory" None, NONE, |of, take| cached(of, take, |it| it.objects_in_memory), "objects whose state is in memory";
-    Gauge "cache_objects_at_rest" None, NONE, |of, take| cached(of, take, |it| it.objects_at_rest), "objects of which memory has the known attributes alone";
-    Counter "cache_evictions" None, NONE, |of, take| cached(of, take, |it| it.evictions), "objects whose data was evicted to free space";
-    Gauge "cache_cleaning" None, NONE, |of, take| cached(of, take, |it| it.cleaning), "1 while the cleaner runs";
-    Gauge "cache_paused" None, NONE, |of, take| cached(of, take, |it| it.paused), "1 while a limit is reached and nothing is stored";
-    Gauge "cache_index_broken" None, NONE, |of, take| cached(of, take, |it| it.index_broken), "1 while the index on disk fails and nothing is cached";
-    Counter "cache_damaged" None, NONE, |of, take| cached(of, take, |it| it.damaged), "files whose data was found damaged, and dropped";
+    Counter "cache_hit" B, EXPORT, |of, take| cached(of, take, |it| it.read_hit_bytes), "bytes of reads answered from the cache";
+    Counter "cache_fetched" B, EXPORT, |of, take| cached(of, take, |it| it.fetched_bytes), "bytes that reads at the origin brought";
+    Counter "cache_filled" B, EXPORT, |of, take| cached(of, take, |it| it.filled_bytes), "bytes fetched to complete files in the background";
+    Counter "cache_stored" B, EXPORT, |of, take| cached(of, take, |it| it.stored_bytes), "bytes stored in the cache";
+    Counter "cache_guesses" None, EXPORT, |of, take| cached(of, take, |it| it.guesses), "listings and files that were asked for ahead of readers";
+    Counter "cache_guesses_used" None, EXPORT, |of, take| cached(of, take, |it| it.guesses_used), "those of them that a reader has used";
+    Counter "cache_guessed" B, EXPORT, |of, take| cached(of, take, |it| it.guessed_bytes), "bytes of files that came ahead of readers";
+    Counter "cache_revalidations" None, EXPORT, |of, take| cached(of, take, |it| it.revalidations), "questions whether something had changed";
+    Counter "cache_distrusted" None, EXPORT, |of, take| cached(of, take, |it| it.distrusted), "objects that were dropped because another client changed them, or may have";
+    Counter "cache_opens_shared" None, EXPORT, |of, take| cached(of, take, |it| it.opens_shared), "opens answered without an OPEN at the origin";
+    Counter "cache_offline_answers" None, EXPORT, |of, take| cached(of, take, |it| it.offline), "answers from the last known state while the origin was away";
+    Gauge "cache_used" B, EXPORT, |of, take| cached(of, take, |it| it.used_bytes), "disk used by file data";
+    Gauge "cache_limit" B, EXPORT, |of, take| cached(of, take, |it| it.used_max_bytes), "the most disk for file data";
+    Gauge "cache_objects_in_memory" None, EXPORT, |of, take| cached(of, take, |it| it.objects_in_memory), "objects whose state is in memory";
+    Gauge "cache_objects_at_rest" None, EXPORT, |of, take| cached(of, take, |it| it.objects_at_rest), "objects of which memory has the known attributes alone";
+    Counter "cache_evictions" None, EXPORT, |of, take| cached(of, take, |it| it.evictions), "objects whose data was evicted to free space";
+    Gauge "cache_cleaning" None, EXPORT, |of, take| cached(of, take, |it| it.cleaning), "1 while the cleaner runs";
+    Gauge "cache_paused" None, EXPORT, |of, take| cached(of, take, |it| it.paused), "1 while a limit is reached and nothing is stored";
+    Gauge "cache_index_broken" None, EXPORT, |of, take| cached(of, take, |it| it.index_broken), "1 while the index on disk fails and nothing is cached";
+    Counter "cache_damaged" None, EXPORT, |of, take| cached(of, take, |it| it.damaged), "files whose data was found damaged, and dropped";
 
-    Gauge "delayed" B, NONE, |of, take| cached(of, take, |it| it.dirty_bytes), "delayed writes that are not durable at the origin";
-    Gauge "delayed_files" None, NONE, |of, take| cached(of, take, |it| it.dirty_files), "files with such writes or attributes";
-    Gauge "delayed_age" S, NONE, |of, take| cached(of, take, |it| it.dirty_age.unwrap_or_default()), "how long the oldest of them has waited; 0 if there is none";
-    Gauge "journal" B, NONE, |of, take| cached(of, take, |it| it.journal_bytes), "size of the journal of delayed writes";
-    Gauge "conflicts" None, NONE, |of, take| cached(of, take, |it| it.conflicts), "files with delayed writes of an earlier mount that could not be sent";
-    Counter "delayed_flushed" B, NONE, |of, take| cached(of, take, |it| it.flushed_bytes), "delayed writes that the origin has taken";
-    Counter "delayed_local_fsyncs" None, NONE, |of, take| cached(of, take, |it| it.local_fsyncs), "fsyncs that the journal of delayed writes answered";
-    Counter "delayed_merged" None, NONE, |of, take| cached(of, take, |it| it.merged_writes), "writes that were merged with others that waited";
-    Counter "delayed_held" None, NONE, |of, take| cached(of, take, |it| it.writers_held), "writes that had to wait because too much was delayed";
-    Counter "lost_files" None, NONE, |of, take| linked(of, take, |it| it.lost), "files that lost data after a close had succeeded";
+    Gauge "delayed" B, EXPORT, |of, take| cached(of, take, |it| it.dirty_bytes), "delayed writes that are not durable at the origin";
+    Gauge "delayed_files" None, EXPORT, |of, take| cached(of, take, |it| it.dirty_files), "files with such writes or attributes";
+    Gauge "delayed_age" S, EXPORT, |of, take| cached(of, take, |it| it.dirty_age.unwrap_or_default()), "how long the oldest of them has waited; 0 if there is none";
+    Gauge "journal" B, EXPORT, |of, take| cached(of, take, |it| it.journal_bytes), "size of the journal of delayed writes";
+    Gauge "conflicts" None, EXPORT, |of, take| cached(of, take, |it| it.conflicts), "files with delayed writes of an earlier mount that could not be sent";
+    Counter "delayed_flushed" B, EXPORT, |of, take| cached(of, take, |it| it.flushed_bytes), "delayed writes that the origin has taken";
+    Counter "delayed_local_fsyncs" None, EXPORT, |of, take| cached(of, take, |it| it.local_fsyncs), "fsyncs that the journal of delayed writes answered";
+    Counter "delayed_merged" None, EXPORT, |of, take| cached(of, take, |it| it.merged_writes), "writes that were merged with others that waited";
+    Counter "delayed_held" None, EXPORT, |of, take| cached(of, take, |it| it.writers_held), "writes that had to wait because too much was delayed";
+    Counter "lost_files" None, EXPORT, |of, take| linked(of, take, |it| it.lost), "files that lost data after a close had succeeded";
 
     Counter "kernel_requests" None, NONE, |of, take| kernel(of, take, |it| it.requests), "requests of the kernel to a mount";
     Gauge "kernel_waiting" None, NONE, |of, take| kernel(of, take, |it| it.waiting), "requests of the kernel that wait for an answer";
@@ -400,14 +403,14 @@ mod tests {
         let snapshot = Snapshot {
             process: Process::default(),
             serving: None,
-            caching: None,
+            caching: Vec::new(),
             kernel: None,
-            info: ["0.1.0".into(), "mount".into(), "nfs://a\"b/".into(), "3".into()],
+            info: vec![["0.1.0".into(), "mount".into(), String::new(), "nfs://a\"b/".into(), "3".into()]],
         };
         let text = super::super::family::text(snapshot);
-        let wanted = "# HELP leasehold_info 1; its labels say which Leasehold this is\n\
+        let wanted = "# HELP leasehold_info 1; its labels say which Leasehold this is, and its origins\n\
             # TYPE leasehold_info gauge\n\
-            leasehold_info{version=\"0.1.0\",role=\"mount\",origin=\"nfs://a\\\"b/\",origin_version=\"3\"} 1.0\n\
+            leasehold_info{version=\"0.1.0\",role=\"mount\",export=\"\",origin=\"nfs://a\\\"b/\",origin_version=\"3\"} 1.0\n\
             # EOF\n";
         assert_eq!(text, wanted);
     }

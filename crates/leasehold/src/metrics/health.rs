@@ -38,7 +38,11 @@ pub fn readiness(measured: &Measured) -> Troubles {
     if measured.serving.as_ref().is_some_and(|serving| serving.front.in_grace()) {
         troubles.push("grace period: clients may only reclaim what they held before the restart".to_owned());
     }
-    if let Some(caching) = &measured.caching {
+    for (origin, why) in measured.awaited.now() {
+        let why = why.map_or_else(String::new, |why| format!(": {why}"));
+        troubles.push(format!("origin: {origin} is not served yet{why}"));
+    }
+    for caching in measured.caching.now() {
         let silent = caching.origin.unanswered_since().and_then(|since| *since.borrow());
         let silence = silent.map(|since| since.elapsed()).unwrap_or_default();
         if silence > PATIENCE || caching.cache.stats().is_away {

@@ -85,7 +85,7 @@ impl Sample {
         let mut sample = Sample { at: crate::status::seconds(SystemTime::now()), ..Sample::default() };
         if let Some(serving) = &measured.serving {
             sample.requests = serving.front.counts().iter().map(|(_, _, count)| count).sum();
-            let held = serving.arbiters.iter().map(|(_, arbiter)| arbiter.held());
+            let held = serving.arbiters.now().into_iter().map(|(_, arbiter)| arbiter.held());
             sample.leases = held
                 .map(|held| held.read_leases + held.write_leases + held.directory_leases)
                 .sum::<usize>() as u64;
@@ -93,16 +93,20 @@ impl Sample {
         if let Some(mounted) = measured.mounted.upgrade() {
             sample.requests = mounted.stats().requests;
         }
-        if let Some(caching) = &measured.caching {
+        let caches = measured.caching.now();
+        if !caches.is_empty() {
+            sample.leases = 0;
+        }
+        for caching in caches {
             let stats = caching.cache.stats();
             let kinds = [stats.attributes, stats.names, stats.listings, stats.access, stats.data];
-            sample.hits = kinds.iter().map(|kind| kind.hits).sum();
-            sample.misses = kinds.iter().map(|kind| kind.misses).sum();
-            sample.hit_bytes = stats.read_hit_bytes;
-            sample.fetched_bytes = stats.fetched_bytes;
-            sample.leases = stats.leases_read + stats.leases_write;
-            sample.delayed_bytes = stats.dirty_bytes;
-            sample.used_bytes = stats.used_bytes;
+            sample.hits += kinds.iter().map(|kind| kind.hits).sum::<u64>();
+            sample.misses += kinds.iter().map(|kind| kind.misses).sum::<u64>();
+            sample.hit_bytes += stats.read_hit_bytes;
+            sample.fetched_bytes += stats.fetched_bytes;
+            sample.leases += stats.leases_read + stats.leases_write;
+            sample.delayed_bytes += stats.dirty_bytes;
+            sample.used_bytes += stats.used_bytes;
             for (_, counts) in caching.origin.calls() {
                 sample.origin_calls += counts.calls;
                 sample.latency = sample.latency.with(&counts.latency);

@@ -37,7 +37,23 @@ fn losses(status: &Value) -> Option<String> {
     ))
 }
 
-fn silence(status: &Value) -> Option<String> {
+/// Of a proxy of several origins, each by itself.
+fn silence(status: &Value) -> Vec<String> {
+    let Some(origins) = status["origins"].as_object() else { return silence_of(status).into_iter().collect() };
+    let of = |(path, origin): (&String, &Value)| {
+        let said = silence_of(origin).or_else(|| awaited(origin))?;
+        Some(format!("{path} ({}): {said}", origin["origin"].as_str().unwrap_or("its origin")))
+    };
+    origins.iter().filter_map(of).collect()
+}
+
+fn awaited(origin: &Value) -> Option<String> {
+    let since = origin["awaited_ms"].as_u64().filter(|since| *since >= UNANSWERED_MS)?;
+    let why = origin["why"].as_str().map_or_else(String::new, |why| format!(": {why}"));
+    Some(format!("not served yet, for {}{why}", ago(since / 1000)))
+}
+
+fn silence_of(status: &Value) -> Option<String> {
     let unanswered = number(status, "/link/unanswered_ms");
     let calls = counted(number(status, "/link/calls_in_flight"), "call waits", "calls wait");
     if is(status, "/cache/away") {
@@ -134,6 +150,14 @@ mod tests {
             (
                 json!({ "cache": { "away": true }, "link": { "unanswered_ms": 400_000 } }),
                 Some("for 6 min; known data"),
+            ),
+            (
+                json!({ "origins": { "/a": { "origin": "nfs://a/", "awaited_ms": 60_000, "why": "no such export" } } }),
+                Some("/a (nfs://a/): not served yet, for 1 min: no such export"),
+            ),
+            (
+                json!({ "link": { "unanswered_ms": 9000 }, "origins": { "/a": {}, "/b": { "link": { "unanswered_ms": 9000 } } } }),
+                Some("/b (its origin): the origin has not answered for 9 s"),
             ),
             (json!({ "cache": { "index_broken": true } }), Some("nothing is cached")),
             (json!({ "cache": { "paused": true, "cleaning": true } }), None),

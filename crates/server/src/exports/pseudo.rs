@@ -4,6 +4,9 @@
 //! If a node is an export or below one, clients see the export's file system in its place. Clients could
 //! not reach an export below another one otherwise, so it covers the directory at its path there. Nodes are
 //! identified by a hash of their path, so that handles survive a restart.
+//!
+//! When exports come and go, another tree takes the place of this one. Nodes keep their indices in it: a node
+//! that nothing needs any more stays, and is not shown.
 
 use std::collections::BTreeMap;
 use std::hash::Hasher;
@@ -19,7 +22,7 @@ use super::{Export, Exports};
 pub(crate) struct NodeIndex(usize);
 
 /// The tree.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Pseudo {
     nodes: Vec<Node>,
     /// When the tree was made.
@@ -27,7 +30,7 @@ pub(crate) struct Pseudo {
 }
 
 /// One directory.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Node {
     /// The hash of its path: its inode number and handle.
     pub(crate) id: u64,
@@ -49,7 +52,20 @@ impl Pseudo {
     pub(crate) fn new(exports: &Exports, made: Timestamp) -> Pseudo {
         let mut tree = Pseudo { nodes: vec![Node::new(Pseudo::ROOT, b"", b"/")], made };
         for export in exports.iter() {
-            tree.add(export);
+            tree.add(&export);
+        }
+        tree
+    }
+
+    /// The tree over other exports, with the nodes of this one.
+    pub(crate) fn over(&self, exports: &Exports, made: Timestamp) -> Pseudo {
+        let mut tree = Pseudo { made, ..self.clone() };
+        for node in &mut tree.nodes {
+            node.export = None;
+            node.below.clear();
+        }
+        for export in exports.iter() {
+            tree.add(&export);
         }
         tree
     }
@@ -73,8 +89,13 @@ impl Pseudo {
 
     /// A node.
     pub(crate) fn node(&self, index: NodeIndex) -> &Node {
-        // Only this type makes indices, and nodes are never removed.
+        // Only this type makes indices, and nodes are never removed, also in the trees that follow.
         &self.nodes[index.0]
+    }
+
+    /// The directory above a node; the root's is the root.
+    pub(crate) fn parent(&self, index: NodeIndex) -> NodeIndex {
+        self.node(index).parent
     }
 
     /// The number of a node in handles.
@@ -82,9 +103,15 @@ impl Pseudo {
         self.node(index).id
     }
 
-    /// The node with this number in handles.
+    /// The node with this number in handles, if it is needed.
     pub(crate) fn by_id(&self, id: u64) -> Option<NodeIndex> {
-        self.nodes.iter().position(|node| node.id == id).map(NodeIndex)
+        let index = self.nodes.iter().position(|node| node.id == id).map(NodeIndex)?;
+        (index == Pseudo::ROOT || self.node(index).is_needed()).then_some(index)
+    }
+
+    /// The number of directories in a node.
+    pub(crate) fn count_children(&self, node: &Node) -> usize {
+        node.children.values().filter(|child| self.node(**child).is_needed()).count()
     }
 
     /// The node and its descendants that have exports below them. For most exports there are none.
@@ -108,6 +135,11 @@ impl Pseudo {
 }
 
 impl Node {
+    /// Is there an export here or below?
+    fn is_needed(&self) -> bool {
+        self.export.is_some() || !self.below.is_empty()
+    }
+
     fn new(parent: NodeIndex, name: &[u8], path: &[u8]) -> Node {
         let mut hasher = SipHasher::new();
         hasher.write(path);

@@ -91,7 +91,7 @@ impl Cookies {
             names_suffice: false,
         };
         loop {
-            let listing = export.fs.readdir(caller, directory, part).await?;
+            let listing = export.fs().readdir(caller, directory, part).await?;
             match search.look_at(&listing)? {
                 Step::Found(cookie) => {
                     self.remember(directory, cookie);

@@ -32,7 +32,7 @@ pub(crate) async fn list(
         want_directory_lease: false,
         names_suffice: false,
     };
-    let listing = export.fs.readdir(&caller, &handle, part).await?;
+    let listing = export.fs().readdir(&caller, &handle, part).await?;
     let mut all = Vec::new();
     if from < 2 {
         let own = fileid(attributes(&export, &caller, &handle, listing.directory).await?.fileid);

@@ -16,12 +16,12 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
     let set = set_attributes(&args.attributes);
     let made = file_type(args.attributes.mode);
     let created = if made == FileType::Regular {
-        let create = || export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set);
+        let create = || export.fs().create(caller, handle, &name, CreateHow::Unchecked, &set);
         request.shared.past_courtesy(&object, Some(&name), create).await?
     } else {
         let device = device(set.size.unwrap_or(0) as u32);
         let set = SetAttributes { size: None, ..set };
-        export.fs.mknod(caller, handle, &name, made, device, &set).await?
+        export.fs().mknod(caller, handle, &name, made, device, &set).await?
     };
     dir_op_ok(request, &object, &created).await
 }
@@ -31,7 +31,7 @@ pub(super) async fn mkdir(request: &Request<'_>, args: CreateArgs) -> vfs::Resul
     let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name)?;
     let set = SetAttributes { size: None, ..set_attributes(&args.attributes) };
-    let created = export.fs.mkdir(caller, handle, &name, &set, vfs::Want::None).await?;
+    let created = export.fs().mkdir(caller, handle, &name, &set, vfs::Want::None).await?;
     dir_op_ok(request, &object, &created).await
 }
 
@@ -49,17 +49,17 @@ pub(super) async fn symlink(request: &Request<'_>, args: SymlinkArgs) -> vfs::Re
         return Err(Status::Inval.into());
     }
     // Servers ignore the attributes, so clients send arbitrary ones.
-    export.fs.symlink(&caller, &handle, &name, &args.to, &SetAttributes::default()).await.map(drop)
+    export.fs().symlink(&caller, &handle, &name, &args.to, &SetAttributes::default()).await.map(drop)
 }
 
 pub(super) async fn remove(request: &Request<'_>, args: DirOpArgs) -> vfs::Result<()> {
     let Object { export, handle, caller } = request.writable(&args.dir)?;
-    export.fs.remove(&caller, &handle, &new_name(&args.name)?).await.map(drop)
+    export.fs().remove(&caller, &handle, &new_name(&args.name)?).await.map(drop)
 }
 
 pub(super) async fn rmdir(request: &Request<'_>, args: DirOpArgs) -> vfs::Result<()> {
     let Object { export, handle, caller } = request.writable(&args.dir)?;
-    export.fs.rmdir(&caller, &handle, &new_name(&args.name)?).await.map(drop)
+    export.fs().rmdir(&caller, &handle, &new_name(&args.name)?).await.map(drop)
 }
 
 pub(super) async fn rename(request: &Request<'_>, args: RenameArgs) -> vfs::Result<()> {
@@ -69,7 +69,7 @@ pub(super) async fn rename(request: &Request<'_>, args: RenameArgs) -> vfs::Resu
         return Err(Status::Xdev.into());
     }
     let (from_name, to_name) = (new_name(&args.from.name)?, new_name(&args.to.name)?);
-    from.export.fs.rename(&from.caller, &from.handle, &from_name, &to.handle, &to_name).await.map(drop)
+    from.export.fs().rename(&from.caller, &from.handle, &from_name, &to.handle, &to_name).await.map(drop)
 }
 
 pub(super) async fn link(request: &Request<'_>, args: LinkArgs) -> vfs::Result<()> {
@@ -79,7 +79,7 @@ pub(super) async fn link(request: &Request<'_>, args: LinkArgs) -> vfs::Result<(
         return Err(Status::Xdev.into());
     }
     file.export
-        .fs
+        .fs()
         .link(&file.caller, &file.handle, &directory.handle, &new_name(&args.to.name)?)
         .await
         .map(drop)

@@ -15,14 +15,14 @@ use crate::shared::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Result<Fattr> {
     let Object { export, handle, caller } = request.described(&handle).await?;
-    Ok(fattr(&export.fs.getattr(&caller, &handle).await?))
+    Ok(fattr(&export.fs().getattr(&caller, &handle).await?))
 }
 
 pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Result<Fattr> {
     let object = request.writable(&args.file)?;
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.attributes);
-    let setting = || export.fs.setattr(caller, handle, &set, None);
+    let setting = || export.fs().setattr(caller, handle, &set, None);
     let wcc = request.shared.past_courtesy(&object, None, setting).await?;
     Ok(fattr(&attributes(export, caller, handle, wcc.after).await?))
 }
@@ -30,9 +30,9 @@ pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Resu
 pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Result<DirOpOk> {
     let Object { export, handle, caller } = request.object(&args.dir)?;
     let node = match &args.name[..] {
-        b"." => vfs::Node { handle, attributes: Some(export.fs.getattr(&caller, &handle).await?) },
-        b".." => export.fs.parent(&caller, &handle).await?.node,
-        name => export.fs.lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?.node,
+        b"." => vfs::Node { handle, attributes: Some(export.fs().getattr(&caller, &handle).await?) },
+        b".." => export.fs().parent(&caller, &handle).await?.node,
+        name => export.fs().lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?.node,
     };
     let attributes = attributes(&export, &caller, &node.handle, node.attributes).await?;
     Ok(DirOpOk { file: request.shared.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
@@ -40,7 +40,7 @@ pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Resul
 
 pub(super) async fn readlink(request: &Request<'_>, handle: Handle) -> vfs::Result<Path> {
     let Object { export, handle, caller } = request.object(&handle)?;
-    let (target, _) = export.fs.readlink(&caller, &handle).await?;
+    let (target, _) = export.fs().readlink(&caller, &handle).await?;
     Path::new(target).ok_or_else(|| Status::NameTooLong.into())
 }
 
@@ -48,7 +48,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let object = request.object(&args.file)?;
     let Object { export, handle, caller } = &object;
     let count = args.count.min(DATA_MAX);
-    let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset.into(), count);
+    let read = || export.fs().read(caller, handle, StateidBasis::Anonymous, args.offset.into(), count);
     let read = request.shared.past_courtesy(&object, None, read).await?;
     request.shared.count_read(&object, read.data.len());
     let attributes = attributes(export, caller, handle, read.attributes).await?;
@@ -76,7 +76,7 @@ pub(super) async fn readdir(
 
 pub(super) async fn statfs(request: &Request<'_>, handle: Handle) -> vfs::Result<StatfsOk> {
     let Object { export, handle, caller } = request.described(&handle).await?;
-    let stat = export.fs.fsstat(&caller, &handle).await?;
+    let stat = export.fs().fsstat(&caller, &handle).await?;
     // Clients agree on 31 bits of block counts, so larger file systems report larger blocks.
     let mut block_bytes = 4096u64;
     while stat.total_bytes / block_bytes > i32::MAX as u64 {

@@ -10,7 +10,7 @@ use crate::shared::{Object, Request};
 
 pub(super) async fn fsstat(request: &Request<'_>, args: FsArgs) -> vfs::Result<FsstatOk> {
     let Object { export, handle, caller } = request.object(&args.object)?;
-    let stat = export.fs.fsstat(&caller, &handle).await?;
+    let stat = export.fs().fsstat(&caller, &handle).await?;
     Ok(FsstatOk {
         obj_attributes: None,
         tbytes: stat.total_bytes,
@@ -25,7 +25,7 @@ pub(super) async fn fsstat(request: &Request<'_>, args: FsArgs) -> vfs::Result<F
 
 pub(super) async fn fsinfo(request: &Request<'_>, args: FsArgs) -> vfs::Result<FsinfoOk> {
     let Object { export, handle, caller } = request.described(&args.object).await?;
-    let limits = export.fs.limits(&caller, &handle).await?;
+    let limits = export.fs().limits(&caller, &handle).await?;
     let most = if request.datagram { DATAGRAM_TRANSFER_MAX_BYTES } else { TRANSFER_MAX_BYTES };
     let flag = |holds: bool, bit: u32| if holds { bit } else { 0 };
     Ok(FsinfoOk {
@@ -51,7 +51,7 @@ pub(super) async fn fsinfo(request: &Request<'_>, args: FsArgs) -> vfs::Result<F
 
 pub(super) async fn pathconf(request: &Request<'_>, args: FsArgs) -> vfs::Result<PathconfOk> {
     let Object { export, handle, caller } = request.object(&args.object)?;
-    let limits = export.fs.limits(&caller, &handle).await?;
+    let limits = export.fs().limits(&caller, &handle).await?;
     Ok(PathconfOk {
         obj_attributes: None,
         linkmax: limits.link_max,

@@ -14,7 +14,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let Object { export, handle, caller } = &object;
     let most = if request.datagram { DATAGRAM_TRANSFER_MAX_BYTES } else { TRANSFER_MAX_BYTES };
     let count = args.count.min(most);
-    let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
+    let read = || export.fs().read(caller, handle, StateidBasis::Anonymous, args.offset, count);
     let read = request.shared.past_courtesy(&object, None, read).await?;
     request.shared.count_read(&object, read.data.len());
     if read.data.is_empty() && !read.eof && args.count > 0 {
@@ -46,7 +46,7 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
     }
     let stable = stability(args.stable);
     let write =
-        || export.fs.write(caller, handle, StateidBasis::Anonymous, args.offset, data.clone(), stable);
+        || export.fs().write(caller, handle, StateidBasis::Anonymous, args.offset, data.clone(), stable);
     let written = request.shared.past_courtesy(&object, None, write).await?;
     request.shared.count_written(&object, written.count as usize);
     Ok(WriteOk {
@@ -59,6 +59,6 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
 
 pub(super) async fn commit(request: &Request<'_>, args: CommitArgs) -> vfs::Result<CommitOk> {
     let Object { export, handle, caller } = request.writable(&args.file)?;
-    let commit = export.fs.commit(&caller, &handle, args.offset, args.count).await?;
+    let commit = export.fs().commit(&caller, &handle, args.offset, args.count).await?;
     Ok(CommitOk { file_wcc: wcc_data(&commit.wcc), verf: commit.verifier })
 }

@@ -20,7 +20,7 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
         WireHow::Guarded(sattr) => (CreateHow::Guarded, set_attributes(sattr)),
         WireHow::Exclusive(verifier) => (CreateHow::Exclusive(*verifier), SetAttributes::default()),
     };
-    let create = || export.fs.create(caller, handle, &name, how, &set);
+    let create = || export.fs().create(caller, handle, &name, how, &set);
     let created = request.shared.past_courtesy(&object, Some(&name), create).await?;
     create_ok(request, export, &created)
 }
@@ -29,7 +29,7 @@ pub(super) async fn mkdir(request: &Request<'_>, args: MkdirArgs) -> vfs::Result
     let Object { export, handle, caller } = request.writable(&args.location.dir)?;
     let name = new_name(&args.location.name, Status::Exist)?;
     let created =
-        export.fs.mkdir(&caller, &handle, &name, &set_attributes(&args.attributes), vfs::Want::None).await?;
+        export.fs().mkdir(&caller, &handle, &name, &set_attributes(&args.attributes), vfs::Want::None).await?;
     create_ok(request, &export, &created)
 }
 
@@ -40,7 +40,7 @@ pub(super) async fn symlink(request: &Request<'_>, args: SymlinkArgs) -> vfs::Re
         return Err(Status::Inval.into());
     }
     let set = set_attributes(&args.symlink_attributes);
-    let created = export.fs.symlink(&caller, &handle, &name, &args.symlink_data, &set).await?;
+    let created = export.fs().symlink(&caller, &handle, &name, &args.symlink_data, &set).await?;
     create_ok(request, &export, &created)
 }
 
@@ -55,7 +55,7 @@ pub(super) async fn mknod(request: &Request<'_>, args: MknodArgs) -> vfs::Result
         MknodData::Other(_) => return Err(Status::BadType.into()),
     };
     let set = set_attributes(&sattr);
-    let created = export.fs.mknod(&caller, &handle, &name, file_type, device, &set).await?;
+    let created = export.fs().mknod(&caller, &handle, &name, file_type, device, &set).await?;
     create_ok(request, &export, &created)
 }
 
@@ -70,7 +70,7 @@ fn create_ok(request: &Request<'_>, export: &Export, created: &Created) -> vfs::
 pub(super) async fn remove(request: &Request<'_>, args: RemoveArgs) -> vfs::Result<RemoveOk> {
     let Object { export, handle, caller } = request.writable(&args.object.dir)?;
     let name = new_name(&args.object.name, Status::Inval)?;
-    let wcc = export.fs.remove(&caller, &handle, &name).await?;
+    let wcc = export.fs().remove(&caller, &handle, &name).await?;
     Ok(RemoveOk { dir_wcc: wcc_data(&wcc) })
 }
 
@@ -79,7 +79,7 @@ pub(super) async fn rmdir(request: &Request<'_>, args: RemoveArgs) -> vfs::Resul
     // RFC 1813, section 3.3.13: INVAL for ".", EXIST for "..".
     let walks = if &args.object.name[..] == b".." { Status::Exist } else { Status::Inval };
     let name = new_name(&args.object.name, walks)?;
-    let wcc = export.fs.rmdir(&caller, &handle, &name).await?;
+    let wcc = export.fs().rmdir(&caller, &handle, &name).await?;
     Ok(RemoveOk { dir_wcc: wcc_data(&wcc) })
 }
 
@@ -91,7 +91,7 @@ pub(super) async fn rename(request: &Request<'_>, args: RenameArgs) -> vfs::Resu
     }
     let from_name = new_name(&args.from.name, Status::Inval)?;
     let to_name = new_name(&args.to.name, Status::Inval)?;
-    let fs = &from.export.fs;
+    let fs = &from.export.fs();
     let renamed = fs.rename(&from.caller, &from.handle, &from_name, &to.handle, &to_name).await?;
     Ok(RenameRes { fromdir_wcc: wcc_data(&renamed.from), todir_wcc: wcc_data(&renamed.to) })
 }
@@ -103,7 +103,7 @@ pub(super) async fn link(request: &Request<'_>, args: LinkArgs) -> vfs::Result<L
         return Err(Status::Xdev.into());
     }
     let name = new_name(&args.link.name, Status::Exist)?;
-    let linked = file.export.fs.link(&file.caller, &file.handle, &directory.handle, &name).await?;
+    let linked = file.export.fs().link(&file.caller, &file.handle, &directory.handle, &name).await?;
     Ok(LinkRes {
         file_attributes: linked.node.attributes.as_ref().map(fattr),
         linkdir_wcc: wcc_data(&linked.directory),

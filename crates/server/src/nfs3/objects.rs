@@ -11,7 +11,7 @@ use crate::shared::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, args: GetattrArgs) -> vfs::Result<GetattrOk> {
     let Object { export, handle, caller } = request.described(&args.object).await?;
-    let attributes = export.fs.getattr(&caller, &handle).await?;
+    let attributes = export.fs().getattr(&caller, &handle).await?;
     Ok(GetattrOk { obj_attributes: fattr(&attributes) })
 }
 
@@ -19,7 +19,7 @@ pub(super) async fn setattr(request: &Request<'_>, args: SetattrArgs) -> vfs::Re
     let object = request.writable(&args.object)?;
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.new_attributes);
-    let setting = || export.fs.setattr(caller, handle, &set, args.guard.map(timestamp));
+    let setting = || export.fs().setattr(caller, handle, &set, args.guard.map(timestamp));
     let wcc = request.shared.past_courtesy(&object, None, setting).await?;
     Ok(SetattrOk { obj_wcc: wcc_data(&wcc) })
 }
@@ -28,7 +28,7 @@ pub(super) async fn lookup(request: &Request<'_>, args: LookupArgs) -> vfs::Resu
     let Object { export, handle, caller } = request.object(&args.what.dir)?;
     let found = match &args.what.name[..] {
         b"." => {
-            let attributes = export.fs.getattr(&caller, &handle).await?;
+            let attributes = export.fs().getattr(&caller, &handle).await?;
             if !attributes.is_dir() {
                 return Err(Status::NotDir.into());
             }
@@ -38,8 +38,8 @@ pub(super) async fn lookup(request: &Request<'_>, args: LookupArgs) -> vfs::Resu
                 directory_lease: None,
             }
         }
-        b".." => export.fs.parent(&caller, &handle).await?,
-        name => export.fs.lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?,
+        b".." => export.fs().parent(&caller, &handle).await?,
+        name => export.fs().lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?,
     };
     Ok(LookupOk {
         object: request.shared.handles.v3(export.id, &found.node.handle)?,
@@ -54,7 +54,7 @@ pub(super) async fn access(request: &Request<'_>, args: AccessArgs) -> vfs::Resu
     if export.options().read_only {
         asked -= AccessMask::MODIFY | AccessMask::EXTEND | AccessMask::DELETE;
     }
-    let accessed = export.fs.access(&caller, &handle, asked).await?;
+    let accessed = export.fs().access(&caller, &handle, asked).await?;
     Ok(AccessOk {
         obj_attributes: accessed.attributes.as_ref().map(fattr),
         access: (accessed.granted & asked).bits(),
@@ -63,7 +63,7 @@ pub(super) async fn access(request: &Request<'_>, args: AccessArgs) -> vfs::Resu
 
 pub(super) async fn readlink(request: &Request<'_>, args: ReadlinkArgs) -> vfs::Result<ReadlinkOk> {
     let Object { export, handle, caller } = request.object(&args.symlink)?;
-    let (target, attributes) = export.fs.readlink(&caller, &handle).await?;
+    let (target, attributes) = export.fs().readlink(&caller, &handle).await?;
     let data = Nfspath::new(target).ok_or(Status::NameTooLong)?;
     Ok(ReadlinkOk { symlink_attributes: attributes.as_ref().map(fattr), data })
 }

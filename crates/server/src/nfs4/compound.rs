@@ -289,7 +289,7 @@ impl<'c> Compound<'c> {
     pub(crate) fn wire_handle(&self, file: &File) -> Result<protocol::nfs4::Handle, Status> {
         match file {
             File::Absent(_) => return Err(Status::Moved),
-            File::Pseudo(node) => self.shared.handles.pseudo(self.front.pseudo.id(*node)),
+            File::Pseudo(node) => self.shared.handles.pseudo(self.front.pseudo().id(*node)),
             File::Object(export, handle) => self.shared.handles.v4(export.id, handle),
         }
         .map_err(convert::status)

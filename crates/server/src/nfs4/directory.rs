@@ -92,11 +92,11 @@ pub(super) async fn of_node(
     index: NodeIndex,
     part: Part,
 ) -> Result<ReaddirOk, Status> {
-    let front = compound.front;
-    let children = front.pseudo.node(index).children.values().zip(vfs::Entry::FIRST_COOKIE..);
+    let tree = compound.front.pseudo();
+    let children = tree.node(index).children.values().zip(vfs::Entry::FIRST_COOKIE..);
     let mut entries = Entries::new(&part);
     for (child, cookie) in children.filter(|(_, cookie)| *cookie > part.cookie) {
-        let node = front.pseudo.node(*child);
+        let node = tree.node(*child);
         if !walk::is_visible(compound, node) {
             continue;
         }
@@ -117,6 +117,10 @@ async fn child_attributes(
     child: NodeIndex,
     asked: Bitmap,
 ) -> Result<Fattr, Status> {
+    let awaited = compound.front.pseudo().node(child).export.clone().filter(|export| export.is_awaited());
+    if let Some(export) = awaited {
+        return attributes::absent::awaited(compound, &export, asked);
+    }
     match compound.enter(child).await? {
         File::Absent(export) => attributes::absent::listed(compound, &export, asked),
         file => attributes::read(compound, &file, None, asked).await,
@@ -146,7 +150,7 @@ pub(super) async fn of_export(
         want_directory_lease: false,
         names_suffice: false,
     };
-    let listing = match export.fs.readdir(&object.caller, handle, read).await {
+    let listing = match export.fs().readdir(&object.caller, handle, read).await {
         Ok(listing) => listing,
         Err(error) => return Err(kind::directory_error(&object, error, Status::NotDir).await),
     };
@@ -186,7 +190,7 @@ async fn entry_attributes(
     }
     let Object { export, handle, caller } = directory;
     let looked =
-        export.fs.lookup(caller, handle, &entry.name, vfs::Want::None).await.map_err(convert::error)?;
+        export.fs().lookup(caller, handle, &entry.name, vfs::Want::None).await.map_err(convert::error)?;
     asked.read(&looked.node.handle, looked.node.attributes).await
 }
 

@@ -59,7 +59,7 @@ pub(super) async fn directory_error(object: &Object, error: vfs::Error, symlink:
 
 /// Is the object a directory? If its type cannot be read: yes, so that the original error stands.
 pub(super) async fn is_directory(object: &Object) -> bool {
-    let attributes = object.export.fs.getattr(&object.caller, &object.handle).await;
+    let attributes = object.export.fs().getattr(&object.caller, &object.handle).await;
     attributes.map_or(true, |attributes| attributes.is_dir())
 }
 
@@ -67,6 +67,6 @@ async fn file_type(object: &Object, error: &vfs::Error) -> Option<FileType> {
     if let Some(attributes) = &error.attributes {
         return Some(attributes.file_type);
     }
-    let attributes = object.export.fs.getattr(&object.caller, &object.handle).await.ok()?;
+    let attributes = object.export.fs().getattr(&object.caller, &object.handle).await.ok()?;
     Some(attributes.file_type)
 }

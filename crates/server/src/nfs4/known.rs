@@ -38,10 +38,15 @@ impl Knowledge {
         }
     }
 
+    /// The export is no longer served.
+    pub(crate) fn forget(&self, export: ExportId) {
+        self.0.write().remove(&export);
+    }
+
     async fn ask(&self, caller: &Caller, export: &Export) -> vfs::Result<Arc<Known>> {
         let asked = Instant::now();
-        let root = export.fs.root(caller).await?.handle;
-        let limits = export.fs.limits(caller, &root).await?;
+        let root = export.fs().root(caller).await?.handle;
+        let limits = export.fs().limits(caller, &root).await?;
         let known = Arc::new(Known { root, limits, asked });
         self.0.write().insert(export.id, known.clone());
         Ok(known)

@@ -21,12 +21,13 @@ fn of_export(export: &Export) -> SecinfoOk {
 }
 
 fn is_export(compound: &Compound<'_>, node: NodeIndex) -> bool {
-    compound.front.pseudo.node(node).export.as_ref().is_some_and(|export| compound.sees(export))
+    compound.front.pseudo().node(node).export.as_ref().is_some_and(|export| compound.sees(export))
 }
 
 /// The flavors of the export at a node, or else of those below it.
 fn of_node(compound: &Compound<'_>, node: NodeIndex) -> SecinfoOk {
-    let node = compound.front.pseudo.node(node);
+    let tree = compound.front.pseudo();
+    let node = tree.node(node);
     if let Some(export) = node.export.as_ref().filter(|export| compound.sees(export)) {
         return of_export(export);
     }
@@ -83,12 +84,12 @@ pub(super) async fn of_parent(compound: &mut Compound<'_>) -> Result<SecinfoOk, 
             // the export above does not.
             let above = match &file {
                 File::Object(export, _) if compound.caller(export).is_ok() => {
-                    compound.front.pseudo.of_export(export)
+                    compound.front.pseudo().of_export(export)
                 }
                 _ => None,
             };
             Ok(match above {
-                Some(node) => of_node(compound, compound.front.pseudo.node(node).parent),
+                Some(node) => of_node(compound, compound.front.pseudo().parent(node)),
                 None => of_file(compound, &file),
             })
         }

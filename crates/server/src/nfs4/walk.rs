@@ -1,6 +1,8 @@
 //! Steps from a directory to its children and its parent, across exports and the directories above them
 //! (RFC 8881, sections 7.3 and 18.13).
 
+use std::sync::Arc;
+
 use protocol::nfs4::Status;
 use vfs::{Handle, Name};
 
@@ -27,7 +29,7 @@ pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<Fil
     }
     let object = compound.object_of(file)?;
     let Object { export, handle, caller } = &object;
-    match export.fs.lookup(caller, handle, &name, vfs::Want::None).await {
+    match export.fs().lookup(caller, handle, &name, vfs::Want::None).await {
         Ok(looked) => Ok(File::Object(object.export, looked.node.handle)),
         Err(error) => Err(kind::directory_error(&object, error, Status::Symlink).await),
     }
@@ -37,21 +39,25 @@ pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<Fil
 pub(super) async fn up(compound: &mut Compound<'_>) -> Result<File, Status> {
     let (export, handle) = match compound.file()?.clone() {
         File::Pseudo(Pseudo::ROOT) => return Err(Status::NoEnt),
-        File::Pseudo(node) => return compound.enter(compound.front.pseudo.node(node).parent).await,
+        File::Pseudo(node) => {
+            let parent = compound.front.pseudo().parent(node);
+            return compound.enter(parent).await;
+        }
         File::Object(export, handle) => (export, handle),
         File::Absent(_) => return Err(Status::Moved),
     };
     let caller = compound.caller(&export)?;
     let root = compound.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
     if handle == root {
-        return match compound.front.pseudo.of_export(&export) {
+        let tree = compound.front.pseudo();
+        return match tree.of_export(&export) {
             None | Some(Pseudo::ROOT) => Err(Status::NoEnt),
-            Some(node) => compound.enter(compound.front.pseudo.node(node).parent).await,
+            Some(node) => compound.enter(tree.parent(node)).await,
         };
     }
     let object = Object { export, handle, caller };
     let Object { export, handle, caller } = &object;
-    match export.fs.parent(caller, handle).await {
+    match export.fs().parent(caller, handle).await {
         Ok(looked) => Ok(File::Object(object.export, looked.node.handle)),
         Err(error) => {
             let symlink = if compound.minor == 0 { Status::NotDir } else { Status::Symlink };
@@ -60,13 +66,22 @@ pub(super) async fn up(compound: &mut Compound<'_>) -> Result<File, Status> {
     }
 }
 
+/// An export whose file system is there.
+///
+/// # Errors
+/// `Delay` while it is awaited: the client comes back later.
+pub(in crate::nfs4) fn there(export: Arc<Export>) -> Result<Arc<Export>, Status> {
+    if export.is_awaited() { Err(Status::Delay) } else { Ok(export) }
+}
+
 impl Compound<'_> {
     /// The object that a client sees at a node: the export at or above the node, else the node itself.
     pub(super) async fn enter(&mut self, index: NodeIndex) -> Result<File, Status> {
+        let tree = self.front.pseudo();
         let mut names = Vec::new();
         let mut at = index;
         loop {
-            let node = self.front.pseudo.node(at);
+            let node = tree.node(at);
             if let Some(export) = node.export.clone().filter(|export| self.sees(export)) {
                 let caller = match self.caller(&export) {
                     // The node has the flavors of the export.
@@ -76,10 +91,11 @@ impl Compound<'_> {
                 if export.is_absent() {
                     return if names.is_empty() { Ok(File::Absent(export)) } else { Err(Status::Moved) };
                 }
+                let export = there(export)?;
                 let mut handle = self.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
                 for name in names.iter().rev() {
                     handle = export
-                        .fs
+                        .fs()
                         .lookup(&caller, &handle, name, vfs::Want::None)
                         .await
                         .map_err(convert::error)?
@@ -104,8 +120,9 @@ pub(super) fn is_visible(compound: &Compound<'_>, node: &Node) -> bool {
 
 /// The node that a name at a node leads to: an export, or a directory on the way to one.
 pub(super) fn visible_child(compound: &Compound<'_>, node: NodeIndex, name: &Name) -> Option<NodeIndex> {
-    let child = *compound.front.pseudo.node(node).children.get(name.as_bytes())?;
-    let node = compound.front.pseudo.node(child);
+    let tree = compound.front.pseudo();
+    let child = *tree.node(node).children.get(name.as_bytes())?;
+    let node = tree.node(child);
     // On the way from an export to an export below it, the client sees the upper export's directories, if
     // it has them.
     let is_on_the_way = node.export.as_ref().is_none_or(|export| !compound.sees(export));
@@ -114,9 +131,10 @@ pub(super) fn visible_child(compound: &Compound<'_>, node: NodeIndex, name: &Nam
 
 /// Is the node below an export?
 fn is_covered(compound: &Compound<'_>, mut index: NodeIndex) -> bool {
+    let tree = compound.front.pseudo();
     while index != Pseudo::ROOT {
-        index = compound.front.pseudo.node(index).parent;
-        if compound.front.pseudo.node(index).export.as_ref().is_some_and(|export| compound.sees(export)) {
+        index = tree.parent(index);
+        if tree.node(index).export.as_ref().is_some_and(|export| compound.sees(export)) {
             return true;
         }
     }
@@ -129,8 +147,9 @@ pub(super) async fn node_of(
     export: &Export,
     handle: &Handle,
 ) -> Result<Option<NodeIndex>, Status> {
-    let Some(at) = compound.front.pseudo.of_export(export) else { return Ok(None) };
-    for node in compound.front.pseudo.on_the_way(at) {
+    let tree = compound.front.pseudo();
+    let Some(at) = tree.of_export(export) else { return Ok(None) };
+    for node in tree.on_the_way(at) {
         // If the export does not have this directory, nothing can be mounted there.
         if let Ok(File::Object(of, there)) = compound.enter(node).await
             && of.id == export.id

@@ -12,7 +12,7 @@ use tokio::sync::Mutex as AsyncMutex;
 use vfs::locks::{LockRange, LockRanges};
 use vfs::{HolderId, Lock, OpenId, Owner, Share};
 
-use crate::exports::Export;
+use crate::exports::{Export, ExportId};
 use crate::state::stateids::FileKey;
 
 /// Limit of locked files of all hosts.
@@ -79,7 +79,7 @@ impl HostFile {
     /// Forgets owners that hold no lock (any more).
     pub(super) fn prune(&mut self, export: &Export) {
         match self.opens.values().next().map(|open| open.id) {
-            Some(any) => self.owners.retain(|owner, _| export.fs.holds_locks(any, owner)),
+            Some(any) => self.owners.retain(|owner, _| export.fs().holds_locks(any, owner)),
             None => self.owners.clear(),
         }
     }
@@ -166,6 +166,13 @@ impl Files {
         let table = self.0.lock();
         let of_host = table.files.iter().filter(|((of, _), _)| *of == holder);
         of_host.map(|((_, file), held)| (*file, held.clone())).collect()
+    }
+
+    /// The files of an export.
+    pub(super) fn of_export(&self, export: ExportId) -> Vec<(HolderId, FileKey, Arc<AsyncMutex<HostFile>>)> {
+        let table = self.0.lock();
+        let of_export = table.files.iter().filter(|((_, file), _)| file.export == export);
+        of_export.map(|((holder, file), held)| (*holder, *file, held.clone())).collect()
     }
 
     /// The number of files of a host.

@@ -63,7 +63,7 @@ pub(super) async fn test<N: Offset>(
     }
     let lock = wire::lock(alock, target.holder, args.exclusive)?;
     let Object { export, handle, caller } = &target.object;
-    let test = || async { export.fs.test(caller, handle, &lock).await.map_err(|error| error.status) };
+    let test = || async { export.fs().test(caller, handle, &lock).await.map_err(|error| error.status) };
     let mut found = test().await?;
     if let Some(holder) = found.as_ref().and_then(|other| names::holder(&other.owner))
         && nlm.shared.expire_if_courtesy(holder).await
@@ -230,7 +230,7 @@ pub(super) async fn unlock<N: Offset>(
     let Object { export, caller, .. } = &target.object;
     let mut done = Ok(Stat::Granted);
     for open in file.opens_of(&lock.owner) {
-        let unlocked = export.fs.unlock(caller, open, &lock.owner, (lock.offset, lock.length)).await;
+        let unlocked = export.fs().unlock(caller, open, &lock.owner, (lock.offset, lock.length)).await;
         if let Err(error) = unlocked
             && error.status != Status::BadStateId
         {
@@ -320,7 +320,7 @@ async fn take(
     if !file.owners.contains_key(owner) && !file.has_capacity() {
         return Err(Status::Resource);
     }
-    let (shared, fs) = (&nlm.shared, &object.export.fs);
+    let (shared, fs) = (&nlm.shared, &object.export.fs());
     let (uid, open) = open_of_user(nlm, object, file, request).await?;
     file.owners.entry(owner.clone()).or_default().users.insert(uid);
     let locked = loop {
@@ -372,7 +372,7 @@ async fn open_of_user(
 /// client opened the file when its mode may have been another one.
 async fn open(nlm: &Arc<Nlm>, object: &Object, request: &OpenRequest) -> Result<OpenId, Status> {
     let Object { export, handle, caller } = object;
-    let open = || async { export.fs.open(caller, request).await.map_err(|error| error.status) };
+    let open = || async { export.fs().open(caller, request).await.map_err(|error| error.status) };
     let refused = match open().await {
         Ok(opened) => return Ok(opened.id),
         Err(Status::ShareDenied | Status::Delay) if nlm.shared.expire_courtesy(&object.file_key()).await => {
@@ -384,21 +384,21 @@ async fn open(nlm: &Arc<Nlm>, object: &Object, request: &OpenRequest) -> Result<
         return Err(refused);
     }
     let Principal::Unix(credential) = &caller.principal else { return Err(refused) };
-    let attributes = export.fs.getattr(caller, handle).await.map_err(|error| error.status)?;
+    let attributes = export.fs().getattr(caller, handle).await.map_err(|error| error.status)?;
     if attributes.uid != credential.uid {
-        let read = export.fs.access(caller, handle, AccessMask::READ).await.map_err(|error| error.status)?;
+        let read = export.fs().access(caller, handle, AccessMask::READ).await.map_err(|error| error.status)?;
         if !read.granted.contains(AccessMask::READ) {
             return Err(refused);
         }
     }
     let machine = Caller { principal: Principal::Machine, ..caller.clone() };
-    export.fs.open(&machine, request).await.map(|opened| opened.id).map_err(|error| error.status)
+    export.fs().open(&machine, request).await.map(|opened| opened.id).map_err(|error| error.status)
 }
 
 /// Gives up a lock that was granted and that the client does not take. The owner keeps the locks of which the
 /// client knows: they change back to their kind before the gaps between them are unlocked.
 async fn give_up(object: &Object, file: &mut HostFile, lock: &Lock) {
-    let (fs, owner) = (&object.export.fs, &lock.owner);
+    let (fs, owner) = (&object.export.fs(), &lock.owner);
     let opens = file.opens_of(owner);
     let Some(locks) = file.owners.get_mut(owner) else { return };
     let range = LockRange::of(lock);
@@ -435,7 +435,7 @@ async fn finish(nlm: &Arc<Nlm>, (holder, key): (HolderId, FileKey), object: &Obj
 
 async fn close(object: &Object, opens: &[OpenId]) {
     for open in opens {
-        if let Err(error) = object.export.fs.close(&object.caller, *open).await {
+        if let Err(error) = object.export.fs().close(&object.caller, *open).await {
             tracing::debug!(status = %error.status, "an open was gone before it was closed");
         }
     }

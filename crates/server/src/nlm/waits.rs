@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use vfs::locks::LockRange;
 use vfs::{HolderId, Lock, LockKind, Owner};
 
+use crate::exports::ExportId;
 use crate::state::stateids::FileKey;
 
 /// Limit of waiting requests of all hosts.
@@ -269,6 +270,13 @@ impl<R: Clone> Waits<R> {
     /// Number of requests.
     pub(super) fn len(&self) -> usize {
         self.by_number.len()
+    }
+
+    /// Removes all requests for files of an export.
+    pub(super) fn take_export(&mut self, export: ExportId) {
+        let these = self.by_number.iter().filter(|(_, wait)| wait.key.file.export == export);
+        let these: Vec<u64> = these.map(|(number, _)| *number).collect();
+        these.into_iter().for_each(|number| drop(self.remove(number)));
     }
 
     fn take_all(&mut self, holder: HolderId, which: impl Fn(&Wait<R>) -> bool) -> Vec<Wait<R>> {

@@ -52,7 +52,7 @@ pub(super) async fn readdirlook(
         want_directory_lease: false,
         names_suffice: false,
     };
-    let listing = export.fs.readdir(caller, handle, part).await?;
+    let listing = export.fs().readdir(caller, handle, part).await?;
     let (mut entries, mut used, mut cut) = (Vec::new(), 0, false);
     for entry in &listing.entries {
         let name = entry.name.as_bytes();
@@ -63,7 +63,7 @@ pub(super) async fn readdirlook(
         }
         let node = match entry.node {
             Some(node) => node,
-            None => match export.fs.lookup(caller, handle, &entry.name, vfs::Want::None).await {
+            None => match export.fs().lookup(caller, handle, &entry.name, vfs::Want::None).await {
                 Ok(looked) => looked.node,
                 // The entry was removed.
                 Err(error) if error.status == Status::NoEnt => continue,

@@ -44,7 +44,7 @@ pub(super) async fn getlease(asked: &Asked<'_>, args: GetleaseArgs) -> vfs::Resu
         Cachetype::Write => LeaseRequest::Write(args.duration),
     };
     let grant = grant(asked, &object, wanted).await?;
-    let attributes = object.export.fs.getattr(&object.caller, &object.handle).await?;
+    let attributes = object.export.fs().getattr(&object.caller, &object.handle).await?;
     let attributes = fattr(asked, &attributes).await?;
     let promise = Promise { cachable: grant.cachable, duration: grant.duration, rev: attributes.rev };
     Ok(GetleaseOk { promise, attributes })
@@ -60,7 +60,7 @@ pub(super) async fn granted(
         return Ok(LeaseResult::None);
     }
     let grant = grant(asked, object, wanted).await?;
-    let attributes = object.export.fs.getattr(&object.caller, &object.handle).await?;
+    let attributes = object.export.fs().getattr(&object.caller, &object.handle).await?;
     Ok(grant.at(asked.front.nqnfs.rev(attributes.change).await?))
 }
 
@@ -83,7 +83,7 @@ pub(super) async fn grant(asked: &Asked<'_>, object: &Object, wanted: LeaseReque
         return Ok(refused);
     }
     let Object { export, handle, caller } = object;
-    let lease = export.fs.lease(caller, handle, kind, Duration::from_secs(term.into())).await?;
+    let lease = export.fs().lease(caller, handle, kind, Duration::from_secs(term.into())).await?;
     let Some(lease) = lease.filter(|lease| lease.kind >= kind) else { return Ok(refused) };
     // The client counts from the moment of its request, which was before the call arrived.
     let left = lease.until.map_or(term.into(), |until| until.saturating_duration_since(asked.came).as_secs());
@@ -99,7 +99,7 @@ async fn keep(asked: &Asked<'_>, object: &Object, lease: &Lease) -> vfs::Result<
     let (front, export) = (asked.front, object.export.id);
     if let Err(error) = front.nqnfs.record.grant().await {
         tracing::error!(%error, "the record of NQNFS cannot be written: no lease is given out");
-        object.export.fs.returned(&object.caller, lease.id).await?;
+        object.export.fs().returned(&object.caller, lease.id).await?;
         return Err(Status::Delay.into());
     }
     // One critical section. If a callback names a lease that neither table has, it is stored for the moment

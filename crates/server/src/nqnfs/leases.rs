@@ -87,6 +87,16 @@ impl Leases {
         all
     }
 
+    /// The export is no longer served: its leases end.
+    pub(crate) fn withdraw(&mut self, export: ExportId) -> Vec<(HolderId, LeaseId)> {
+        let all = self.named.extract_if(|(of, ..), _| *of == export);
+        let all: Vec<_> = all.map(|((_, holder, _), lease)| (holder, lease)).collect();
+        for (_, lease) in &all {
+            self.forget(export, *lease);
+        }
+        all
+    }
+
     /// The file system has revoked the lease.
     pub(crate) fn revoked(&mut self, export: ExportId, lease: LeaseId) -> Option<Out> {
         let out = self.forget(export, lease)?;

@@ -27,18 +27,18 @@ pub(super) async fn create(asked: &Asked<'_>, lease: LeaseRequest, args: CreateA
     let (made, device) = kind(&args.attributes);
     if made != FileType::Regular {
         let set = SetAttributes { size: None, ..set };
-        let created = export.fs.mknod(caller, handle, &name, made, device, &set).await?;
+        let created = export.fs().mknod(caller, handle, &name, made, device, &set).await?;
         return without_lease(asked, &object, &created, (lease, 0)).await;
     }
     if lease != LeaseRequest::None {
         // A client that requests a lease needs to know whether the file existed before.
-        match export.fs.create(caller, handle, &name, CreateHow::Guarded, &set).await {
+        match export.fs().create(caller, handle, &name, CreateHow::Guarded, &set).await {
             Ok(created) => return made_with_lease(asked, &object, &created, lease).await,
             Err(error) if error.status == Status::Exist => {}
             Err(error) => return Err(error),
         }
     }
-    let create = || export.fs.create(caller, handle, &name, CreateHow::Unchecked, &set);
+    let create = || export.fs().create(caller, handle, &name, CreateHow::Unchecked, &set);
     let created = asked.front.shared.past_courtesy(&object, Some(&name), create).await?;
     without_lease(asked, &object, &created, (lease, 0)).await
 }
@@ -66,7 +66,7 @@ async fn made_with_lease(
 
 /// Does the creator have these rights on the new object?
 async fn may(made: &Object, rights: AccessMask) -> bool {
-    let accessed = made.export.fs.access(&made.caller, &made.handle, rights).await;
+    let accessed = made.export.fs().access(&made.caller, &made.handle, rights).await;
     accessed.is_ok_and(|accessed| accessed.granted.contains(rights))
 }
 
@@ -105,7 +105,7 @@ pub(super) async fn mkdir(asked: &Asked<'_>, lease: LeaseRequest, args: CreateAr
     let Object { export, handle, caller } = &object;
     let name = new_name(&args.location.name)?;
     let set = SetAttributes { size: None, ..set_attributes(&args.attributes) };
-    let created = export.fs.mkdir(caller, handle, &name, &set, vfs::Want::None).await?;
+    let created = export.fs().mkdir(caller, handle, &name, &set, vfs::Want::None).await?;
     let made = Object { export: export.clone(), handle: created.node.handle, caller: caller.clone() };
     let grant = match lease {
         LeaseRequest::None => None,
@@ -133,7 +133,7 @@ async fn lease_new_directory(asked: &Asked<'_>, made: &Object, wanted: LeaseRequ
         want_directory_lease: false,
         names_suffice: false,
     };
-    let listing = made.export.fs.readdir(&made.caller, &made.handle, part).await.ok()?;
+    let listing = made.export.fs().readdir(&made.caller, &made.handle, part).await.ok()?;
     // If the lease is not returned to the client, the client answers the eviction of a later conflict with
     // VACATED.
     (listing.eof && listing.entries.is_empty()).then_some(grant)
@@ -155,21 +155,21 @@ pub(super) async fn symlink(asked: &Asked<'_>, lease: LeaseRequest, args: Symlin
     }
     // Servers ignore the attributes, so clients send arbitrary ones.
     let set = SetAttributes::default();
-    object.export.fs.symlink(&object.caller, &object.handle, &name, &args.to, &set).await?;
+    object.export.fs().symlink(&object.caller, &object.handle, &name, &args.to, &set).await?;
     Ok((lease, ()))
 }
 
 pub(super) async fn remove(asked: &Asked<'_>, lease: LeaseRequest, args: Place) -> Done<()> {
     let object = asked.writable(&args.dir)?;
     let lease = granted(asked, &object, lease).await?;
-    object.export.fs.remove(&object.caller, &object.handle, &new_name(&args.name)?).await?;
+    object.export.fs().remove(&object.caller, &object.handle, &new_name(&args.name)?).await?;
     Ok((lease, ()))
 }
 
 pub(super) async fn rmdir(asked: &Asked<'_>, lease: LeaseRequest, args: Place) -> Done<()> {
     let object = asked.writable(&args.dir)?;
     let lease = granted(asked, &object, lease).await?;
-    object.export.fs.rmdir(&object.caller, &object.handle, &new_name(&args.name)?).await?;
+    object.export.fs().rmdir(&object.caller, &object.handle, &new_name(&args.name)?).await?;
     Ok((lease, ()))
 }
 
@@ -181,7 +181,7 @@ pub(super) async fn rename(asked: &Asked<'_>, lease: LeaseRequest, args: RenameA
     }
     let lease = granted(asked, &from, lease).await?;
     let (from_name, to_name) = (new_name(&args.from.name)?, new_name(&args.to.name)?);
-    from.export.fs.rename(&from.caller, &from.handle, &from_name, &to.handle, &to_name).await?;
+    from.export.fs().rename(&from.caller, &from.handle, &from_name, &to.handle, &to_name).await?;
     Ok((lease, ()))
 }
 
@@ -193,6 +193,6 @@ pub(super) async fn link(asked: &Asked<'_>, lease: LeaseRequest, args: LinkArgs)
     }
     let lease = granted(asked, &file, lease).await?;
     let name = new_name(&args.to.name)?;
-    file.export.fs.link(&file.caller, &file.handle, &directory.handle, &name).await?;
+    file.export.fs().link(&file.caller, &file.handle, &directory.handle, &name).await?;
     Ok((lease, ()))
 }

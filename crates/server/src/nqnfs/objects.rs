@@ -20,7 +20,7 @@ const DATAGRAM_DATA_MAX: u32 = 32 << 10;
 pub(super) async fn getattr(asked: &Asked<'_>, lease: LeaseRequest, file: Handle) -> Done<Fattr> {
     let object = asked.object(&file)?;
     let grant = grant(asked, &object, lease).await?;
-    let attributes = object.export.fs.getattr(&object.caller, &object.handle).await?;
+    let attributes = object.export.fs().getattr(&object.caller, &object.handle).await?;
     let attributes = fattr(asked, &attributes).await?;
     Ok((grant.at(attributes.rev), attributes))
 }
@@ -30,7 +30,7 @@ pub(super) async fn setattr(asked: &Asked<'_>, lease: LeaseRequest, args: SattrA
     let grant = grant(asked, &object, lease).await?;
     let Object { export, handle, caller } = &object;
     let set = set_attributes(&args.attributes);
-    let setting = || export.fs.setattr(caller, handle, &set, None);
+    let setting = || export.fs().setattr(caller, handle, &set, None);
     let wcc = asked.front.shared.past_courtesy(&object, None, setting).await?;
     let attributes = fattr(asked, &attributes(export, caller, handle, wcc.after).await?).await?;
     Ok((grant.at(attributes.rev), attributes))
@@ -44,8 +44,8 @@ pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupA
     let Object { export, handle, caller } = &directory;
     let node = match &args.name[..] {
         b"." => Node { handle: *handle, attributes: None },
-        b".." => export.fs.parent(caller, handle).await?.node,
-        name => export.fs.lookup(caller, handle, &Name::new(name)?, vfs::Want::None).await?.node,
+        b".." => export.fs().parent(caller, handle).await?.node,
+        name => export.fs().lookup(caller, handle, &Name::new(name)?, vfs::Want::None).await?.node,
     };
     let found = Object { export: export.clone(), handle: node.handle, caller: caller.clone() };
     let wanted = match args.duration {
@@ -64,7 +64,7 @@ pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupA
 pub(super) async fn readlink(asked: &Asked<'_>, lease: LeaseRequest, file: Handle) -> Done<Path> {
     let object = asked.object(&file)?;
     let lease = granted(asked, &object, lease).await?;
-    let (target, _) = object.export.fs.readlink(&object.caller, &object.handle).await?;
+    let (target, _) = object.export.fs().readlink(&object.caller, &object.handle).await?;
     Ok((lease, Path::new(target).ok_or(Status::NameTooLong)?))
 }
 
@@ -74,7 +74,7 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
     let Object { export, handle, caller } = &object;
     let most = if asked.request.datagram { DATAGRAM_DATA_MAX } else { DATA_MAX };
     let count = args.count.min(most);
-    let read = || export.fs.read(caller, handle, StateidBasis::Anonymous, args.offset, count);
+    let read = || export.fs().read(caller, handle, StateidBasis::Anonymous, args.offset, count);
     let read = asked.front.shared.past_courtesy(&object, None, read).await?;
     asked.front.shared.count_read(&object, read.data.len());
     let attributes = fattr(asked, &attributes(export, caller, handle, read.attributes).await?).await?;
@@ -97,7 +97,7 @@ pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArg
     let Object { export, handle, caller } = &object;
     let Bulk::Bytes(data) = args.data else { return Err(Status::ServerFault.into()) };
     let _turn = if args.append { Some(asked.front.nqnfs.appends.lock().await) } else { None };
-    let offset = if args.append { export.fs.getattr(caller, handle).await?.size } else { args.offset };
+    let offset = if args.append { export.fs().getattr(caller, handle).await?.size } else { args.offset };
     offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Status::FBig)?;
     let after = write_all(&asked.front.shared, &object, offset, data).await?;
     let attributes = fattr(asked, &after).await?;
@@ -107,7 +107,7 @@ pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArg
 pub(super) async fn statfs(asked: &Asked<'_>, lease: LeaseRequest, file: Handle) -> Done<StatfsOk> {
     let object = asked.object(&file)?;
     let lease = granted(asked, &object, lease).await?;
-    let stat = object.export.fs.fsstat(&object.caller, &object.handle).await?;
+    let stat = object.export.fs().fsstat(&object.caller, &object.handle).await?;
     // Clients agree on 31 bits of block counts, so larger file systems report larger blocks.
     let mut block_bytes = 4096u64;
     while stat.total_bytes / block_bytes > i32::MAX as u64 {
@@ -131,7 +131,7 @@ pub(super) async fn statfs(asked: &Asked<'_>, lease: LeaseRequest, file: Handle)
 pub(super) async fn access(asked: &Asked<'_>, lease: LeaseRequest, args: AccessArgs) -> Done<()> {
     let object = asked.object(&args.file)?;
     let Object { export, handle, caller } = &object;
-    let is_dir = export.fs.getattr(caller, handle).await?.is_dir();
+    let is_dir = export.fs().getattr(caller, handle).await?.is_dir();
     let mut wanted = AccessMask::empty();
     wanted.set(AccessMask::READ, args.read);
     wanted.set(AccessMask::MODIFY | AccessMask::EXTEND, args.write);
@@ -139,7 +139,7 @@ pub(super) async fn access(asked: &Asked<'_>, lease: LeaseRequest, args: AccessA
     if args.write && export.options().read_only {
         return Err(Status::Rofs.into());
     }
-    let accessed = export.fs.access(caller, handle, wanted).await?;
+    let accessed = export.fs().access(caller, handle, wanted).await?;
     if !accessed.granted.contains(wanted) {
         return Err(Status::Access.into());
     }

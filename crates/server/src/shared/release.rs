@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use vfs::{Caller, HolderId, Name, Status};
 
 use super::{Object, Shared};
+use crate::exports::Export;
 use crate::state::Due;
 use crate::state::clients::Gone;
 use crate::state::stateids::{FileKey, HeldState, Kind, Standing};
@@ -38,7 +39,7 @@ impl Shared {
     /// Tells the file systems that clients no longer reclaim the state of earlier incarnations.
     pub(crate) async fn end_reclaim(&self) {
         for export in self.exports.iter() {
-            export.fs.end_reclaim().await;
+            export.fs().end_reclaim().await;
         }
     }
 
@@ -63,15 +64,29 @@ impl Shared {
 
     /// Gives back one state that is already out of the tables. Locks go with their open.
     pub(crate) async fn give_back(&self, held: &HeldState) {
-        let Some(export) = self.exports.by_id(held.export) else { return };
+        if let Some(export) = self.exports.by_id(held.export) {
+            Shared::give_back_to(&export, held).await;
+        }
+    }
+
+    /// As [`Shared::give_back`], for a state of this export.
+    async fn give_back_to(export: &Export, held: &HeldState) {
         let caller = on_behalf(held.holder);
         let given_back = match &held.kind {
-            Kind::Open { open, .. } => export.fs.close(&caller, *open).await,
+            Kind::Open { open, .. } => export.fs().close(&caller, *open).await,
             Kind::Delegation { standing: Standing::Revoked, .. } | Kind::Lock { .. } => Ok(()),
-            Kind::Delegation { lease, .. } => export.fs.returned(&caller, *lease).await,
+            Kind::Delegation { lease, .. } => export.fs().returned(&caller, *lease).await,
         };
         if let Err(error) = given_back {
             tracing::debug!(status = %error.status, "state was gone before it was given back");
+        }
+    }
+
+    /// Gives back all states of an export that is not in the table any more.
+    pub(crate) async fn release_export(&self, export: &Export) {
+        let held = self.state.tables().stateids.remove_of_export(export.id);
+        for held in held {
+            Shared::give_back_to(export, &held).await;
         }
     }
 
@@ -103,7 +118,7 @@ impl Shared {
         let Object { export, handle, caller } = object;
         let handle = match name {
             None => *handle,
-            Some(name) => match export.fs.lookup(caller, handle, name, vfs::Want::None).await {
+            Some(name) => match export.fs().lookup(caller, handle, name, vfs::Want::None).await {
                 Ok(looked) => looked.node.handle,
                 Err(_) => return false,
             },

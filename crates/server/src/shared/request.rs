@@ -79,8 +79,8 @@ impl<'c> Request<'c> {
     /// Resolves a client's handle, if the client may use its export.
     pub(crate) fn object(&self, wire: &[u8]) -> Result<Object, Status> {
         let (export, handle) = self.resolve(wire)?;
-        let caller = self.caller(export).map_err(|_| Status::Access)?;
-        Ok(Object { export: export.clone(), handle, caller })
+        let caller = self.caller(&export).map_err(|_| Status::Access)?;
+        Ok(Object { export, handle, caller })
     }
 
     /// As [`Request::object`], for a procedure that describes the root of an export to a client that mounts
@@ -88,12 +88,12 @@ impl<'c> Request<'c> {
     /// `sec` does not count for the root (RFC 2623, section 2.3.2), as with the kernel's server.
     pub(crate) async fn described(&self, wire: &[u8]) -> vfs::Result<Object> {
         let (export, handle) = self.resolve(wire)?;
-        let caller = match self.caller(export) {
+        let caller = match self.caller(&export) {
             Ok(caller) => caller,
             Err(Denied::Flavor) => {
                 let identity = Identity { any_flavor: true, ..self.identity };
-                let caller = caller::caller(export, identity, self.resent).map_err(|_| Status::Access)?;
-                let root = export.fs.root(&caller).await?;
+                let caller = caller::caller(&export, identity, self.resent).map_err(|_| Status::Access)?;
+                let root = export.fs().root(&caller).await?;
                 if root.handle != handle {
                     return Err(Status::Access.into());
                 }
@@ -101,14 +101,20 @@ impl<'c> Request<'c> {
             }
             Err(_) => return Err(Status::Access.into()),
         };
-        Ok(Object { export: export.clone(), handle, caller })
+        Ok(Object { export, handle, caller })
     }
 
-    fn resolve(&self, wire: &[u8]) -> Result<(&'c Arc<Export>, Handle), Status> {
+    fn resolve(&self, wire: &[u8]) -> Result<(Arc<Export>, Handle), Status> {
         let (id, handle) = self.shared.handles.read(wire)?;
         let export = self.shared.exports.by_id(id).ok_or(Status::Stale)?;
-        // Only v4 can tell a client where the export is.
-        if export.is_absent() { Err(Status::Stale) } else { Ok((export, handle)) }
+        if export.is_absent() {
+            // Only v4 can tell a client where the export is.
+            Err(Status::Stale)
+        } else if export.is_awaited() {
+            Err(Status::Delay)
+        } else {
+            Ok((export, handle))
+        }
     }
 
     /// As [`Request::object`], for an operation that changes something.

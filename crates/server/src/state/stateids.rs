@@ -467,6 +467,13 @@ impl Stateids {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
+    /// Removes all states of an export.
+    pub(crate) fn remove_of_export(&mut self, export: ExportId) -> Vec<HeldState> {
+        let keys = self.files.get(&export).into_iter().flat_map(|files| files.values().flatten().copied());
+        let keys: Vec<StateKey> = keys.collect();
+        keys.into_iter().filter_map(|key| self.remove(key)).collect()
+    }
+
     /// The lock states under an open.
     fn locks_by(&self, open: StateKey, file: &FileKey) -> Vec<StateKey> {
         let is_its = |held: &&HeldState| matches!(&held.kind, Kind::Lock { by, .. } if *by == open);

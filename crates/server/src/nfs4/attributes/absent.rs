@@ -39,8 +39,21 @@ pub(crate) fn listed(compound: &Compound<'_>, export: &Export, asked: Bitmap) ->
     Ok(all(compound, export, Outcome::Fail(Status::Moved, ()), asked))
 }
 
+/// The attributes of the root of an export that is awaited, for READDIR. One origin that is away must not
+/// hide the others.
+///
+/// # Errors
+/// `Delay`, if the client asks for more and has no place for an error in the entry.
+pub(crate) fn awaited(compound: &Compound<'_>, export: &Export, asked: Bitmap) -> Result<Fattr, Status> {
+    let away = Outcome::Fail(Status::Delay, ());
+    match asked.contains(Attr::RdattrError) || (asked & THERE) == asked {
+        true => Ok(all(compound, export, away, asked)),
+        false => Err(Status::Delay),
+    }
+}
+
 fn all(compound: &Compound<'_>, export: &Export, rdattr_error: Outcome, asked: Bitmap) -> Fattr {
-    let pseudo = &compound.front.pseudo;
+    let pseudo = compound.front.pseudo();
     let mut fattr = Fattr {
         // Different from the `fsid` of the directory above. Clients recognize the crossing by it.
         fsid: Some(convert::fsid(export.id, vfs::Fsid::default())),

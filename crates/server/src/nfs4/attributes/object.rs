@@ -53,7 +53,7 @@ impl<'c> Asked<'c> {
         let space = if (wanted & SPACE).is_empty() {
             None
         } else {
-            Some(export.fs.fsstat(&caller, &known.root).await.map_err(convert::error)?)
+            Some(export.fs().fsstat(&caller, &known.root).await.map_err(convert::error)?)
         };
         Ok(Asked { front, export: export.clone(), caller, minor: compound.minor, known, wanted, space })
     }
@@ -71,13 +71,13 @@ impl<'c> Asked<'c> {
     ) -> Result<Fattr, Status> {
         let attributes = match attributes {
             Some(attributes) => attributes,
-            None => self.export.fs.getattr(&self.caller, handle).await.map_err(convert::error)?,
+            None => self.export.fs().getattr(&self.caller, handle).await.map_err(convert::error)?,
         };
         let mut fattr = Fattr::default();
         self.of_file(&mut fattr, handle, &attributes)?;
         self.of_export(&mut fattr);
         if self.wants(Attr::Acl) {
-            fattr.acl = Some(acl(self.export.fs.acl(&self.caller, handle).await.map_err(convert::error)?)?);
+            fattr.acl = Some(acl(self.export.fs().acl(&self.caller, handle).await.map_err(convert::error)?)?);
         }
         Ok(fattr)
     }
@@ -132,8 +132,9 @@ impl<'c> Asked<'c> {
         if *handle != self.known.root {
             return None;
         }
-        let node = self.front.pseudo.of_export(&self.export)?;
-        (node != Pseudo::ROOT).then(|| self.front.pseudo.id(node))
+        let tree = self.front.pseudo();
+        let node = tree.of_export(&self.export)?;
+        (node != Pseudo::ROOT).then(|| tree.id(node))
     }
 
     /// Fills in the attributes that the whole file system shares.

@@ -18,7 +18,7 @@ const FSID: Fsid = Fsid { major: u64::from_be_bytes(*b"exports\0"), minor: 0 };
 
 /// The requested attributes.
 pub(super) fn fattr(compound: &Compound<'_>, index: NodeIndex, asked: Bitmap) -> Result<Fattr, Status> {
-    let tree = &compound.front.pseudo;
+    let tree = compound.front.pseudo();
     let node = tree.node(index);
     let made = convert::nfstime(tree.made);
     let limits = FsLimits::default();
@@ -54,7 +54,7 @@ pub(super) fn fattr(compound: &Compound<'_>, index: NodeIndex, asked: Bitmap) ->
         maxwrite: Some(limits.write_max.into()),
         mode: Some(0o555),
         no_trunc: Some(true),
-        numlinks: Some(2 + node.children.len() as u32),
+        numlinks: Some(2 + tree.count_children(node) as u32),
         owner: Some(owners::string(0)),
         owner_group: Some(owners::string(0)),
         rawdev: Some(Specdata::default()),

@@ -16,7 +16,7 @@ impl Compound<'_> {
         let until = self.held_until(limit);
         // Also for a requester that is not held: its next attempt will find what has been returned.
         let deadline = Some(until.unwrap_or_else(Instant::now));
-        let made = object.export.fs.free_capacity(&Caller { deadline, ..object.caller.clone() }).await;
+        let made = object.export.fs().free_capacity(&Caller { deadline, ..object.caller.clone() }).await;
         let now = Instant::now();
         now < limit && (made || until.is_some_and(|until| until <= now))
     }

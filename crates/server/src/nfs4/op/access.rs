@@ -37,7 +37,7 @@ pub(in crate::nfs4) async fn answer(
         known.limits.features.contains(Features::XATTR)
     };
     let supported = if has_xattrs { args.access } else { args.access & PLAIN };
-    let accessed = export.fs.access(&caller, &handle, asked(supported)).await.map_err(convert::error)?;
+    let accessed = export.fs().access(&caller, &handle, asked(supported)).await.map_err(convert::error)?;
     let supported = supported & !meaningless(accessed.attributes.map(|attributes| attributes.is_dir()));
     let mut granted = granted(supported, accessed.granted);
     if export.options().read_only {

@@ -12,7 +12,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: CloneArgs
         return Err(Status::Xdev);
     }
     let shared = compound.shared;
-    let clone = || target.export.fs.clone_range(&target.caller, from, to, args.count);
+    let clone = || target.export.fs().clone_range(&target.caller, from, to, args.count);
     match shared.past_courtesy(&source, None, || shared.past_courtesy(&target, None, clone)).await {
         Ok(_) => Ok(()),
         Err(error) => Err(kind::io_error(&target, error, compound.minor).await),

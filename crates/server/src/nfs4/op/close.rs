@@ -19,7 +19,7 @@ pub(in crate::nfs4) async fn answer(
         let Kind::Open { open, owner, .. } = &held.kind else { return Err(Status::BadStateid) };
         // The current filehandle may be of another export.
         if let Some(export) = compound.shared.exports.by_id(held.export) {
-            compound.caller(export)?;
+            compound.caller(&export)?;
         }
         {
             let mut tables = compound.shared.state.tables();

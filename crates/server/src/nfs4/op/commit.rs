@@ -16,7 +16,7 @@ pub(in crate::nfs4) async fn answer(
     }
     let Object { export, handle, caller } = &object;
     let offset = args.offset.min(i64::MAX as u64);
-    match export.fs.commit(caller, handle, offset, args.count).await {
+    match export.fs().commit(caller, handle, offset, args.count).await {
         Ok(commit) => Ok(CommitOk { writeverf: commit.verifier }),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),
     }

@@ -19,7 +19,7 @@ pub(in crate::nfs4) async fn answer(
         return Err(Status::Xdev.into());
     }
     let shared = compound.shared;
-    let copy = || target.export.fs.copy(&target.caller, from, to, args.count);
+    let copy = || target.export.fs().copy(&target.caller, from, to, args.count);
     let copied = match shared.past_courtesy(&source, None, || shared.past_courtesy(&target, None, copy)).await
     {
         Ok(copied) => copied,

@@ -33,7 +33,7 @@ pub(in crate::nfs4) async fn answer(
     };
     let mut attrset = setting.asked;
     if let Some(acl) = &setting.acl
-        && object.export.fs.set_acl(&object.caller, &created.node.handle, acl).await.is_err()
+        && object.export.fs().set_acl(&object.caller, &created.node.handle, acl).await.is_err()
     {
         // The object exists already, so the reply only omits the attribute that could not be set.
         attrset = attrset - Bitmap::of(&[Attr::Acl]);
@@ -61,16 +61,16 @@ async fn make(
 ) -> Result<Created, Failed> {
     let Object { export, handle, caller } = object;
     let (file_type, device) = match objtype {
-        Createtype::Dir => return Ok(export.fs.mkdir(caller, handle, name, set, vfs::Want::None).await?),
+        Createtype::Dir => return Ok(export.fs().mkdir(caller, handle, name, set, vfs::Want::None).await?),
         Createtype::Lnk(target) if target.is_empty() || target.contains(&0) => {
             return Err(Failed::Known(Status::Inval));
         }
-        Createtype::Lnk(target) => return Ok(export.fs.symlink(caller, handle, name, target, set).await?),
+        Createtype::Lnk(target) => return Ok(export.fs().symlink(caller, handle, name, target, set).await?),
         Createtype::Blk(specdata) => (FileType::Block, convert::device(*specdata)),
         Createtype::Chr(specdata) => (FileType::Character, convert::device(*specdata)),
         Createtype::Sock => (FileType::Socket, Device::default()),
         Createtype::Fifo => (FileType::Fifo, Device::default()),
         Createtype::Other(_) => return Err(Failed::Known(Status::BadType)),
     };
-    Ok(export.fs.mknod(caller, handle, name, file_type, device, set).await?)
+    Ok(export.fs().mknod(caller, handle, name, file_type, device, set).await?)
 }

@@ -25,7 +25,7 @@ pub(in crate::nfs4) async fn answer(
                 _ => return Err(Status::BadStateid),
             };
             let export = compound.shared.exports.by_id(held.export).ok_or(Status::Stale)?;
-            if export.fs.holds_locks(open, &owner) {
+            if export.fs().holds_locks(open, &owner) {
                 return Err(Status::LocksHeld);
             }
         }

@@ -39,7 +39,7 @@ pub(in crate::nfs4) async fn answer(
     }
     let Some(client) = reachable(compound) else { return Ok(NONE) };
     let Object { export, handle, caller } = &object;
-    let delegated = match export.fs.delegate(caller, handle, RIGHTS).await {
+    let delegated = match export.fs().delegate(caller, handle, RIGHTS).await {
         Ok(delegated) => delegated,
         Err(error) => return unavailable(error.status),
     };
@@ -54,7 +54,7 @@ pub(in crate::nfs4) async fn answer(
     let entered = if may { enter(compound, &object, client, lease) } else { None };
     let Some((stateid, recall)) = entered else {
         // If the lease cannot be returned, it no longer exists.
-        let _ = export.fs.returned(caller, lease.id).await;
+        let _ = export.fs().returned(caller, lease.id).await;
         return Ok(NONE);
     };
     if let Some(recall) = recall {

@@ -13,6 +13,6 @@ pub(in crate::nfs4) async fn answer(
 ) -> Result<GetxattrOk, Status> {
     let Object { export, handle, caller } = compound.extended()?;
     let name = XattrName::new(&args.name).map_err(convert::error)?;
-    let value = export.fs.getxattr(&caller, &handle, &name).await.map_err(convert::error)?;
+    let value = export.fs().getxattr(&caller, &handle, &name).await.map_err(convert::error)?;
     Ok(GetxattrOk { value: XattrValue::new(value).ok_or(Status::Xattr2Big)? })
 }

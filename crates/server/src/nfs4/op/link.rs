@@ -20,7 +20,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LinkArgs)
         return Err(Status::Xdev);
     }
     let Object { export, handle, caller } = &file;
-    match export.fs.link(caller, handle, &directory.handle, &name).await {
+    match export.fs().link(caller, handle, &directory.handle, &name).await {
         Ok(linked) => Ok(LinkOk { cinfo: convert::change_info(&linked.directory) }),
         Err(error) => Err(failure(&file, &directory, error).await),
     }

@@ -19,7 +19,7 @@ pub(in crate::nfs4) async fn answer(
     let Object { export, handle, caller } = compound.extended()?;
     let capacity = args.maxcount.min(ANSWER_MAX_BYTES).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let listed =
-        export.fs.listxattrs(&caller, &handle, args.cookie, capacity).await.map_err(convert::error)?;
+        export.fs().listxattrs(&caller, &handle, args.cookie, capacity).await.map_err(convert::error)?;
     let bytes: usize = listed.names.iter().map(|name| wire_bytes(name.as_bytes())).sum();
     if bytes > capacity as usize {
         return Err(Status::TooSmall);

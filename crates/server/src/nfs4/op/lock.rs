@@ -157,7 +157,7 @@ async fn lock(compound: &mut Compound<'_>, args: &LockArgs, by: &LockBasis) -> R
         Err(status) => {
             // The client never learns of the lock, so it must not stay.
             let range = (args.offset, args.length);
-            let _ = object.export.fs.unlock(&object.caller, by.id, &request.lock.owner, range).await;
+            let _ = object.export.fs().unlock(&object.caller, by.id, &request.lock.owner, range).await;
             Err(status.into())
         }
     }
@@ -171,7 +171,7 @@ async fn locked(
     open: OpenId,
     request: &LockRequest,
 ) -> Result<Locked, Status> {
-    let (shared, fs) = (compound.shared, &object.export.fs);
+    let (shared, fs) = (compound.shared, &object.export.fs());
     let locked = loop {
         let made = shared.state.capacity.made();
         let locked = fs.lock(&object.caller, open, request).await;

@@ -24,7 +24,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LocktArgs
         return Err(Status::Grace.into());
     }
     let object = compound.object()?;
-    let fs = &object.export.fs;
+    let fs = &object.export.fs();
     let attributes = fs.getattr(&object.caller, &object.handle).await.map_err(convert::error)?;
     if let Some(status) = kind::not_a_file(attributes.file_type, compound.minor) {
         return Err(status.into());

@@ -29,7 +29,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: LockuArgs
         object.caller.holder = Some(held.holder);
         let owner = names::owner(held.holder, OwnerKind::Lock, owner);
         let range = (args.offset, args.length);
-        object.export.fs.unlock(&object.caller, open, &owner, range).await.map_err(convert::error)?;
+        object.export.fs().unlock(&object.caller, open, &owner, range).await.map_err(convert::error)?;
         let changed = compound.shared.state.tables().stateids.change(held.key, |_| {});
         let lock_stateid = changed.ok_or(Status::BadStateid)?;
         compound.set_stateid(lock_stateid);

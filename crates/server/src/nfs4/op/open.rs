@@ -195,7 +195,7 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
     let limit = compound.shared.state.patience();
     let error = loop {
         let made = compound.shared.state.capacity.made();
-        let error = match export.fs.open(caller, request).await {
+        let error = match export.fs().open(caller, request).await {
             Ok(opened) => return Ok(opened),
             Err(error) => error,
         };
@@ -206,7 +206,7 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
     if matches!(error.status, vfs::Status::ShareDenied | vfs::Status::Delay)
         && compound.shared.expire_courtesy_at(object, request.name.as_ref()).await
     {
-        let again = export.fs.open(caller, request).await;
+        let again = export.fs().open(caller, request).await;
         return again.map_err(convert::error);
     }
     if error.status == vfs::Status::Resource && compound.holds_most() {
@@ -225,9 +225,9 @@ async fn failure(minor: u32, object: &Object, request: &OpenRequest, error: vfs:
     };
     if matches!(error.status, S::Inval | S::IsDir | S::BadType | S::Access | S::Nxio | S::NotDir) {
         let Object { export, handle, caller } = object;
-        if let Ok(looked) = export.fs.lookup(caller, handle, name, vfs::Want::None).await {
+        if let Ok(looked) = export.fs().lookup(caller, handle, name, vfs::Want::None).await {
             let file = Object { export: export.clone(), handle: looked.node.handle, caller: caller.clone() };
-            if let Ok(attributes) = export.fs.getattr(caller, &file.handle).await
+            if let Ok(attributes) = export.fs().getattr(caller, &file.handle).await
                 && let Some(status) = not_a_file(attributes.file_type, minor)
             {
                 return status;
@@ -288,7 +288,7 @@ pub(in crate::nfs4) async fn may_open(
     let granted = if let Some(granted) = granted {
         granted
     } else {
-        let accessed = object.export.fs.access(&object.caller, file, asked).await;
+        let accessed = object.export.fs().access(&object.caller, file, asked).await;
         accessed.map_err(convert::error)?.granted
     };
     // A caller that may execute a file may read it for that purpose.
@@ -312,9 +312,9 @@ async fn abandon(compound: &Compound<'_>, object: &Object, owner: &OwnerName, op
     let Object { export, caller, .. } = object;
     if let Some(lease) = opened.lease.filter(|_| !knows_lease) {
         // If the lease cannot be returned, it no longer exists.
-        let _ = export.fs.returned(caller, lease.id).await;
+        let _ = export.fs().returned(caller, lease.id).await;
     }
     if !had {
-        let _ = export.fs.close(caller, opened.id).await;
+        let _ = export.fs().close(caller, opened.id).await;
     }
 }

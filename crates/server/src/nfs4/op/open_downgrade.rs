@@ -22,7 +22,7 @@ pub(in crate::nfs4) async fn answer(
         let shares = shares_of(args.share_access, args.share_deny, compound.minor)?;
         let mut object = compound.object()?;
         object.caller.holder = Some(held.holder);
-        let downgraded = object.export.fs.downgrade(&object.caller, open, shares.access, shares.deny).await;
+        let downgraded = object.export.fs().downgrade(&object.caller, open, shares.access, shares.deny).await;
         downgraded.map_err(convert::error)?;
         let changed = compound.shared.state.tables().stateids.change(held.key, |kind| {
             if let Kind::Open { access, deny, .. } = kind {

@@ -16,7 +16,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: ReadArgs)
     // Beyond the largest possible file size there is nothing to read.
     let offset = args.offset.min(i64::MAX as u64 - u64::from(count));
     let Object { export, handle, caller } = &object;
-    let read = || export.fs.read(caller, handle, by, offset, count);
+    let read = || export.fs().read(caller, handle, by, offset, count);
     match compound.shared.past_courtesy(&object, None, read).await {
         Ok(read) => {
             compound.shared.count_read(&object, read.data.len());

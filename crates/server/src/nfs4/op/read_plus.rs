@@ -81,7 +81,7 @@ impl Range<'_> {
     /// everything counts as data.
     async fn next_data(&self, at: u64) -> vfs::Result<u64> {
         let Object { export, handle, caller } = self.object;
-        match export.fs.seek(caller, handle, self.by, at, Extent::Data).await {
+        match export.fs().seek(caller, handle, self.by, at, Extent::Data).await {
             Ok(sought) => Ok(sought.offset.max(at)),
             Err(error) if error.status == vfs::Status::Nxio => Ok(u64::MAX),
             Err(error) if error.status == vfs::Status::NotSupp => Ok(at),
@@ -95,18 +95,18 @@ impl Range<'_> {
             return Ok(data);
         }
         let Object { export, handle, caller } = self.object;
-        Ok(export.fs.getattr(caller, handle).await?.size)
+        Ok(export.fs().getattr(caller, handle).await?.size)
     }
 
     /// The data at `at`, up to the next hole or the end of the range.
     async fn data(&self, at: u64) -> vfs::Result<(bool, u64, Option<ReadPlusContent>)> {
         let Object { export, handle, caller } = self.object;
-        let hole = match export.fs.seek(caller, handle, self.by, at, Extent::Hole).await {
+        let hole = match export.fs().seek(caller, handle, self.by, at, Extent::Hole).await {
             Ok(sought) if sought.offset > at => sought.offset,
             _ => self.end,
         };
         let count = (hole.min(self.end) - at) as u32;
-        let read = export.fs.read(caller, handle, self.by, at, count).await?;
+        let read = export.fs().read(caller, handle, self.by, at, count).await?;
         let length = read.data.len() as u64;
         let content = (length > 0).then(|| ReadPlusContent::Data { offset: at, data: bulk(read.data) });
         Ok((read.eof, length, content))

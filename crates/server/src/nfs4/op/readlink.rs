@@ -12,7 +12,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, (): ()) -> Resu
     }
     let object = compound.object()?;
     let Object { export, handle, caller } = &object;
-    match export.fs.readlink(caller, handle).await {
+    match export.fs().readlink(caller, handle).await {
         Ok((target, _)) => Ok(ReadlinkOk { link: Linktext::new(target).ok_or(Status::ServerFault)? }),
         Err(error) if error.status == vfs::Status::Inval => Err(kind::not_a_link(compound.minor)),
         Err(error) => Err(convert::error(error)),

@@ -27,7 +27,7 @@ pub(in crate::nfs4) async fn answer(
         let open = tables.stateids.get(*by).map(|open| &open.kind);
         if let (Some(Kind::Open { open, .. }), Some(export)) = (open, shared.exports.by_id(held.export)) {
             let owner = names::owner(held.holder, OwnerKind::Lock, owner);
-            if export.fs.holds_locks(*open, &owner) {
+            if export.fs().holds_locks(*open, &owner) {
                 return Err(Status::LocksHeld);
             }
         }

@@ -23,17 +23,17 @@ pub(in crate::nfs4) async fn answer(
 /// Most names are those of files, so this tries `remove` first. An origin of another kind returns `Perm`
 /// for a directory.
 async fn remove(Object { export, handle, caller }: &Object, name: &Name) -> vfs::Result<Wcc> {
-    let failed = match export.fs.remove(caller, handle, name).await {
+    let failed = match export.fs().remove(caller, handle, name).await {
         Ok(wcc) => return Ok(wcc),
         Err(failed) => failed,
     };
     let is_dir = match failed.status {
         vfs::Status::IsDir => true,
         vfs::Status::Perm => {
-            let looked = export.fs.lookup(caller, handle, name, vfs::Want::None).await;
+            let looked = export.fs().lookup(caller, handle, name, vfs::Want::None).await;
             looked.is_ok_and(|looked| looked.node.attributes.is_some_and(|attributes| attributes.is_dir()))
         }
         _ => false,
     };
-    if is_dir { export.fs.rmdir(caller, handle, name).await } else { Err(failed) }
+    if is_dir { export.fs().rmdir(caller, handle, name).await } else { Err(failed) }
 }

@@ -16,6 +16,6 @@ pub(in crate::nfs4) async fn answer(
     compound.shared.state.may_change_attributes(compound.holder(), &object.file_key())?;
     let Object { export, handle, caller } = object;
     let name = XattrName::new(&args.name).map_err(convert::error)?;
-    let wcc = export.fs.removexattr(&caller, &handle, &name).await.map_err(convert::error)?;
+    let wcc = export.fs().removexattr(&caller, &handle, &name).await.map_err(convert::error)?;
     Ok(XattrChangedOk { cinfo: convert::change_info(&wcc) })
 }

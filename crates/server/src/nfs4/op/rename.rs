@@ -20,7 +20,7 @@ pub(in crate::nfs4) async fn answer(
         return Err(Status::Xdev);
     }
     let Object { export, handle, caller } = &source;
-    match export.fs.rename(caller, handle, &oldname, &target.handle, &newname).await {
+    match export.fs().rename(caller, handle, &oldname, &target.handle, &newname).await {
         Ok(renamed) => Ok(RenameOk {
             source_cinfo: convert::change_info(&renamed.from),
             target_cinfo: convert::change_info(&renamed.to),

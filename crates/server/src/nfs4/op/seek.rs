@@ -17,7 +17,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: SeekArgs)
         DataContent::Other(_) => return Err(Status::UnionNotSupp),
     };
     let Object { export, handle, caller } = &object;
-    let seek = || export.fs.seek(caller, handle, by, args.offset, what);
+    let seek = || export.fs().seek(caller, handle, by, args.offset, what);
     match compound.shared.past_courtesy(&object, None, seek).await {
         Ok(sought) => Ok(SeekOk { eof: sought.eof, offset: sought.offset }),
         Err(error) => Err(kind::io_error(&object, error, compound.minor).await),

@@ -25,12 +25,12 @@ pub(in crate::nfs4) async fn answer(
     let mut attrsset = Bitmap::EMPTY;
     if !setting.is_plain() {
         let Object { export, handle, caller } = &object;
-        let set = || export.fs.setattr(caller, handle, &setting.set, None);
+        let set = || export.fs().setattr(caller, handle, &setting.set, None);
         compound.shared.past_courtesy(&object, None, set).await.map_err(convert::io_error)?;
         attrsset = setting.asked - Bitmap::of(&[Attr::Acl]);
     }
     if let Some(acl) = &setting.acl {
-        let done = object.export.fs.set_acl(&object.caller, &object.handle, acl).await;
+        let done = object.export.fs().set_acl(&object.caller, &object.handle, acl).await;
         done.map_err(|error| SetattrFailure { status: acl_error(error.status), attrsset })?;
     }
     Ok(SetattrOk { attrsset: setting.asked })

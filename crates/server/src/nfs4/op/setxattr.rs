@@ -25,6 +25,6 @@ pub(in crate::nfs4) async fn answer(
         SetxattrOption::Replace => XattrHow::Replace,
     };
     let value = args.value.into_bytes();
-    let wcc = export.fs.setxattr(&caller, &handle, &name, value, how).await.map_err(convert::error)?;
+    let wcc = export.fs().setxattr(&caller, &handle, &name, value, how).await.map_err(convert::error)?;
     Ok(XattrChangedOk { cinfo: convert::change_info(&wcc) })
 }

@@ -18,7 +18,7 @@ pub(in crate::nfs4) async fn answer(compound: &mut Compound<'_>, args: WriteArgs
     }
     let stable = convert::stability(args.stable);
     let Object { export, handle, caller } = &object;
-    let write = || export.fs.write(caller, handle, by, args.offset, data.clone(), stable);
+    let write = || export.fs().write(caller, handle, by, args.offset, data.clone(), stable);
     match compound.shared.past_courtesy(&object, None, write).await {
         Ok(written) => {
             compound.shared.count_written(&object, written.count as usize);

@@ -66,10 +66,10 @@ impl Creation {
         let size = self.setting.set.size.filter(|size| self.set().size.is_none() && !(new && *size == 0));
         let left = SetAttributes { size, ..Default::default() };
         if left != SetAttributes::default() {
-            export.fs.setattr(caller, &opened.handle, &left, None).await.map_err(convert::error)?;
+            export.fs().setattr(caller, &opened.handle, &left, None).await.map_err(convert::error)?;
         }
         if let Some(acl) = &self.setting.acl {
-            export.fs.set_acl(caller, &opened.handle, acl).await.map_err(convert::error)?;
+            export.fs().set_acl(caller, &opened.handle, acl).await.map_err(convert::error)?;
         }
         Ok(())
     }

@@ -139,9 +139,9 @@ pub(super) async fn settle(compound: &Compound<'_>, object: &Object, entered: &E
     }
     if let Some(open) = entered.replaced {
         // An open that no longer exists needs no close.
-        let _ = export.fs.close(caller, open).await;
+        let _ = export.fs().close(caller, open).await;
     }
     if let Some(lease) = entered.unheard {
-        let _ = export.fs.returned(caller, lease.id).await;
+        let _ = export.fs().returned(caller, lease.id).await;
     }
 }

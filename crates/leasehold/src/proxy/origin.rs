@@ -1,0 +1,250 @@
+//! One origin of a proxy: how it is reached, its cache, and what clients hold of it.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arbiter::Arbiter;
+use cache::{Cache, Consistency, LookupCache, Timeouts};
+use client::{Origin, Url};
+use serde_json::{Value, json};
+use server::exports::ExportId;
+use vfs::{FileSystem, Recovery};
+
+use crate::auditing::AuditLog;
+use crate::cli::Version4;
+use crate::cli::cache::Keeping;
+use crate::holders::Listed;
+use crate::metrics::Caching;
+use crate::owner::Incarnation;
+use crate::state::{self, Lock};
+use crate::{Failure, cachectl, stack, status};
+
+/// An attempt to connect is reported when it takes longer than this.
+const QUIET: Duration = Duration::from_secs(1);
+/// The longest pause between two attempts to reach an origin that does not answer.
+const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// An origin that is to be served.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// Where it is.
+    pub url: Url,
+    /// The path that clients mount.
+    pub path: String,
+    /// Its cache.
+    pub directory: PathBuf,
+    /// Its options of exports(5).
+    pub access: server::ExportOptions,
+    /// The options of its cache; the size is that of the caches of all origins.
+    pub keeping: Keeping,
+    /// Its part of the cache, in proportion to those of the others.
+    pub cache_share: u32,
+    /// Clients are told to come back later while it is away, and do not wait. So they go on with others.
+    pub puts_off: bool,
+}
+
+impl Wanted {
+    /// Its id in handles.
+    pub fn id(&self) -> ExportId {
+        ExportId::of(&self.url.to_string())
+    }
+
+    /// The limits of its cache, if that may have so many bytes of file data.
+    pub fn limits(&self, bytes: u64) -> cache::Limits {
+        let limits = self.keeping.limits();
+        let all = u128::from(limits.size_max_bytes.max(1));
+        let part = |of: u64| u64::try_from(u128::from(of) * u128::from(bytes) / all).unwrap_or(bytes);
+        cache::Limits {
+            size_max_bytes: bytes,
+            size_soft_bytes: limits.size_soft_bytes.map(part),
+            ..limits
+        }
+    }
+}
+
+/// What the origins of a proxy have in common.
+#[derive(Clone)]
+pub struct Common {
+    /// The NFSv4 options.
+    pub version4: Version4,
+    /// The recovery of NQNFS leases.
+    pub recovery: Arc<Recovery>,
+    /// The audit log.
+    pub audit: AuditLog,
+}
+
+/// An origin that is served.
+pub struct Served {
+    /// The origin and its cache.
+    pub caching: Caching,
+    /// What clients hold.
+    pub listed: Listed,
+    /// Keeps other processes from its cache.
+    pub lock: Lock,
+}
+
+impl Served {
+    /// Opens the cache of an origin that was reached. Returns the file system for clients, too.
+    ///
+    /// # Errors
+    /// If the directory of the cache cannot be used.
+    pub async fn open(
+        wanted: &Wanted,
+        incarnation: Incarnation,
+        origin: Arc<dyn Origin>,
+        common: &Common,
+    ) -> Result<(Served, Arc<dyn FileSystem>), Failure> {
+        let mut options = cache_options(&wanted.url, wanted.directory.clone());
+        wanted.keeping.apply(&mut options);
+        options.puts_off = wanted.puts_off;
+        let cache = open_cache(origin.clone(), options).await?;
+        // The directory may be that of a mount that was killed.
+        settle(&cache).await?;
+        let state = make_state(&wanted.directory)?;
+        let arbiter = stack::arbiter(cache.clone(), &common.version4, common.recovery.clone(), true);
+        let lock = incarnation.keep(&state, &*origin)?;
+        origin.holds_for_others();
+        let listed = listed(wanted.id(), &wanted.path, arbiter.clone(), &cache);
+        let audited = common.audit.over(arbiter, &wanted.path, &listed.place);
+        let caching = Caching { export: wanted.path.clone(), origin, cache };
+        Ok((Served { caching, listed, lock }, audited))
+    }
+
+    /// Its part of the status.
+    pub fn status(&self) -> Value {
+        status(&self.caching, &self.listed.arbiter)
+    }
+}
+
+/// What a status says of an origin.
+pub fn status(Caching { origin, cache, .. }: &Caching, arbiter: &Arbiter) -> Value {
+    let origin = &**origin;
+    json!({
+        "origin": origin.url().to_string(),
+        "origin_version": origin.version(),
+        "held": status::held(&arbiter.held()),
+        "link": status::link(origin),
+        "upstream": status::upstream(origin),
+        "cache": status::cache(&cache.stats()),
+    })
+}
+
+/// Checks options of a URL that each are right.
+///
+/// # Errors
+/// If they contradict each other.
+pub fn check_options(url: &Url) -> Result<(), Failure> {
+    let wrong = |error: client::UrlError| Failure(error.to_string());
+    url.options.tls_files().map_err(wrong)?;
+    url.options.kerberos().map(|_| ()).map_err(wrong)
+}
+
+/// Connects to the origin. If it does not answer, tries again (unless the URL says `soft`); if it refuses,
+/// fails.
+pub async fn reach(url: &Url, incarnation: &client::Incarnation) -> Result<Arc<dyn Origin>, Failure> {
+    let mut pause = Duration::from_millis(500);
+    let mut told = false;
+    loop {
+        let mut connecting = std::pin::pin!(client::connect_as(url, incarnation.clone()));
+        let connected = if let Ok(soon) = tokio::time::timeout(QUIET, &mut connecting).await {
+            soon
+        } else {
+            if !std::mem::replace(&mut told, true) {
+                crate::output::tell(format_args!("{} has not answered yet; still waiting", url.host));
+            }
+            connecting.await
+        };
+        match connected {
+            Ok(origin) => return Ok(origin),
+            Err(silent) if silent.is_no_answer() && !url.options.soft => {
+                crate::output::tell(format_args!("{silent}; still trying"));
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(RETRY_MAX);
+            }
+            Err(refused) => return Err(Failure(refused.to_string())),
+        }
+    }
+}
+
+/// Sends or keeps what an earlier process has delayed. Tells how much is left if that takes long.
+pub async fn settle(cache: &Cache) -> Result<(), Failure> {
+    let files = cache.unsettled();
+    let mut settling = std::pin::pin!(cache.settle_restored());
+    let mut pause = QUIET;
+    loop {
+        if let Ok(settled) = tokio::time::timeout(pause, &mut settling).await {
+            return settled.map_err(|error| Failure(error.to_string()));
+        }
+        // Without delayed writes they are kept, and none is sent.
+        if files == 0 {
+            continue;
+        }
+        crate::output::tell(format_args!(
+            "sending delayed writes of an earlier process: {} of {files} files are left",
+            cache.unsettled()
+        ));
+        pause = (pause * 2).min(RETRY_MAX);
+    }
+}
+
+/// The cache options that a URL implies.
+pub fn cache_options(url: &Url, directory: PathBuf) -> cache::Options {
+    let wanted = &url.options.cache;
+    let mut options = cache::Options::new(directory, url.to_string());
+    options.consistency = if wanted.cto { Consistency::CloseToOpen } else { Consistency::NoCto };
+    options.timeouts = if wanted.ac {
+        Timeouts {
+            acregmin: wanted.acregmin,
+            acregmax: wanted.acregmax,
+            acdirmin: wanted.acdirmin,
+            acdirmax: wanted.acdirmax,
+        }
+    } else {
+        Timeouts::noac()
+    };
+    options.lookup_cache = match wanted.lookupcache {
+        client::LookupCache::All => LookupCache::All,
+        client::LookupCache::Positive => LookupCache::Positive,
+        client::LookupCache::None => LookupCache::None,
+    };
+    options
+}
+
+/// Opens a cache over an origin. Warns if its disk has less free space than the cache must leave.
+pub async fn open_cache(origin: Arc<dyn FileSystem>, options: cache::Options) -> Result<Arc<Cache>, Failure> {
+    let (directory, wanted) = (options.directory.clone(), options.limits.min_free_bytes);
+    let cache = Cache::open(origin, options).await.map_err(|error| Failure(error.to_string()))?;
+    let free = rustix::fs::statvfs(&directory).map(|disk| disk.f_bavail.saturating_mul(disk.f_frsize));
+    if let Ok(free) = free.as_ref().map(|free| free >> 20)
+        && free < wanted >> 20
+    {
+        crate::output::tell(format_args!(
+            "no data is cached in {}: its disk has {free} MiB free, and {} MiB must stay free; free some space, or lower --min-free (for a mount: minfree=)",
+            directory.display(),
+            wanted >> 20
+        ));
+    }
+    Ok(cache)
+}
+
+fn state_of(cache: &Path) -> PathBuf {
+    cache.join("state")
+}
+
+/// Makes the `state` directory of a cache: the part that cannot be fetched again.
+pub fn make_state(cache: &Path) -> Result<PathBuf, Failure> {
+    let state = state_of(cache);
+    state::make(&state)?;
+    Ok(state)
+}
+
+/// The export, as what clients hold of it is listed.
+fn listed(id: ExportId, path: &str, arbiter: Arc<Arbiter>, cache: &Arc<Cache>) -> Listed {
+    let cache = cache.clone();
+    let place = move |handle: &vfs::Handle| {
+        let names = cache.path_of(handle)?;
+        Some(names.iter().fold(b"/".to_vec(), |path, name| cachectl::path::join(&path, name.as_bytes())))
+    };
+    Listed { id, path: path.to_owned(), arbiter, place: Arc::new(place) }
+}

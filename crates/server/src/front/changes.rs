@@ -1,0 +1,101 @@
+//! Exports that come and go while the server runs, and file systems that come later than their export.
+//!
+//! An export that goes takes the state of its clients with it: they get `NFS4ERR_STALE`, as after
+//! `exportfs -u`. A later export may have the same id. So no call of the old one may be left by then, and
+//! [`Front::withdraw`] waits for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use vfs::{Caller, Clock, FileSystem, SystemClock};
+
+use super::Front;
+use crate::exports::{Export, ExportId, ExportsError};
+use crate::recalls;
+
+/// How long calls to an export that goes may take to end.
+const CALLS_END: Duration = Duration::from_secs(10);
+/// How often to look whether they have ended.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Calls to an export that was withdrawn have not ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("calls to it have not ended; restart to export it again")]
+pub struct CallsGoOn;
+
+impl Front {
+    /// From now on, this export is served, too. The names of its clients must have been looked up, and its
+    /// connections judged again, by the caller.
+    ///
+    /// # Errors
+    /// If it cannot be beside the others.
+    pub async fn add(&self, export: Export) -> Result<(), ExportsError> {
+        let export = Arc::new(export);
+        self.shared.exports.add(export.clone())?;
+        self.nfs4.exports_changed(SystemClock.wall());
+        if !export.is_awaited() {
+            self.begin_with(&export).await;
+        }
+        Ok(())
+    }
+
+    /// The file system of an export is there, for which clients have waited.
+    pub async fn supply(&self, export: ExportId, fs: Arc<dyn FileSystem>) {
+        let Some(export) = self.shared.exports.by_id(export) else { return };
+        // Nobody takes new state before that of others is dropped.
+        if !self.shared.state.in_lock_grace() {
+            fs.end_reclaim().await;
+        }
+        if export.supply(fs) {
+            self.begin_with(&export).await;
+        }
+    }
+
+    /// As [`Front::begin`], for one export that comes later.
+    async fn begin_with(&self, export: &Export) {
+        // Grace may have ended a moment ago, without this file system.
+        if !self.shared.state.in_lock_grace() {
+            export.fs().end_reclaim().await;
+        }
+        // Without clients that hold state, the first one starts this task.
+        if self.shared.state.has_started() {
+            recalls::start_for(&self.nqnfs, &self.nlm, export);
+        }
+    }
+
+    /// Ends an export. All that clients hold of it is given back, and then its file system is shut down.
+    ///
+    /// # Errors
+    /// If calls to it go on even then. The export is gone, and one with the same id must not come.
+    pub async fn withdraw(&self, export: ExportId) -> Result<(), CallsGoOn> {
+        let Some(export) = self.shared.exports.remove(export) else { return Ok(()) };
+        self.nfs4.exports_changed(SystemClock.wall());
+        self.nfs4.forget(export.id);
+        self.release_export(&export).await;
+        export.fs().shutdown().await;
+        let limit = Instant::now() + CALLS_END;
+        // Calls in progress have the export, and may have entered state since.
+        while Arc::strong_count(&export) > 1 {
+            if Instant::now() > limit {
+                return Err(CallsGoOn);
+            }
+            sleep(LOOK_EVERY).await;
+        }
+        self.release_export(&export).await;
+        Ok(())
+    }
+
+    /// Gives back all that clients hold of an export that is not in the table any more.
+    async fn release_export(&self, export: &Export) {
+        self.shared.release_export(export).await;
+        self.nlm.release_export(export).await;
+        let leases = self.nqnfs.nqnfs.leases.lock().withdraw(export.id);
+        for (holder, lease) in leases {
+            let caller = Caller { holder: Some(holder), ..Caller::machine() };
+            if let Err(error) = export.fs().returned(&caller, lease).await {
+                tracing::debug!(status = %error.status, "a lease was gone before it was given back");
+            }
+        }
+    }
+}
