@@ -16,7 +16,9 @@ use program::{Running, Tree, run};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
-use vfs::{Caller, Handle, Name, ReadDir, StateidBasis, Status, Want};
+use vfs::{
+    Caller, CreateHow, Handle, Name, OpenRequest, Owner, ReadDir, SetAttributes, Share, StateidBasis, Status, Want,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer than a hit or a call to an origin nearby takes, and shorter than an outage.
@@ -243,4 +245,69 @@ async fn an_origin_that_is_away_does_not_touch_the_others() {
         assert_eq!(absent.unwrap_err().status, Status::NoEnt);
     }
     above.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn origins_come_and_go_while_the_proxy_runs() {
+    let site = Site::new(&["/a", "/b"]);
+    let (a, b) = (site.serve("/a", "127.0.0.1:0"), site.serve("/b", "127.0.0.1:0"));
+    let (of_a, of_b) = (("/a", a.address.as_str()), ("/b", b.address.as_str()));
+    let mut proxy = site.proxy(&[of_a]);
+    let client = proxy.connect("/a", "4.2").await;
+    let (handle, _) = read(&client).await;
+    let request = OpenRequest::new(handle, None, Owner(bytes::Bytes::from_static(b"me")), Share::READ);
+    client.open(&me(), &request).await.unwrap();
+
+    let said = proxy.reload(&site, &Site::text(&[of_a, of_b]), "1 change is in force");
+    assert!(said.contains("origin /b is new"), "{said}");
+    site.until_served(&["/a", "/b"]).await;
+    let other = proxy.connect("/b", "3").await;
+    assert_eq!(read(&other).await.1, "/b");
+    assert_eq!(contents(&client, &handle).await, "/a");
+
+    // Options of one origin, and then its place in the name space.
+    let text = Site::text(&[of_a, of_b]);
+    let said = proxy.reload(&site, &format!("{text}ro = true\n"), "1 change is in force");
+    assert!(said.contains("origin /b ro is true, and was false"), "{said}");
+    let root = other.root(&me()).await.unwrap().handle;
+    let make = async |client: &Arc<dyn Origin>, root: Handle, text: &str| {
+        let (name, set) = (name(text), SetAttributes::default());
+        let made = client.create(&me(), &root, &name, CreateHow::Guarded, &set).await;
+        made.map(drop).map_err(|error| error.status)
+    };
+    assert_eq!(make(&other, root, "no").await, Err(Status::Rofs));
+    let said = proxy.reload(&site, &Site::text(&[of_a, ("/moved", of_b.1)]), "is not served any more");
+    assert!(said.contains("origin /moved is new") && said.contains("origin /b is gone"), "{said}");
+    site.until_served(&["/a", "/moved"]).await;
+    let moved = proxy.connect("/moved", "3").await;
+    assert_eq!(read(&moved).await.1, "/b");
+
+    // What clients hold of an origin that goes is given back, and its handles are stale.
+    let opens = || String::from_utf8(run(&["opens", &site.cache.path("cache")]).stdout).unwrap();
+    assert!(opens().contains("/file"), "{}", opens());
+    let said = proxy.reload(&site, &Site::text(&[("/moved", of_b.1)]), "is not served any more");
+    assert!(said.contains("origin /a is gone"), "{said}");
+    assert!(!opens().contains("/file"), "{}", opens());
+    let stale = client.read(&me(), &handle, StateidBasis::Anonymous, 0, 9).await.unwrap_err();
+    assert_eq!(stale.status, Status::Stale);
+
+    // It comes back, with the same handles.
+    proxy.reload(&site, &Site::text(&[("/moved", of_b.1), of_a]), "1 change is in force");
+    site.until_served(&["/a"]).await;
+    assert_eq!(contents(&client, &handle).await, "/a");
+
+    // A file with a mistake changes nothing.
+    let wrong = format!("{}path = '/moved'\n", Site::text(&[("/moved", of_b.1), ("/x", of_a.1)]).replace("path = '/x'\n", ""));
+    let said = proxy.reload(&site, &wrong, "stays");
+    assert!(said.contains("are both at `/moved`"), "{said}");
+    let said = proxy.reload(&site, "origin = 'nfs://127.0.0.1/x'\n", "stays");
+    assert!(said.contains("by a restart"), "{said}");
+    assert_eq!(contents(&client, &handle).await, "/a");
+    for client in [client, other, moved] {
+        client.shutdown().await;
+    }
+    let mut rest = String::new();
+    signal(&proxy.running, Signal::TERM);
+    std::io::Read::read_to_string(&mut proxy.messages, &mut rest).unwrap();
+    assert!(proxy.running.child.wait().unwrap().success(), "{rest}");
 }

@@ -25,6 +25,7 @@ use crate::admin::{Admin, Caches, Sources};
 use crate::holders::{Holders, Listed};
 use crate::live::Live;
 use crate::metrics::Caching;
+use crate::mount::log::notice;
 use crate::owner::Incarnation;
 use crate::{Failure, stack, status, usage};
 
@@ -365,7 +366,7 @@ impl Origins {
             self.stuck.lock().insert(member.id);
             crate::output::tell(format_args!("{url} is not served any more, and {why}"));
         } else {
-            crate::output::announce(format_args!("{url} is not served any more"));
+            notice(&format!("{url} is not served any more"));
         }
     }
 
