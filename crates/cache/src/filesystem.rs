@@ -372,10 +372,8 @@ impl Opens for Cache {
         let known = || self.core.offline_open(caller, request);
         // A file may have been made, and a client that asks again would find it there.
         let must_wait = request.create.is_some() && self.core.options.puts_off;
-        let opened = match must_wait {
-            true => online.await,
-            false => self.core.or_offline_after(online, before, known).await,
-        };
+        let opened =
+            if must_wait { online.await } else { self.core.or_offline_after(online, before, known).await };
         match (&opened, &request.name) {
             (Ok(opened), _) if request.access.contains(Share::READ) && request.create.is_none() => {
                 self.core.recorder.object(&opened.handle, || Use::Opened);

@@ -176,7 +176,10 @@ async fn what_needs_an_origin_that_is_away_is_put_off() {
     assert_eq!(asking.await.unwrap().unwrap_err().status, Status::Delay);
     let put_off = |status: Status| assert_eq!(status, Status::Delay);
     // Within the attribute timeout no call is needed.
-    assert_eq!(cache.lookup(&user(5), &directory, &name("part"), Want::None).await.unwrap().node.handle, scene.part);
+    assert_eq!(
+        cache.lookup(&user(5), &directory, &name("part"), Want::None).await.unwrap().node.handle,
+        scene.part
+    );
     put_off(cache.getattr(&opener(5), &directory).await.unwrap_err().status);
     put_off(cache.lookup(&opener(5), &root(), &name("unknown"), Want::None).await.unwrap_err().status);
     put_off(cache.read(&user(5), &scene.part, StateidBasis::Anonymous, 1 << 20, 9).await.unwrap_err().status);
@@ -188,7 +191,11 @@ async fn what_needs_an_origin_that_is_away_is_put_off() {
     scene.mend();
     writing.await.unwrap();
     assert_eq!(&scene.bench.origin.tree().get(&complete).unwrap().data[..4], b"sent");
-    assert_eq!(scene.bench.origin.tree().get(&scene.part).unwrap().data[0], 8, "what was put off is not sent");
+    assert_eq!(
+        scene.bench.origin.tree().get(&scene.part).unwrap().data[0],
+        8,
+        "what was put off is not sent"
+    );
     cache.getattr(&opener(5), &directory).await.unwrap();
 }
 

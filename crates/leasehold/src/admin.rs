@@ -132,7 +132,7 @@ impl Caches {
         }
     }
 
-    /// What is still to be stored.
+    /// The data that is still to be stored.
     fn left(&self) -> Left {
         match self {
             Caches::None => Left::default(),

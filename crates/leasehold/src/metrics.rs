@@ -43,8 +43,8 @@ pub struct Measured {
     pub serving: Option<Serving>,
     /// The caches, of `proxy` and `mount`.
     pub caching: Live<Caching>,
-    /// The origins of a proxy that are not served yet, with the reason if there is one.
-    pub awaited: Live<(String, Option<String>)>,
+    /// The origins of a proxy that are not served yet.
+    pub awaited: Live<Awaited>,
     /// The mount; gone once it is unmounted.
     pub mounted: Weak<mount::Mount>,
     /// The state, for `/status`.
@@ -64,6 +64,17 @@ pub struct Serving {
     pub arbiters: Live<(String, Arc<Arbiter>)>,
     /// The address that it listens on.
     pub address: SocketAddr,
+}
+
+/// An origin that has not been reached since the start.
+#[derive(Clone, Debug)]
+pub struct Awaited {
+    /// The path of its export.
+    pub export: String,
+    /// Its URL.
+    pub origin: String,
+    /// The message of the last attempt.
+    pub why: Option<String>,
 }
 
 /// A cache and its origin.

@@ -21,7 +21,7 @@ use crate::cli::{Command, Proxy};
 use crate::config::origins::{self as tables, OriginConfig};
 use crate::holders::{Holders, Listed};
 use crate::live::Live;
-use crate::metrics::{Caching, Measured, Metrics};
+use crate::metrics::{Awaited, Caching, Measured, Metrics};
 use crate::owner::Incarnation;
 use crate::reload::{ACCESS, LIMITS, ORIGINS, Reload};
 use crate::service::{self, Service};
@@ -42,7 +42,11 @@ pub async fn run(arguments: Proxy, reload: Reload) -> Result<(), Failure> {
         (None, Some(config)) => tables::load(config)?,
         _ => Vec::new(),
     };
-    if tables.is_empty() { run_one(arguments, reload).await } else { run_several(arguments, tables, reload).await }
+    if tables.is_empty() {
+        run_one(arguments, reload).await
+    } else {
+        run_several(arguments, tables, reload).await
+    }
 }
 
 /// What both kinds of proxy begin with.
@@ -118,7 +122,8 @@ async fn run_one(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
     let (served, fs) = Served::open(&wanted, incarnation, origin, &common).await?;
     let Served { caching, listed, lock } = served;
     let export = stack::export(&url.to_string(), wanted.path.clone(), fs, wanted.access.clone());
-    let stack = Stack::start(vec![export], keep(&arguments, &state), nqnfs, begun.listening(&arguments)).await?;
+    let stack =
+        Stack::start(vec![export], keep(&arguments, &state), nqnfs, begun.listening(&arguments)).await?;
     let shown = Shown {
         caching: Live::fixed(vec![caching.clone()]),
         caches: Caches::One(caching.cache.clone()),
@@ -126,7 +131,8 @@ async fn run_one(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
         awaited: Live::fixed(Vec::new()),
     };
     let status = {
-        let (front, load, arbiter, below) = (stack.front().clone(), stack.load(), listed.arbiter, caching.clone());
+        let (front, load, arbiter, below) =
+            (stack.front().clone(), stack.load(), listed.arbiter, caching.clone());
         status::source(move || status_of_one(&front, &load, &arbiter, &below))
     };
     let (admin, measured) = shown.answer(&stack, directory, status)?;
@@ -165,11 +171,7 @@ async fn run_one(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
 }
 
 /// A proxy of several origins.
-async fn run_several(
-    arguments: Proxy,
-    tables: Vec<OriginConfig>,
-    mut reload: Reload,
-) -> Result<(), Failure> {
+async fn run_several(arguments: Proxy, tables: Vec<OriginConfig>, mut reload: Reload) -> Result<(), Failure> {
     let directory = site_directory(&arguments)?;
     let wanted = several(&arguments, &directory, tables)?;
     let mut begun = Begun::new(&arguments, &reload, &wanted)?;
@@ -231,7 +233,9 @@ async fn run_several(
             let Command::Proxy(new) = command else { return Ok(()) };
             let tables = new.config.as_deref().map(tables::load).transpose()?.unwrap_or_default();
             if tables.is_empty() {
-                return Err(Failure("a proxy of several origins becomes one of a single origin by a restart".into()));
+                return Err(Failure(
+                    "a proxy of several origins becomes one of a single origin by a restart".into(),
+                ));
             }
             let wanted = several(new, &directory, tables)?;
             origins.check(&wanted)?;
@@ -286,17 +290,14 @@ fn the_one_of(arguments: &Proxy, url: client::Url) -> Result<Wanted, Failure> {
     };
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let options = arguments.access.to_server();
-    let access = server::ExportOptions { xprtsec: tls::confine(&arguments.tls, options.xprtsec, &path)?, ..options };
+    let access =
+        server::ExportOptions { xprtsec: tls::confine(&arguments.tls, options.xprtsec, &path)?, ..options };
     let keeping = arguments.keeping.clone();
     Ok(Wanted { url, path, directory, access, keeping, cache_share: 1, puts_off: false })
 }
 
 /// The origins of a proxy that has several.
-fn several(
-    arguments: &Proxy,
-    directory: &Path,
-    tables: Vec<OriginConfig>,
-) -> Result<Vec<Wanted>, Failure> {
+fn several(arguments: &Proxy, directory: &Path, tables: Vec<OriginConfig>) -> Result<Vec<Wanted>, Failure> {
     let whole = arguments.access.to_server();
     let count = tables.len();
     let mut wanted: Vec<Wanted> = Vec::new();
@@ -325,12 +326,12 @@ fn several(
     Ok(wanted)
 }
 
-/// What the admin socket and the metrics show.
+/// The sources of the admin socket and of the metrics.
 struct Shown {
     caching: Live<Caching>,
     caches: Caches,
     listed: Live<Listed>,
-    awaited: Live<(String, Option<String>)>,
+    awaited: Live<Awaited>,
 }
 
 impl Shown {
@@ -343,9 +344,8 @@ impl Shown {
     ) -> Result<(Admin, Measured), Failure> {
         let Shown { caching, caches, listed, awaited } = self;
         let of = listed.clone();
-        let arbiters = Live::of(move || {
-            of.now().into_iter().map(|listed| (listed.path, listed.arbiter)).collect()
-        });
+        let arbiters =
+            Live::of(move || of.now().into_iter().map(|listed| (listed.path, listed.arbiter)).collect());
         let measured = Measured {
             role: "proxy",
             serving: Some(stack.serving(arbiters)),
@@ -357,12 +357,13 @@ impl Shown {
         };
         let holders = Holders { front: stack.front().clone(), exports: listed };
         let usage = usage::of_server(status.clone(), holders.clone());
-        let sources = Sources { status, usage, cache: caches, holders: Some(holders), before_recording: None };
+        let sources =
+            Sources { status, usage, cache: caches, holders: Some(holders), before_recording: None };
         Ok((Admin::start(directory, sources)?, measured))
     }
 }
 
-/// What the clients' side of a proxy says of itself.
+/// The state of the clients' side of a proxy.
 fn status_of(front: &Front, load: &rpc::Load) -> Value {
     json!({
         "role": "proxy",
@@ -375,12 +376,7 @@ fn status_of(front: &Front, load: &rpc::Load) -> Value {
     })
 }
 
-fn status_of_one(
-    front: &Front,
-    load: &rpc::Load,
-    arbiter: &arbiter::Arbiter,
-    caching: &Caching,
-) -> Value {
+fn status_of_one(front: &Front, load: &rpc::Load, arbiter: &arbiter::Arbiter, caching: &Caching) -> Value {
     status::total::join(status_of(front, load), origin::status(caching, arbiter))
 }
 

@@ -70,9 +70,10 @@ impl Reload {
         service::reloading();
         let is_live = |change: &Change| {
             let key = change.key.rsplit(' ').next().unwrap_or_default();
-            match change.both {
-                true => live.contains(&key) || LOG.contains(&key),
-                false => change.is_of_origin() && live.contains(&ORIGIN),
+            if change.both {
+                live.contains(&key) || LOG.contains(&key)
+            } else {
+                change.is_of_origin() && live.contains(&ORIGIN)
             }
         };
         let count = changes.iter().filter(|change| is_live(change)).count();

@@ -112,7 +112,7 @@ async fn a_proxy_shows_its_clients_its_cache_and_its_origin() {
     assert_eq!(count(&metrics, read), 2);
     let end = "leasehold_client_call_duration_seconds_bucket{le=\"+Inf\",version=\"3\",procedure=\"READ\"}";
     assert_eq!(count(&metrics, end), 2);
-    assert!(value(&metrics, "leasehold_cache_hits_total{kind=\"data\"}") >= 1.0);
+    assert!(value(&metrics, "leasehold_cache_hits_total{export=\"/export\",kind=\"data\"}") >= 1.0);
     assert!(value(&metrics, "leasehold_connections") >= 1.0);
     assert!(value(&metrics, "process_resident_memory_bytes") > 1e6);
 
@@ -181,7 +181,9 @@ fn a_silent_origin_is_no_readiness_and_a_stopped_server_no_health() {
     });
     // The proxy itself works.
     assert_eq!(get(&at_proxy, "/healthz").code, 200);
-    assert!(value(&get(&at_proxy, "/metrics").body, "leasehold_origin_silence_seconds") > 5.0);
+    assert!(
+        value(&get(&at_proxy, "/metrics").body, "leasehold_origin_silence_seconds{export=\"/export\"}") > 5.0
+    );
     signal(&serve, Signal::CONT);
     wait_for(&at_proxy, "/readyz", "the origin answers again", |answer| answer.code == 200);
     client.join().unwrap();

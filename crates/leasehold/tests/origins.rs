@@ -17,7 +17,8 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use tokio::time::{sleep, timeout};
 use vfs::{
-    Caller, CreateHow, Handle, Name, OpenRequest, Owner, ReadDir, SetAttributes, Share, StateidBasis, Status, Want,
+    Caller, CreateHow, Handle, Name, OpenRequest, Owner, ReadDir, SetAttributes, Share, StateidBasis, Status,
+    Want,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -154,7 +155,14 @@ async fn several_origins_are_one_name_space() {
     // The directories above the exports.
     let client = proxy.connect("/", "4.2").await;
     let root = client.root(&me()).await.unwrap().handle;
-    let part = ReadDir { cookie: 0, verifier: [0; 8], bytes: 1 << 16, plus: true, want_directory_lease: false, names_suffice: false };
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 1 << 16,
+        plus: true,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
     let listing = client.readdir(&me(), &root, part).await.unwrap();
     let names: Vec<String> = listing.entries.iter().map(|entry| entry.name.to_string()).collect();
     assert_eq!(names, ["a", "deep"]);
@@ -164,10 +172,13 @@ async fn several_origins_are_one_name_space() {
     assert_eq!(contents(&client, &file).await, "/deep/b");
     client.shutdown().await;
 
-    // What is known of all, and of each by itself.
+    // The state of all of them, and of each by itself.
     let status = site.status();
     assert_eq!(status["origin"], "2 origins");
-    let calls = |of: &Value| of["upstream"]["READ"]["calls"].as_u64().unwrap_or(0) + of["upstream"]["OPEN"]["calls"].as_u64().unwrap_or(0);
+    let calls = |of: &Value| {
+        of["upstream"]["READ"]["calls"].as_u64().unwrap_or(0)
+            + of["upstream"]["OPEN"]["calls"].as_u64().unwrap_or(0)
+    };
     let each = ["/a", "/deep/b"].map(|path| calls(&status["origins"][path]));
     assert!(each.iter().all(|calls| *calls > 0) && calls(&status) == each.iter().sum::<u64>(), "{status}");
     let directory = status["origins"]["/a"]["directory"].as_str().unwrap();
@@ -177,7 +188,10 @@ async fn several_origins_are_one_name_space() {
     assert_eq!((&one["role"], &one["exports"][0]), (&"proxy".into(), &"/a".into()));
     let refused = run(&["cache", "ls", &site.cache.path("cache")]);
     let told = String::from_utf8_lossy(&refused.stderr);
-    assert!(told.contains("each origin of this proxy has a cache of its own") && told.contains(directory), "{told}");
+    assert!(
+        told.contains("each origin of this proxy has a cache of its own") && told.contains(directory),
+        "{told}"
+    );
 
     // Handles outlive the process.
     drop(proxy);
@@ -191,8 +205,8 @@ async fn several_origins_are_one_name_space() {
     }
 }
 
-/// One origin is not there when the proxy starts, and later does not answer. Clients of it wait, and what they
-/// ask for is there as soon as it is; clients of another notice nothing, on the same connection.
+/// One origin is not there when the proxy starts, and later does not answer. Its clients wait, and go on as
+/// soon as it is there; clients of another notice nothing, on the same connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn an_origin_that_is_away_does_not_touch_the_others() {
     let site = Site::new(&["/a", "/b"]);
@@ -297,7 +311,10 @@ async fn origins_come_and_go_while_the_proxy_runs() {
     assert_eq!(contents(&client, &handle).await, "/a");
 
     // A file with a mistake changes nothing.
-    let wrong = format!("{}path = '/moved'\n", Site::text(&[("/moved", of_b.1), ("/x", of_a.1)]).replace("path = '/x'\n", ""));
+    let wrong = format!(
+        "{}path = '/moved'\n",
+        Site::text(&[("/moved", of_b.1), ("/x", of_a.1)]).replace("path = '/x'\n", "")
+    );
     let said = proxy.reload(&site, &wrong, "stays");
     assert!(said.contains("are both at `/moved`"), "{said}");
     let said = proxy.reload(&site, "origin = 'nfs://127.0.0.1/x'\n", "stays");

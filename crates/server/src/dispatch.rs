@@ -207,8 +207,7 @@ impl Service for Front {
     /// on it that proves nothing gets what it would have got without Kerberos.
     fn takes(&self, call: &Call) -> bool {
         let (peer, security) = (call.peer, call.security());
-        peer.port() < 1024
-            || self.shared.exports.any(|export| export.options().takes(peer, security, false))
+        peer.port() < 1024 || self.shared.exports.any(|export| export.options().takes(peer, security, false))
     }
 
     fn turn_away(&self, call: &Call) -> Outcome {

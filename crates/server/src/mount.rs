@@ -91,8 +91,7 @@ pub(crate) async fn answer(shared: &Shared, mounts: &Mounts, call: rpc::Call) ->
 /// address and the security of the connection alone, as on other servers.
 pub(crate) fn turn_away(shared: &Shared, mounts: &Mounts, call: &rpc::Call) -> Outcome {
     use mount::v3::Procedure as P;
-    let is_listed =
-        || shared.exports.any(|export| export.options().shows(call.peer.ip(), call.security()));
+    let is_listed = || shared.exports.any(|export| export.options().shows(call.peer.ip(), call.security()));
     match P::try_from(call.header.procedure) {
         Ok(P::Null) => reply(call, &()),
         // Every path gets the same answer, without being looked up.

@@ -121,8 +121,7 @@ impl Portmapper {
 impl Service for Mapper {
     /// A listed address may ask from any port.
     fn admits(&self, peer: SocketAddr, _: TransportSecurity) -> bool {
-        let is_listed =
-            |address| self.front.exports().any(|export| export.options().clients.admits(address));
+        let is_listed = |address| self.front.exports().any(|export| export.options().clients.admits(address));
         peer.ip().to_canonical().is_loopback() || is_listed(peer.ip())
     }
 

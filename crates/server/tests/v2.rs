@@ -3,13 +3,19 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use common::{Client, Served, serve};
+use local::LocalFs;
 use protocol::Reply;
 use protocol::mount::{self, Dirpath};
 use protocol::nfs2::{
     CreateArgs, DirOpArgs, Handle, KEEP, LinkArgs, Path, ReadArgs, ReaddirArgs, RenameArgs, Sattr, SattrArgs,
     Stat, SymlinkArgs, Timeval, WriteArgs, call,
 };
+use server::exports::ExportId;
+use server::{Export, ExportOptions, Squash};
 use xdr::{Bulk, Opaque};
 
 async fn mount(served: &Served) -> (Client, Handle) {
@@ -145,4 +151,32 @@ async fn the_root_of_an_export_with_kerberos_is_described_to_all_who_mount_it() 
 
 fn open_to_all(sec: &str) -> server::ExportOptions {
     server::ExportOptions { secure: false, sec: sec.parse().unwrap(), ..server::ExportOptions::default() }
+}
+
+/// Neither v2 nor MOUNT can say "come back later": the call gets no reply, and the client sends it again.
+#[tokio::test]
+async fn calls_to_an_export_that_is_not_there_yet_are_answered_when_it_is() {
+    let served = serve(|_| {}).await;
+    let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
+    let id = ExportId(2);
+    served.front.add(Export::awaited(id, "/late".into(), options)).await.unwrap();
+    let mounting = tokio::spawn({
+        let client = served.client();
+        async move { client.call::<mount::v1::call::Mnt>(Dirpath::new(&b"/late"[..]).unwrap()).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(!mounting.is_finished());
+    let (tree, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let fs = Arc::new(LocalFs::open(tree.path(), local::Options::new(state.path())).unwrap());
+    served.front.supply(id, fs).await;
+    let Reply::Ok(root) = mounting.await.unwrap() else { panic!("mounts") };
+    let client = served.client();
+    ok(client.call::<call::Getattr>(root).await);
+
+    served.front.withdraw(id).await.unwrap();
+    assert_eq!(client.call::<call::Getattr>(root).await, Reply::Fail(Stat::Stale, ()));
+    let options = ExportOptions { secure: false, squash: Squash::None, ..ExportOptions::default() };
+    served.front.add(Export::awaited(id, "/late".into(), options)).await.unwrap();
+    let silent = tokio::time::timeout(Duration::from_millis(200), client.call::<call::Getattr>(root)).await;
+    assert!(silent.is_err(), "{silent:?}");
 }

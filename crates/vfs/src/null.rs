@@ -2,14 +2,14 @@
 //! viewed without its origin, and in an export whose origin has not answered. Every operation fails with
 //! `Delay`.
 
-use async_trait::async_trait;
-use bytes::Bytes;
-use tokio::sync::watch;
 use crate::{
     AccessMask, Accessed, Attributes, Caller, Commit, CreateHow, Created, Device, FileSystem, FileType,
     FsLimits, FsStat, Handle, Listing, Looked, Name, Node, Read, ReadDir, Renamed, Result, SetAttributes,
     Stability, StateidBasis, Status, Timestamp, UnansweredSince, Want, Wcc, Written,
 };
+use async_trait::async_trait;
+use bytes::Bytes;
+use tokio::sync::watch;
 
 /// The null file system.
 #[derive(Debug)]

@@ -493,8 +493,8 @@ mod tests {
 
     use vfs::{Caller, Handle, StateidBasis};
 
-    use vfs::NullFileSystem;
     use crate::{Cache, Options};
+    use vfs::NullFileSystem;
 
     /// The future of a READ is allocated and moved once for each call. The states of a miss do not belong
     /// in it.

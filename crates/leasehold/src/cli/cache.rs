@@ -116,11 +116,12 @@ impl Keeping {
         }
     }
 
-    /// The options of one origin among so many of a proxy, which share the memory. The size stays that of all.
+    /// The options of one origin among so many of a proxy, which share the memory. The size stays that of
+    /// all.
     pub fn of_one_among(&self, origins: usize, offline: Option<OfflineAnswer>) -> Keeping {
-        let memory = self.memory.unwrap_or_else(|| {
-            rpc::memory::default_in_flight().min(Keeping::MEMORY_MAX_BYTES) as u64
-        });
+        let memory = self
+            .memory
+            .unwrap_or_else(|| rpc::memory::default_in_flight().min(Keeping::MEMORY_MAX_BYTES) as u64);
         Keeping {
             memory: Some(memory / origins.max(1) as u64),
             offline: offline.unwrap_or(self.offline),

@@ -315,7 +315,9 @@ pub const OF_ONE_ORIGIN: [&str; 2] = ["origin", "export"];
 /// If they do.
 pub fn check_several(file: &ConfigFile, entries: &[Entry], matches: &ArgMatches) -> Result<(), Failure> {
     if let Some(entry) = entries.iter().find(|entry| OF_ONE_ORIGIN.contains(&entry.key.as_str())) {
-        return Err(file.wrong(entry.at, "`export` is of a proxy of one origin: write `path` below each [[origin]]"));
+        return Err(
+            file.wrong(entry.at, "`export` is of a proxy of one origin: write `path` below each [[origin]]")
+        );
     }
     let given = |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine);
     match OF_ONE_ORIGIN.iter().find(|id| given(id)) {

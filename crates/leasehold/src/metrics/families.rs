@@ -10,7 +10,7 @@ use rpc::latency::Distribution;
 
 use super::family::{Base, Family, Read, Take};
 use super::process::Process;
-use super::{Caching, Measured, Serving};
+use super::{Awaited, Caching, Measured, Serving};
 use crate::usage;
 
 /// Clients with metrics of their own.
@@ -22,6 +22,7 @@ pub struct Snapshot {
     process: Process,
     serving: Option<Served>,
     caching: Vec<Cached>,
+    awaited: Vec<Awaited>,
     kernel: Option<mount::Stats>,
     info: Vec<[String; 5]>,
 }
@@ -72,6 +73,7 @@ impl Snapshot {
             process: Process::now(),
             serving: measured.serving.as_ref().map(Served::of),
             caching: caching.iter().map(Cached::of).collect(),
+            awaited: measured.awaited.now(),
             kernel: mounted.map(|mounted| mounted.stats()),
             info: infos,
         }
@@ -277,6 +279,10 @@ pub const FAMILIES: &[Family] = families! {
         "time from a call to the origin to its answer";
     Gauge "origin_calls_in_flight" None, EXPORT, |of, take| linked(of, take, |it| it.calls_in_flight), "calls that wait for the origin";
     Gauge "origin_silence" S, EXPORT, |of, take| linked(of, take, |it| it.silence), "for how long nothing has come from the origin although calls wait; 0 if it answers";
+    Gauge "origin_awaited" None, EXPORT, |of, take| {
+            of.caching.iter().for_each(|it| take(&[&it.export], 0.0));
+            of.awaited.iter().for_each(|it| take(&[&it.export], 1.0));
+        }, "1 for one of several origins that has not been reached since the start of the proxy";
     Gauge "origin_away" None, EXPORT, |of, take| cached(of, take, |it| it.is_away), "1 while clients are answered from the last known state";
     Counter "origin_nonsense" None, EXPORT, |of, take| linked(of, take, |it| it.nonsense), "answers of the origin that made no sense";
     Gauge "origin_leases" None, KIND, |of, take| for it in &of.caching {
@@ -404,6 +410,7 @@ mod tests {
             process: Process::default(),
             serving: None,
             caching: Vec::new(),
+            awaited: Vec::new(),
             kernel: None,
             info: vec![["0.1.0".into(), "mount".into(), String::new(), "nfs://a\"b/".into(), "3".into()]],
         };

@@ -9,7 +9,7 @@ use rpc::{Credential, Link, LinkOptions, Outgoing, Patience};
 use tokio::time::{Instant, timeout};
 use xdr::Encoder;
 
-use super::Measured;
+use super::{Awaited, Measured};
 
 /// How long the server and the disk may take.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,23 +32,29 @@ pub async fn server(measured: &Measured) -> Result<(), String> {
     }
 }
 
-/// Are clients served? Not in the grace period, and not while the origin is silent.
+/// Are clients served? Not in the grace period, and not while the origin is silent; of several origins, all.
 pub fn readiness(measured: &Measured) -> Troubles {
     let mut troubles = Troubles::new();
     if measured.serving.as_ref().is_some_and(|serving| serving.front.in_grace()) {
         troubles.push("grace period: clients may only reclaim what they held before the restart".to_owned());
     }
-    for (origin, why) in measured.awaited.now() {
-        let why = why.map_or_else(String::new, |why| format!(": {why}"));
-        troubles.push(format!("origin: {origin} is not served yet{why}"));
+    let (caching, awaited) = (measured.caching.now(), measured.awaited.now());
+    let mut away = Troubles::new();
+    for Awaited { origin, why, .. } in &awaited {
+        let why = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+        away.push(format!("origin: {origin} is not served yet{why}"));
     }
-    for caching in measured.caching.now() {
+    for caching in &caching {
         let silent = caching.origin.unanswered_since().and_then(|since| *since.borrow());
         let silence = silent.map(|since| since.elapsed()).unwrap_or_default();
         if silence > PATIENCE || caching.cache.stats().is_away {
             let (origin, seconds) = (caching.origin.url(), silence.as_secs());
-            troubles.push(format!("origin: {origin} has not answered for {seconds} s"));
+            away.push(format!("origin: {origin} has not answered for {seconds} s"));
         }
+    }
+    // Clients of the others are served.
+    if away.len() == caching.len() + awaited.len() {
+        troubles.extend(away);
     }
     troubles
 }

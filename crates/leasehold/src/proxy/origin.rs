@@ -55,15 +55,11 @@ impl Wanted {
         let limits = self.keeping.limits();
         let all = u128::from(limits.size_max_bytes.max(1));
         let part = |of: u64| u64::try_from(u128::from(of) * u128::from(bytes) / all).unwrap_or(bytes);
-        cache::Limits {
-            size_max_bytes: bytes,
-            size_soft_bytes: limits.size_soft_bytes.map(part),
-            ..limits
-        }
+        cache::Limits { size_max_bytes: bytes, size_soft_bytes: limits.size_soft_bytes.map(part), ..limits }
     }
 }
 
-/// What the origins of a proxy have in common.
+/// The parts of a proxy that its origins have in common.
 #[derive(Clone)]
 pub struct Common {
     /// The NFSv4 options.

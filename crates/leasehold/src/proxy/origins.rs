@@ -1,7 +1,7 @@
 //! The origins of a proxy that has several: each has an export, and a cache in a directory of its own.
 //!
-//! An origin that does not answer, or refuses, is *awaited*: its export is there, and clients are told to come
-//! back later. The others do not notice. Origins come and go when the configuration is read again.
+//! An origin that does not answer, or refuses, is *awaited*: its export is there, and clients are told to
+//! come back later. The others do not notice. Origins come and go when the configuration is read again.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -24,7 +24,7 @@ use super::shares::{self, Part};
 use crate::admin::{Admin, Caches, Sources};
 use crate::holders::{Holders, Listed};
 use crate::live::Live;
-use crate::metrics::Caching;
+use crate::metrics::{Awaited, Caching};
 use crate::mount::log::notice;
 use crate::owner::Incarnation;
 use crate::{Failure, stack, status, usage};
@@ -90,10 +90,12 @@ impl Member {
         }
     }
 
-    /// Notes why the origin is not served. True if that is news.
-    fn note(&self, failure: &Failure) -> bool {
-        let Stage::Awaited { why, .. } = &mut *self.stage.lock() else { return false };
-        why.replace(failure.0.clone()).as_ref() != Some(&failure.0)
+    /// The origin is not served for this reason. Tells it, if it is news.
+    fn note(&self, failure: &Failure) {
+        let Stage::Awaited { why, .. } = &mut *self.stage.lock() else { return };
+        if why.replace(failure.0.clone()).as_ref() != Some(&failure.0) {
+            crate::output::tell(format_args!("{failure}; clients of {} wait", self.wanted.read().path));
+        }
     }
 
     fn status(&self) -> Value {
@@ -141,7 +143,8 @@ impl Opening {
     async fn finish(&mut self) {
         if self.opened.is_none() {
             let ended = (&mut self.task).await;
-            let failed = |error| Err(Failure(format!("cannot open the cache of {}: {error}", self.wanted.url)));
+            let failed =
+                |error| Err(Failure(format!("cannot open the cache of {}: {error}", self.wanted.url)));
             self.opened = Some(ended.unwrap_or_else(failed));
         }
     }
@@ -192,7 +195,7 @@ impl Origins {
                 Some(Err(failure)) => failure,
                 None => Failure(format!("cannot open the cache of {}", opening.wanted.url)),
             };
-            self.note(member, &failure);
+            member.note(&failure);
             loop {
                 sleep(pause).await;
                 pause = (pause * 2).min(RETRY_MAX);
@@ -202,16 +205,9 @@ impl Origins {
                         opening = Opening::begin(wanted, incarnation, self.site.common.clone());
                         break;
                     }
-                    Err(failure) => self.note(member, &failure),
+                    Err(failure) => member.note(&failure),
                 }
             }
-        }
-    }
-
-    /// The origin is not served. Says why, if that is news.
-    fn note(&self, member: &Member, failure: &Failure) {
-        if member.note(failure) {
-            crate::output::tell(format_args!("{failure}; clients of {} wait", member.wanted().path));
         }
     }
 
@@ -257,9 +253,8 @@ impl Origins {
 
     /// The caches, by directory.
     pub fn caches(&self) -> Vec<(PathBuf, Arc<Cache>)> {
-        let of = |member: &Arc<Member>| {
-            Some((member.wanted().directory, member.served()?.caching.cache.clone()))
-        };
+        let of =
+            |member: &Arc<Member>| Some((member.wanted().directory, member.served()?.caching.cache.clone()));
         self.members.read().iter().filter_map(of).collect()
     }
 
@@ -268,10 +263,13 @@ impl Origins {
         self.served().iter().map(|served| served.listed.clone()).collect()
     }
 
-    /// The origins that are awaited, with the reason if there is one.
-    pub fn awaited(&self) -> Vec<(String, Option<String>)> {
+    /// The origins that are awaited.
+    pub fn awaited(&self) -> Vec<Awaited> {
         let of = |member: &Arc<Member>| match &*member.stage.lock() {
-            Stage::Awaited { why, .. } => Some((member.wanted().url.to_string(), why.clone())),
+            Stage::Awaited { why, .. } => {
+                let Wanted { url, path, .. } = member.wanted();
+                Some(Awaited { export: path, origin: url.to_string(), why: why.clone() })
+            }
             Stage::Served(..) => None,
         };
         self.members.read().iter().filter_map(of).collect()
@@ -322,7 +320,8 @@ impl Origins {
     pub async fn change(self: &Arc<Origins>, wanted: Vec<Wanted>) {
         let old = self.members.read().clone();
         for member in old {
-            let stays = wanted.iter().find(|wanted| wanted.id() == member.id && wanted.path == member.wanted().path);
+            let stays =
+                wanted.iter().find(|wanted| wanted.id() == member.id && wanted.path == member.wanted().path);
             let Some(now) = stays else {
                 self.withdraw(&member).await;
                 continue;

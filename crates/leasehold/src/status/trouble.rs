@@ -37,9 +37,11 @@ fn losses(status: &Value) -> Option<String> {
     ))
 }
 
-/// Of a proxy of several origins, each by itself.
+/// A proxy of several origins tells of each by itself.
 fn silence(status: &Value) -> Vec<String> {
-    let Some(origins) = status["origins"].as_object() else { return silence_of(status).into_iter().collect() };
+    let Some(origins) = status["origins"].as_object() else {
+        return silence_of(status).into_iter().collect();
+    };
     let of = |(path, origin): (&String, &Value)| {
         let said = silence_of(origin).or_else(|| awaited(origin))?;
         Some(format!("{path} ({}): {said}", origin["origin"].as_str().unwrap_or("its origin")))
@@ -152,8 +154,8 @@ mod tests {
                 Some("for 6 min; known data"),
             ),
             (
-                json!({ "origins": { "/a": { "origin": "nfs://a/", "awaited_ms": 60_000, "why": "no such export" } } }),
-                Some("/a (nfs://a/): not served yet, for 1 min: no such export"),
+                json!({ "origins": { "/a": { "origin": "nfs://a/", "awaited_ms": 400_000, "why": "no such export" } } }),
+                Some("/a (nfs://a/): not served yet, for 6 min: no such export"),
             ),
             (
                 json!({ "link": { "unanswered_ms": 9000 }, "origins": { "/a": {}, "/b": { "link": { "unanswered_ms": 9000 } } } }),

@@ -166,7 +166,8 @@ impl Exports {
     /// Looks the names of clients up, which may block for long. Returns whether any of them has other
     /// addresses than before.
     pub fn look_up_clients(&self, database: &dyn HostDatabase) -> bool {
-        let names: Vec<_> = self.iter().flat_map(|export| export.options().clients.named().to_vec()).collect();
+        let names: Vec<_> =
+            self.iter().flat_map(|export| export.options().clients.named().to_vec()).collect();
         hosts::look_up(&names, database, Instant::now())
     }
 

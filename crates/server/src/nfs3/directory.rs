@@ -133,7 +133,9 @@ async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part
     if asked.cookie < 2 {
         let fileid = match listing.directory {
             Some(attributes) => attributes.fileid,
-            None => export.fs().getattr(&caller.with_freshness(vfs::Freshness::Timeout), &handle).await?.fileid,
+            None => {
+                export.fs().getattr(&caller.with_freshness(vfs::Freshness::Timeout), &handle).await?.fileid
+            }
         };
         dots = vec![(&b"."[..], fileid, 1), (&b".."[..], fileid, 2)];
         dots.drain(..asked.cookie as usize);

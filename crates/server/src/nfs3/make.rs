@@ -28,8 +28,10 @@ pub(super) async fn create(request: &Request<'_>, args: CreateArgs) -> vfs::Resu
 pub(super) async fn mkdir(request: &Request<'_>, args: MkdirArgs) -> vfs::Result<CreateOk> {
     let Object { export, handle, caller } = request.writable(&args.location.dir)?;
     let name = new_name(&args.location.name, Status::Exist)?;
-    let created =
-        export.fs().mkdir(&caller, &handle, &name, &set_attributes(&args.attributes), vfs::Want::None).await?;
+    let created = export
+        .fs()
+        .mkdir(&caller, &handle, &name, &set_attributes(&args.attributes), vfs::Want::None)
+        .await?;
     create_ok(request, &export, &created)
 }
 

@@ -386,7 +386,8 @@ async fn open(nlm: &Arc<Nlm>, object: &Object, request: &OpenRequest) -> Result<
     let Principal::Unix(credential) = &caller.principal else { return Err(refused) };
     let attributes = export.fs().getattr(caller, handle).await.map_err(|error| error.status)?;
     if attributes.uid != credential.uid {
-        let read = export.fs().access(caller, handle, AccessMask::READ).await.map_err(|error| error.status)?;
+        let read =
+            export.fs().access(caller, handle, AccessMask::READ).await.map_err(|error| error.status)?;
         if !read.granted.contains(AccessMask::READ) {
             return Err(refused);
         }

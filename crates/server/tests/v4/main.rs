@@ -1,6 +1,7 @@
 //! NFSv4 on the wire: hand-made compounds over a local directory behind the arbiter.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+mod changes;
 mod garbage;
 mod minor2;
 mod names;

@@ -46,9 +46,10 @@ pub(crate) fn listed(compound: &Compound<'_>, export: &Export, asked: Bitmap) ->
 /// `Delay`, if the client asks for more and has no place for an error in the entry.
 pub(crate) fn awaited(compound: &Compound<'_>, export: &Export, asked: Bitmap) -> Result<Fattr, Status> {
     let away = Outcome::Fail(Status::Delay, ());
-    match asked.contains(Attr::RdattrError) || (asked & THERE) == asked {
-        true => Ok(all(compound, export, away, asked)),
-        false => Err(Status::Delay),
+    if asked.contains(Attr::RdattrError) || (asked & THERE) == asked {
+        Ok(all(compound, export, away, asked))
+    } else {
+        Err(Status::Delay)
     }
 }
 

@@ -77,7 +77,8 @@ impl<'c> Asked<'c> {
         self.of_file(&mut fattr, handle, &attributes)?;
         self.of_export(&mut fattr);
         if self.wants(Attr::Acl) {
-            fattr.acl = Some(acl(self.export.fs().acl(&self.caller, handle).await.map_err(convert::error)?)?);
+            fattr.acl =
+                Some(acl(self.export.fs().acl(&self.caller, handle).await.map_err(convert::error)?)?);
         }
         Ok(fattr)
     }
