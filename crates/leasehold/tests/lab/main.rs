@@ -22,6 +22,7 @@ mod mounted;
 mod nache;
 mod nested;
 mod nlm;
+mod origins;
 mod recalls;
 mod referrals;
 mod restart;
