@@ -44,8 +44,8 @@ mod system;
 pub(crate) use callback::slots::fuzzing;
 
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicU32};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -75,6 +75,7 @@ use durable::RecordedState;
 use establish::Client;
 pub use establish::Identity;
 use idmap::Idmap;
+use moved::Following;
 pub use return_all::RETURN_ALL_MAX;
 use session::Session;
 
@@ -125,6 +126,8 @@ struct Nfs4Client {
     told_renewed: Mutex<Option<Instant>>,
     /// When a moved object was last logged.
     told_moved: Mutex<Option<Instant>>,
+    /// Takes referrals, if they are followed.
+    follow: OnceLock<Following>,
     /// A handle that names nothing.
     nowhere: Handle,
     weak: std::sync::Weak<Nfs4Client>,

@@ -78,7 +78,25 @@ pub trait Origin: FileSystem + Debug {
     /// them can give up state. If the server has no capacity for an open, the open then fails with `Resource`
     /// and is not retried until the caller's deadline.
     fn holds_for_others(&self);
+
+    /// Asks `follow` about referrals from now on. A request that meets one which is followed fails with
+    /// `Delay`. By default, and in protocols without referrals, they are only logged.
+    fn follow_referrals(&self, follow: Arc<Follow>);
 }
+
+/// The server says that a directory is on another server (RFC 8881, section 11.4).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Referral {
+    /// The directory above, which is on this server.
+    pub directory: Handle,
+    /// The names on the way from there, at least one.
+    pub names: Vec<Vec<u8>>,
+    /// The locations as URLs without options; none if the server names none.
+    pub locations: Vec<String>,
+}
+
+/// Takes a referral. True if it is followed. It must not block.
+pub type Follow = dyn Fn(Referral) -> bool + Send + Sync;
 
 /// Mounts the export of a URL with the highest version that its `vers` allows and the server supports: 4.2,
 /// 4.1, 3.

@@ -107,8 +107,14 @@ pub enum Caches {
     None,
     /// It has this one.
     One(Arc<Cache>),
-    /// It has several, each with an admin socket in its directory.
-    Several(Live<(PathBuf, Arc<Cache>)>),
+    /// It has several, by directory. The one in `own` is that of this process; the others have admin sockets
+    /// of their own.
+    Several {
+        /// The caches.
+        caches: Live<(PathBuf, Arc<Cache>)>,
+        /// The directory of this admin socket.
+        own: PathBuf,
+    },
 }
 
 impl Caches {
@@ -120,8 +126,11 @@ impl Caches {
         match self {
             Caches::None => Err("there is no cache here; name the cache of a proxy or a mount".to_owned()),
             Caches::One(cache) => Ok(cache.clone()),
-            Caches::Several(caches) => {
+            Caches::Several { caches, own } => {
                 let caches = caches.now();
+                if let Some((_, cache)) = caches.iter().find(|(directory, _)| directory == own) {
+                    return Ok(cache.clone());
+                }
                 let named: Vec<String> =
                     caches.iter().map(|(directory, _)| directory.display().to_string()).collect();
                 Err(format!(
@@ -137,7 +146,7 @@ impl Caches {
         match self {
             Caches::None => Left::default(),
             Caches::One(cache) => Left::of(cache),
-            Caches::Several(caches) => caches.now().iter().map(|(_, cache)| Left::of(cache)).sum(),
+            Caches::Several { caches, .. } => caches.now().iter().map(|(_, cache)| Left::of(cache)).sum(),
         }
     }
 }

@@ -295,6 +295,9 @@ pub struct Proxy {
     /// of one origin [default: a key of its own, in the cache directory]
     #[arg(long, value_name = "FILE")]
     pub handle_key: Option<PathBuf>,
+    /// What to do with a referral of an origin of version 4
+    #[arg(long, value_enum, default_value_t)]
+    pub referrals: ReferralAnswer,
     /// The cache options.
     #[command(flatten)]
     pub keeping: cache::Keeping,
@@ -359,6 +362,18 @@ pub struct Umount {
     /// Abort requests that wait for the server. Do not wait, but report what is left to store
     #[arg(short, long)]
     pub force: bool,
+}
+
+/// `--referrals`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum ReferralAnswer {
+    /// Serve the place that it names as one more origin, in the same tree
+    #[default]
+    Follow,
+    /// Send clients of version 4 there
+    Pass,
+    /// Log it. Clients get an error
+    Report,
 }
 
 /// Options of exports(5).

@@ -4,32 +4,37 @@
 //! of the proxy, and the proxy begins to serve when the origin answers. With several, each has a directory in
 //! that of the proxy, and the proxy serves from the start: see [`origins`].
 
+mod member;
+mod opening;
 mod origin;
 mod origins;
+mod referrals;
 mod shares;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use serde_json::{Value, json};
-use server::Front;
+use server::{Front, Nqnfs};
 use vfs::Recovery;
 
 use crate::admin::{Admin, Caches, Sources};
 use crate::auditing::AuditLog;
 use crate::cli::{Command, Proxy};
 use crate::config::origins::{self as tables, OriginConfig};
-use crate::holders::{Holders, Listed};
+use crate::holders::Holders;
 use crate::live::Live;
-use crate::metrics::{Awaited, Caching, Measured, Metrics};
+use crate::metrics::{Measured, Metrics};
 use crate::owner::Incarnation;
 use crate::reload::{ACCESS, LIMITS, ORIGINS, Reload};
 use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Listening, Stack, Told};
 use crate::state::{self, Kind, Lock};
 use crate::{Failure, kerberos, status, tls, usage};
-use origin::{Common, Served, Wanted};
-use origins::{Opening, Origins, Site};
+use opening::Opening;
+use origin::{Common, Wanted};
+use origins::{Origins, Site};
+use referrals::Referrals;
 
 pub use origin::{cache_options, check_options, make_state, open_cache, reach, settle};
 
@@ -38,28 +43,21 @@ const CACHES: &str = "origins";
 
 /// Serves until the process is told to stop.
 pub async fn run(arguments: Proxy, reload: Reload) -> Result<(), Failure> {
-    let tables = match (&arguments.origin, &arguments.config) {
-        (None, Some(config)) => tables::load(config)?,
-        _ => Vec::new(),
-    };
-    if tables.is_empty() {
-        run_one(arguments, reload).await
-    } else {
-        run_several(arguments, tables, reload).await
-    }
+    let end = End::listen(reload.has_file())?;
+    let wants = Wants::of(&arguments)?;
+    let begun = Begun::new(&arguments, &wants.wanted)?;
+    Box::pin(serve(arguments, wants, begun, end, reload)).await
 }
 
-/// What both kinds of proxy begin with.
+/// The parts that are there before an origin is reached.
 struct Begun {
-    end: End,
     tls: Option<Arc<rpc::tls::Acceptor>>,
     gss: Option<Arc<rpc::rpcsec_gss::Acceptor>>,
     audit: AuditLog,
 }
 
 impl Begun {
-    fn new(arguments: &Proxy, reload: &Reload, wanted: &[Wanted]) -> Result<Begun, Failure> {
-        let end = End::listen(reload.has_file())?;
+    fn new(arguments: &Proxy, wanted: &[Wanted]) -> Result<Begun, Failure> {
         let tls = tls::acceptor(&arguments.tls)?;
         let gss = kerberos::acceptor(&arguments.kerberos, wanted.iter().map(|wanted| &wanted.access.sec))?;
         for wanted in wanted.iter().filter(|wanted| wanted.url.options.sec.is_some()) {
@@ -70,7 +68,7 @@ impl Begun {
                 ));
             }
         }
-        Ok(Begun { end, tls, gss, audit: AuditLog::open(&arguments.auditing)? })
+        Ok(Begun { tls, gss, audit: AuditLog::open(&arguments.auditing)? })
     }
 
     fn listening<'b>(&'b self, arguments: &'b Proxy) -> Listening<'b> {
@@ -102,163 +100,174 @@ impl Begun {
     }
 }
 
-/// A proxy of one origin.
-async fn run_one(arguments: Proxy, mut reload: Reload) -> Result<(), Failure> {
-    let wanted = the_one(&arguments)?;
-    let mut begun = Begun::new(&arguments, &reload, std::slice::from_ref(&wanted))?;
-    let (url, directory) = (&wanted.url, &wanted.directory);
-    let incarnation = tokio::select! {
-        incarnation = Incarnation::begin(url, directory) => incarnation?,
-        () = begun.end.wait() => return Ok(()),
-    };
-    // A signal must also end the wait for the origin.
-    let origin = tokio::select! {
-        origin = reach(url, &incarnation.client) => origin?,
-        () = begun.end.wait() => return Ok(()),
-    };
-    let state = make_state(directory)?;
-    let nqnfs = stack::nqnfs(&state)?;
-    let common = begun.common(&arguments, nqnfs.recovery());
-    let (served, fs) = Served::open(&wanted, incarnation, origin, &common).await?;
-    let Served { caching, listed, lock } = served;
-    let export = stack::export(&url.to_string(), wanted.path.clone(), fs, wanted.access.clone());
-    let stack =
-        Stack::start(vec![export], keep(&arguments, &state), nqnfs, begun.listening(&arguments)).await?;
-    let shown = Shown {
-        caching: Live::fixed(vec![caching.clone()]),
-        caches: Caches::One(caching.cache.clone()),
-        listed: Live::fixed(vec![listed.clone()]),
-        awaited: Live::fixed(Vec::new()),
-    };
-    let status = {
-        let (front, load, arbiter, below) =
-            (stack.front().clone(), stack.load(), listed.arbiter, caching.clone());
-        status::source(move || status_of_one(&front, &load, &arbiter, &below))
-    };
-    let (admin, measured) = shown.answer(&stack, directory, status)?;
-    let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
-    crate::output::announce(format_args!(
-        "proxy of {url} on {}; a client mounts it with: {}",
-        stack.address(),
-        stack.mount_line(&wanted.path)
-    ));
-    metrics.iter().for_each(Metrics::announce);
-    let service = Service::ready(&format!("proxy of {url} on {}", stack.address()), &measured);
-    let cache = caching.cache.clone();
-    drop(caching);
-    while begun.end.next().await == Told::Reload {
-        begun.reopen(&stack);
-        reload.read_again(&[&LIMITS[..], &ACCESS[..]].concat(), |command| {
-            let Command::Proxy(new) = command else { return Ok(()) };
-            // Its path needs a restart.
-            let new = Wanted { path: wanted.path.clone(), ..the_one_of(new, url.clone())? };
-            begun.prepare(&stack, std::slice::from_ref(&new))?;
-            cache.set_limits(new.keeping.limits());
-            stack.front().exports().iter().for_each(|export| export.set_options(new.access.clone()));
-            stack.judge_again();
-            Ok(())
-        });
-    }
-    service::stopping();
-    drop(service);
-    drop(cache);
-    admin.begin_end();
-    stack.stop().await;
-    begun.audit.finish().await;
-    admin.end(None).await;
-    lock.until_exit();
-    Ok(())
+/// An origin, or several, whose caches nobody else uses; and the lock of their directory, if it is not that of
+/// the only origin.
+struct Reached {
+    state: PathBuf,
+    nqnfs: Nqnfs,
+    common: Common,
+    opening: Vec<Opening>,
+    lock: Option<Lock>,
 }
 
-/// A proxy of several origins.
-async fn run_several(arguments: Proxy, tables: Vec<OriginConfig>, mut reload: Reload) -> Result<(), Failure> {
-    let directory = site_directory(&arguments)?;
-    let wanted = several(&arguments, &directory, tables)?;
-    let mut begun = Begun::new(&arguments, &reload, &wanted)?;
-    let state = make_state(&directory)?;
-    let beginning = async {
-        let lock = state::lock_after(&state, &directory).await?;
-        let mut incarnations = Vec::new();
-        for wanted in &wanted {
-            incarnations.push(Incarnation::begin(&wanted.url, &wanted.directory).await?);
-        }
-        Ok::<(Lock, Vec<Incarnation>), Failure>((lock, incarnations))
-    };
-    let (lock, incarnations) = tokio::select! {
-        begun = beginning => begun?,
-        () = begun.end.wait() => return Ok(()),
-    };
+/// The only origin. Waits until it answers.
+async fn reach_one(begun: &Begun, arguments: &Proxy, wanted: Wanted) -> Result<Reached, Failure> {
+    let incarnation = Incarnation::begin(&wanted.url, &wanted.directory).await?;
+    let origin = reach(&wanted.url, &incarnation.client).await?;
+    let state = make_state(&wanted.directory)?;
     let nqnfs = stack::nqnfs(&state)?;
-    let common = begun.common(&arguments, nqnfs.recovery());
-    let opening = wanted.into_iter().zip(incarnations);
-    let mut opening: Vec<Opening> =
-        opening.map(|(wanted, incarnation)| Opening::begin(wanted, incarnation, common.clone())).collect();
+    let common = begun.common(arguments, nqnfs.recovery());
+    let opening = vec![Opening::of(wanted, incarnation, origin, &common).await?];
+    Ok(Reached { state, nqnfs, common, opening, lock: None })
+}
+
+/// Several origins, which are reached in the background.
+async fn reach_several(
+    begun: &Begun,
+    arguments: &Proxy,
+    directory: &Path,
+    wanted: Vec<Wanted>,
+) -> Result<Reached, Failure> {
+    let state = make_state(directory)?;
+    let lock = state::lock_after(&state, directory).await?;
+    let nqnfs = stack::nqnfs(&state)?;
+    let common = begun.common(arguments, nqnfs.recovery());
+    let opening = open_all(wanted, &common).await?;
+    Ok(Reached { state, nqnfs, common, opening, lock: Some(lock) })
+}
+
+async fn open_all(wanted: Vec<Wanted>, common: &Common) -> Result<Vec<Opening>, Failure> {
+    let mut opening = Vec::new();
+    for wanted in wanted {
+        let incarnation = Incarnation::begin(&wanted.url, &wanted.directory).await?;
+        opening.push(Opening::begin(wanted, incarnation, common.clone()));
+    }
+    Ok(opening)
+}
+
+/// Serves these origins.
+async fn serve(
+    arguments: Proxy,
+    wants: Wants,
+    begun: Begun,
+    mut end: End,
+    mut reload: Reload,
+) -> Result<(), Failure> {
+    let Wants { directory, wanted, is_one } = wants;
+    let configured = wanted.clone();
+    let reaching = async {
+        match (is_one, wanted) {
+            (true, mut wanted) if wanted.len() == 1 => reach_one(&begun, &arguments, wanted.remove(0)).await,
+            (_, wanted) => reach_several(&begun, &arguments, &directory, wanted).await,
+        }
+    };
+    // A signal must also end the wait for the origin.
+    let reached = tokio::select! {
+        reached = Box::pin(reaching) => reached?,
+        () = end.wait() => return Ok(()),
+    };
+    let Reached { state, nqnfs, common, mut opening, lock } = reached;
+    let referrals = Referrals { answer: arguments.referrals, state: state.clone() };
+    for referred in referrals.recorded(&directory, &configured) {
+        match open_all(vec![referred], &common).await {
+            Ok(one) => opening.extend(one),
+            // The next LOOKUP finds it again.
+            Err(failure) => crate::output::tell(format_args!("{failure}")),
+        }
+    }
     let exports = tokio::select! {
-        exports = origins::exports(&mut opening) => exports,
-        () = begun.end.wait() => return Ok(()),
+        exports = opening::exports(&mut opening) => exports,
+        () = end.wait() => return Ok(()),
     };
     let stack = Stack::start(exports, keep(&arguments, &state), nqnfs, begun.listening(&arguments)).await?;
-    let site = Site { front: stack.front().clone(), address: stack.address(), common };
-    let origins = Origins::start(site, opening);
-    let of = |origins: &Arc<Origins>| origins.clone();
-    let (caching, caches, listed, awaited) = (of(&origins), of(&origins), of(&origins), of(&origins));
-    let shown = Shown {
-        caching: Live::of(move || caching.caching()),
-        caches: Caches::Several(Live::of(move || caches.caches())),
-        listed: Live::of(move || listed.listed()),
-        awaited: Live::of(move || awaited.awaited()),
-    };
-    let status = {
-        let (front, load, of) = (stack.front().clone(), stack.load(), origins.clone());
-        status::source(move || status_of_several(&front, &load, &of))
-    };
-    let (admin, measured) = shown.answer(&stack, &directory, status)?;
+    let (front, address) = (stack.front().clone(), stack.address());
+    let site = Site { front, address, directory: directory.clone(), referrals, common };
+    let origins = Origins::start(site, opening).await;
+    let (admin, measured) = show(&origins, is_one, &stack, &directory)?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
-    let what = crate::units::counted(origins.status().len() as u64, "origin", "origins");
-    crate::output::announce(format_args!(
-        "proxy of {what} on {}; leasehold status {} shows them",
-        stack.address(),
-        directory.display()
-    ));
-    metrics.iter().for_each(Metrics::announce);
-    let service = Service::ready(&format!("proxy of {what} on {}", stack.address()), &measured);
-    let shares = tokio::spawn({
-        let origins = origins.clone();
-        async move { origins.share().await }
+    let what = match &configured[..] {
+        [one] if is_one => one.url.to_string(),
+        several => crate::units::counted(several.len() as u64, "origin", "origins"),
+    };
+    crate::output::announce(match &configured[..] {
+        [one] if is_one => {
+            format!("proxy of {what} on {address}; a client mounts it with: {}", stack.mount_line(&one.path))
+        }
+        _ => format!("proxy of {what} on {address}; leasehold status {} shows them", directory.display()),
     });
-    while begun.end.next().await == Told::Reload {
+    origins.announce();
+    metrics.iter().for_each(Metrics::announce);
+    let service = Service::ready(&format!("proxy of {what} on {address}"), &measured);
+    let upkeep = [tokio::spawn(origins.clone().share()), tokio::spawn(origins.clone().ask_about_referrals())];
+    while end.next().await == Told::Reload {
         begun.reopen(&stack);
         let mut change = None;
-        reload.read_again(&[&LIMITS[..], &ACCESS[..], &ORIGINS[..]].concat(), |command| {
+        let live: &[&[&str]] = if is_one { &[&LIMITS, &ACCESS] } else { &[&LIMITS, &ACCESS, &ORIGINS] };
+        reload.read_again(&live.concat(), |command| {
             let Command::Proxy(new) = command else { return Ok(()) };
-            let tables = new.config.as_deref().map(tables::load).transpose()?.unwrap_or_default();
-            if tables.is_empty() {
-                return Err(Failure(
-                    "a proxy of several origins becomes one of a single origin by a restart".into(),
-                ));
-            }
-            let wanted = several(new, &directory, tables)?;
-            origins.check(&wanted)?;
-            begun.prepare(&stack, &wanted)?;
-            change = Some(wanted);
+            let new = Wants::again(new, &directory, is_one.then_some(&configured[..]))?;
+            origins.check(&new)?;
+            begun.prepare(&stack, &new)?;
+            change = Some(new);
             Ok(())
         });
         if let Some(wanted) = change {
             origins.change(wanted).await;
             stack.judge_again();
         }
+        origins.ask_now().await;
     }
     service::stopping();
     drop(service);
-    shares.abort();
+    upkeep.iter().for_each(tokio::task::JoinHandle::abort);
     admin.begin_end();
     origins.begin_end();
     stack.stop().await;
     begun.audit.finish().await;
     origins.end().await;
     admin.end(None).await;
-    lock.until_exit();
+    lock.into_iter().for_each(Lock::until_exit);
     Ok(())
+}
+
+/// The origins that a configuration names.
+struct Wants {
+    /// The directory of the proxy.
+    directory: PathBuf,
+    wanted: Vec<Wanted>,
+    /// A URL names the only origin, and not a table.
+    is_one: bool,
+}
+
+impl Wants {
+    fn of(arguments: &Proxy) -> Result<Wants, Failure> {
+        let tables = match (&arguments.origin, &arguments.config) {
+            (None, Some(config)) => tables::load(config)?,
+            _ => Vec::new(),
+        };
+        if tables.is_empty() {
+            let one = the_one(arguments)?;
+            return Ok(Wants { directory: one.directory.clone(), wanted: vec![one], is_one: true });
+        }
+        let directory = site_directory(arguments)?;
+        let wanted = several(arguments, &directory, tables)?;
+        Ok(Wants { directory, wanted, is_one: false })
+    }
+
+    /// The origins after a reload. `one` is the only one, whose URL and path need a restart to change.
+    fn again(arguments: &Proxy, directory: &Path, one: Option<&[Wanted]>) -> Result<Vec<Wanted>, Failure> {
+        if let Some([one, ..]) = one {
+            let new = the_one_of(arguments, one.url.clone())?;
+            return Ok(vec![Wanted { path: one.path.clone(), directory: directory.to_owned(), ..new }]);
+        }
+        let tables = arguments.config.as_deref().map(tables::load).transpose()?.unwrap_or_default();
+        if tables.is_empty() {
+            return Err(Failure(
+                "a proxy of several origins becomes one of a single origin by a restart".into(),
+            ));
+        }
+        several(arguments, directory, tables)
+    }
 }
 
 fn keep<'p>(arguments: &'p Proxy, state: &'p Path) -> Keep<'p> {
@@ -293,7 +302,7 @@ fn the_one_of(arguments: &Proxy, url: client::Url) -> Result<Wanted, Failure> {
     let access =
         server::ExportOptions { xprtsec: tls::confine(&arguments.tls, options.xprtsec, &path)?, ..options };
     let keeping = arguments.keeping.clone();
-    Ok(Wanted { url, path, directory, access, keeping, cache_share: 1, puts_off: false })
+    Ok(Wanted { url, path, directory, access, keeping, cache_share: 1, among_others: false, referred: None })
 }
 
 /// The origins of a proxy that has several.
@@ -320,51 +329,66 @@ fn several(arguments: &Proxy, directory: &Path, tables: Vec<OriginConfig>) -> Re
             access: server::ExportOptions { xprtsec, ..access },
             keeping: arguments.keeping.of_one_among(count, table.offline),
             cache_share: table.cache_share,
-            puts_off: true,
+            among_others: true,
+            referred: None,
         });
     }
     Ok(wanted)
 }
 
-/// The sources of the admin socket and of the metrics.
-struct Shown {
-    caching: Live<Caching>,
-    caches: Caches,
-    listed: Live<Listed>,
-    awaited: Live<Awaited>,
+/// Starts the admin socket. Returns the source of the metrics, too.
+fn show(
+    origins: &Arc<Origins>,
+    is_one: bool,
+    stack: &Stack,
+    directory: &Path,
+) -> Result<(Admin, Measured), Failure> {
+    let of = || origins.clone();
+    let status = {
+        let (front, load, of) = (stack.front().clone(), stack.load(), of());
+        status::source(move || status_of(&front, &load, &of, is_one))
+    };
+    let (caching, awaited, listed) = (of(), of(), of());
+    let listed = Live::of(move || listed.listed());
+    let caches = of();
+    let caches = Caches::Several { caches: Live::of(move || caches.caches()), own: directory.to_owned() };
+    let of_exports = listed.clone();
+    let arbiters =
+        Live::of(move || of_exports.now().into_iter().map(|listed| (listed.path, listed.arbiter)).collect());
+    let measured = Measured {
+        role: "proxy",
+        serving: Some(stack.serving(arbiters)),
+        caching: Live::of(move || caching.caching()),
+        awaited: Live::of(move || awaited.awaited()),
+        mounted: Weak::new(),
+        status: status.clone(),
+        directory: directory.to_owned(),
+    };
+    let holders = Holders { front: stack.front().clone(), exports: listed };
+    let usage = usage::of_server(status.clone(), holders.clone());
+    let sources = Sources { status, usage, cache: caches, holders: Some(holders), before_recording: None };
+    Ok((Admin::start(directory, sources)?, measured))
 }
 
-impl Shown {
-    /// Starts the admin socket in this directory. Returns the source of the metrics, too.
-    fn answer(
-        self,
-        stack: &Stack,
-        directory: &Path,
-        status: status::Source,
-    ) -> Result<(Admin, Measured), Failure> {
-        let Shown { caching, caches, listed, awaited } = self;
-        let of = listed.clone();
-        let arbiters =
-            Live::of(move || of.now().into_iter().map(|listed| (listed.path, listed.arbiter)).collect());
-        let measured = Measured {
-            role: "proxy",
-            serving: Some(stack.serving(arbiters)),
-            caching,
-            awaited,
-            mounted: Weak::new(),
-            status: status.clone(),
-            directory: directory.to_owned(),
-        };
-        let holders = Holders { front: stack.front().clone(), exports: listed };
-        let usage = usage::of_server(status.clone(), holders.clone());
-        let sources =
-            Sources { status, usage, cache: caches, holders: Some(holders), before_recording: None };
-        Ok((Admin::start(directory, sources)?, measured))
+/// With the sums over all origins, and each by itself if there are several.
+fn status_of(front: &Front, load: &rpc::Load, origins: &Origins, is_one: bool) -> Value {
+    let each = origins.status();
+    let first = origins.first_status();
+    let mut total = status::total::of(each.values(), &["held", "link", "upstream", "cache"]);
+    if is_one && let Some(first) = &first {
+        total["origin"] = first["origin"].clone();
+        total["origin_version"] = first["origin_version"].clone();
+    } else {
+        total["origin"] = json!(crate::units::counted(each.len() as u64, "origin", "origins"));
     }
+    if !is_one || each.len() > 1 {
+        total["origins"] = Value::Object(each);
+    }
+    status::total::join(status_of_clients(front, load), total)
 }
 
 /// The state of the clients' side of a proxy.
-fn status_of(front: &Front, load: &rpc::Load) -> Value {
+fn status_of_clients(front: &Front, load: &rpc::Load) -> Value {
     json!({
         "role": "proxy",
         "exports": status::exports(front),
@@ -374,18 +398,4 @@ fn status_of(front: &Front, load: &rpc::Load) -> Value {
         "groups": status::groups(front),
         "load": status::load(load),
     })
-}
-
-fn status_of_one(front: &Front, load: &rpc::Load, arbiter: &arbiter::Arbiter, caching: &Caching) -> Value {
-    status::total::join(status_of(front, load), origin::status(caching, arbiter))
-}
-
-/// With the sums over all origins, and each by itself.
-fn status_of_several(front: &Front, load: &rpc::Load, origins: &Origins) -> Value {
-    let each = origins.status();
-    let total = status::total::of(each.values(), &["held", "link", "upstream", "cache"]);
-    let mut status = status::total::join(status_of(front, load), total);
-    status["origin"] = json!(crate::units::counted(each.len() as u64, "origin", "origins"));
-    status["origins"] = Value::Object(each);
-    status
 }

@@ -123,6 +123,18 @@ impl Default for ExportOptions {
     }
 }
 
+/// Tells the file systems of one export from those of others with the same `fsid`, in versions whose `fsid` is
+/// one number. That of version 4 has the id of the export in its second number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct FsidSalt(pub(crate) u64);
+
+impl FsidSalt {
+    /// The `fsid` that clients see.
+    pub(crate) fn over(self, fsid: u64) -> u64 {
+        fsid ^ self.0
+    }
+}
+
 /// One export.
 pub struct Export {
     /// Its id in handles.
@@ -132,6 +144,7 @@ pub struct Export {
     fs: OnceLock<Arc<dyn FileSystem>>,
     /// The file system has come.
     came: Notify,
+    pub(crate) fsid_salt: FsidSalt,
     options: ArcSwap<ExportOptions>,
 }
 
@@ -150,7 +163,15 @@ impl Export {
     /// told to come back later (`NFS4ERR_DELAY`, `NFS3ERR_JUKEBOX`).
     pub fn awaited(id: ExportId, path: String, options: ExportOptions) -> Export {
         let options = ArcSwap::from_pointee(options);
-        Export { id, path, fs: OnceLock::new(), came: Notify::new(), options }
+        Export { id, path, fs: OnceLock::new(), came: Notify::new(), fsid_salt: FsidSalt::default(), options }
+    }
+
+    /// Origins behind different exports may use the same `fsid`. Clients of versions 2 and 3 see another one, in
+    /// which this export has its part.
+    #[must_use]
+    pub fn among_others(self) -> Export {
+        let id = u64::from(self.id.0);
+        Export { fsid_salt: FsidSalt(id << 32 | id.rotate_left(7)), ..self }
     }
 
     /// The file system behind it. While that is awaited, one that answers every request with `Delay`.

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock, Weak};
 
 use protocol::nfs4::Clientid;
-use vfs::{Clock, HolderId, SystemClock};
+use vfs::HolderId;
 
 use crate::counts::Counts;
 use crate::exports::Exports;
@@ -98,7 +98,7 @@ impl Front {
         let shared = nqnfs.shared.clone();
         let nlm = Arc::new(Nlm::new(shared.clone()));
         locks.get_or_init(|| Arc::downgrade(&nlm));
-        let nfs4 = Nfs4Front::new(shared.clone(), SystemClock.wall());
+        let nfs4 = Nfs4Front::new(shared.clone());
         Arc::new(Front { shared, nfs4, nqnfs, cookies, mounts: Mounts::default(), nlm })
     }
 

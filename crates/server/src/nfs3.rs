@@ -67,69 +67,86 @@ pub(crate) async fn answer(shared: &Arc<Shared>, call: rpc::Call) -> Outcome {
     match procedure {
         Procedure::Null => reply(&call, &()),
         Procedure::Getattr => {
-            serve::<call::Getattr, _, _>(shared, &call, |args| objects::getattr(request, args)).await
-        }
-        Procedure::Setattr => {
-            serve::<call::Setattr, _, _>(shared, &call, |args| objects::setattr(request, args)).await
-        }
-        Procedure::Lookup => {
-            serve::<call::Lookup, _, _>(shared, &call, |args| objects::lookup(request, args)).await
-        }
-        Procedure::Access => {
-            serve::<call::Access, _, _>(shared, &call, |args| objects::access(request, args)).await
-        }
-        Procedure::Readlink => {
-            serve::<call::Readlink, _, _>(shared, &call, |args| objects::readlink(request, args)).await
-        }
-        Procedure::Read => serve::<call::Read, _, _>(shared, &call, |args| io::read(request, args)).await,
-        Procedure::Write => serve::<call::Write, _, _>(shared, &call, |args| io::write(request, args)).await,
-        Procedure::Commit => {
-            serve::<call::Commit, _, _>(shared, &call, |args| io::commit(request, args)).await
-        }
-        Procedure::Create => {
-            serve::<call::Create, _, _>(shared, &call, |args| make::create(request, args)).await
-        }
-        Procedure::Mkdir => {
-            serve::<call::Mkdir, _, _>(shared, &call, |args| make::mkdir(request, args)).await
-        }
-        Procedure::Symlink => {
-            serve::<call::Symlink, _, _>(shared, &call, |args| make::symlink(request, args)).await
-        }
-        Procedure::Mknod => {
-            serve::<call::Mknod, _, _>(shared, &call, |args| make::mknod(request, args)).await
-        }
-        Procedure::Link => serve::<call::Link, _, _>(shared, &call, |args| make::link(request, args)).await,
-        Procedure::Remove => {
-            serve::<call::Remove, _, _>(shared, &call, |args| make::remove(request, args)).await
-        }
-        Procedure::Rmdir => {
-            serve::<call::Rmdir, _, _>(shared, &call, |args| make::rmdir(request, args)).await
-        }
-        Procedure::Rename => {
-            serve::<call::Rename, _, _>(shared, &call, |args| make::rename(request, args)).await
-        }
-        Procedure::Readdir => {
-            serve::<call::Readdir, _, _>(shared, &call, |args| directory::readdir(request, args)).await
-        }
-        Procedure::Readdirplus => {
-            serve::<call::Readdirplus, _, _>(shared, &call, |args| directory::readdirplus(request, args))
+            serve::<call::Getattr, _, _>((shared, request), &call, |args| objects::getattr(request, args))
                 .await
         }
+        Procedure::Setattr => {
+            serve::<call::Setattr, _, _>((shared, request), &call, |args| objects::setattr(request, args))
+                .await
+        }
+        Procedure::Lookup => {
+            serve::<call::Lookup, _, _>((shared, request), &call, |args| objects::lookup(request, args)).await
+        }
+        Procedure::Access => {
+            serve::<call::Access, _, _>((shared, request), &call, |args| objects::access(request, args)).await
+        }
+        Procedure::Readlink => {
+            serve::<call::Readlink, _, _>((shared, request), &call, |args| objects::readlink(request, args))
+                .await
+        }
+        Procedure::Read => {
+            serve::<call::Read, _, _>((shared, request), &call, |args| io::read(request, args)).await
+        }
+        Procedure::Write => {
+            serve::<call::Write, _, _>((shared, request), &call, |args| io::write(request, args)).await
+        }
+        Procedure::Commit => {
+            serve::<call::Commit, _, _>((shared, request), &call, |args| io::commit(request, args)).await
+        }
+        Procedure::Create => {
+            serve::<call::Create, _, _>((shared, request), &call, |args| make::create(request, args)).await
+        }
+        Procedure::Mkdir => {
+            serve::<call::Mkdir, _, _>((shared, request), &call, |args| make::mkdir(request, args)).await
+        }
+        Procedure::Symlink => {
+            serve::<call::Symlink, _, _>((shared, request), &call, |args| make::symlink(request, args)).await
+        }
+        Procedure::Mknod => {
+            serve::<call::Mknod, _, _>((shared, request), &call, |args| make::mknod(request, args)).await
+        }
+        Procedure::Link => {
+            serve::<call::Link, _, _>((shared, request), &call, |args| make::link(request, args)).await
+        }
+        Procedure::Remove => {
+            serve::<call::Remove, _, _>((shared, request), &call, |args| make::remove(request, args)).await
+        }
+        Procedure::Rmdir => {
+            serve::<call::Rmdir, _, _>((shared, request), &call, |args| make::rmdir(request, args)).await
+        }
+        Procedure::Rename => {
+            serve::<call::Rename, _, _>((shared, request), &call, |args| make::rename(request, args)).await
+        }
+        Procedure::Readdir => {
+            serve::<call::Readdir, _, _>((shared, request), &call, |args| directory::readdir(request, args))
+                .await
+        }
+        Procedure::Readdirplus => {
+            serve::<call::Readdirplus, _, _>((shared, request), &call, |args| {
+                directory::readdirplus(request, args)
+            })
+            .await
+        }
         Procedure::Fsstat => {
-            serve::<call::Fsstat, _, _>(shared, &call, |args| filesystem::fsstat(request, args)).await
+            serve::<call::Fsstat, _, _>((shared, request), &call, |args| filesystem::fsstat(request, args))
+                .await
         }
         Procedure::Fsinfo => {
-            serve::<call::Fsinfo, _, _>(shared, &call, |args| filesystem::fsinfo(request, args)).await
+            serve::<call::Fsinfo, _, _>((shared, request), &call, |args| filesystem::fsinfo(request, args))
+                .await
         }
         Procedure::Pathconf => {
-            serve::<call::Pathconf, _, _>(shared, &call, |args| filesystem::pathconf(request, args)).await
+            serve::<call::Pathconf, _, _>((shared, request), &call, |args| {
+                filesystem::pathconf(request, args)
+            })
+            .await
         }
     }
 }
 
 /// Decodes the arguments, runs the procedure unless grace forbids it, and encodes its results.
 async fn serve<C, T, F>(
-    shared: &Arc<Shared>,
+    (shared, request): (&Arc<Shared>, &Request<'_>),
     call: &rpc::Call,
     procedure: impl AsyncFnOnce(C::Args) -> vfs::Result<T>,
 ) -> Outcome
@@ -151,7 +168,10 @@ where
         Err(error) if call.resent && is_for_later(error.status) => return Outcome::Drop,
         Err(error) => {
             tracing::debug!(peer = %call.peer, procedure = C::NAME, status = %error.status, "failed");
-            Reply::Fail(convert::status(error.status), F::with(error.attributes.as_deref()))
+            Reply::Fail(
+                convert::status(error.status),
+                F::with(error.attributes.as_deref(), request.fsid_salt()),
+            )
         }
     };
     reply(call, &results)

@@ -23,11 +23,9 @@ mod walk;
 
 use std::sync::Arc;
 
-use arc_swap::ArcSwap;
 use protocol::nfs4::{ArgOp, CompoundHeader, OpenClaim, Procedure, SequenceArgs};
 use rpc::message::Refusal;
 use rpc::service::{Asked, Outcome, Remember};
-use vfs::Timestamp;
 use xdr::Decode;
 
 use crate::exports::ExportId;
@@ -39,26 +37,17 @@ use known::Knowledge;
 #[derive(Debug)]
 pub(crate) struct Nfs4Front {
     shared: Arc<Shared>,
-    /// The directories above exports.
-    pseudo: ArcSwap<Pseudo>,
     known: Knowledge,
 }
 
 impl Nfs4Front {
-    /// `made`: the time of the start, as the times of the directories above exports.
-    pub(crate) fn new(shared: Arc<Shared>, made: Timestamp) -> Nfs4Front {
-        let pseudo = ArcSwap::from_pointee(Pseudo::new(&shared.exports, made));
-        Nfs4Front { pseudo, known: Knowledge::default(), shared }
+    pub(crate) fn new(shared: Arc<Shared>) -> Nfs4Front {
+        Nfs4Front { known: Knowledge::default(), shared }
     }
 
-    /// The directories above exports, now. A later tree has all nodes of this one.
+    /// The directories above exports, now.
     fn pseudo(&self) -> Arc<Pseudo> {
-        self.pseudo.load_full()
-    }
-
-    /// The exports have changed, at this time.
-    pub(crate) fn exports_changed(&self, made: Timestamp) {
-        self.pseudo.rcu(|tree| tree.over(&self.shared.exports, made));
+        self.shared.exports.tree()
     }
 
     /// An export is no longer served.

@@ -5,6 +5,7 @@
 //! the file systems. The lock order is: the tables of `state`, then the tables of a version or of the routes.
 
 mod capacity;
+mod crossing;
 mod release;
 mod request;
 
@@ -22,6 +23,7 @@ use crate::names::Names;
 use crate::state::State;
 use crate::usage::Usage;
 
+pub(crate) use crossing::Below;
 pub(crate) use request::{Object, Request, arguments, reply};
 
 /// See the module.

@@ -6,6 +6,7 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -23,7 +24,7 @@ use vfs::{
 
 use super::{Concerns, Sixteen, after, is_in, many};
 use crate::counts::ProcedureCounts;
-use crate::origin::{Holdings, Origin};
+use crate::origin::{Follow, Holdings, Origin};
 use crate::url::Url;
 
 /// The attributes of the object that a reply shows, and the lease that it brings.
@@ -592,5 +593,9 @@ impl<O: Origin + ?Sized> Origin for Sixteen<O> {
 
     fn holds_for_others(&self) {
         self.below.holds_for_others();
+    }
+
+    fn follow_referrals(&self, follow: Arc<Follow>) {
+        self.below.follow_referrals(follow);
     }
 }

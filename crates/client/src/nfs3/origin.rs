@@ -3,12 +3,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use vfs::Handle;
 
 use super::Nfs3;
 use crate::counts::ProcedureCounts;
-use crate::origin::{Holdings, Origin};
+use crate::origin::{Follow, Holdings, Origin};
 use crate::url::Url;
 
 impl Origin for Nfs3 {
@@ -59,4 +60,7 @@ impl Origin for Nfs3 {
     }
 
     fn holds_for_others(&self) {}
+
+    /// The protocol has none.
+    fn follow_referrals(&self, _: Arc<Follow>) {}
 }

@@ -164,6 +164,7 @@ fn build(
         holds_for_others: AtomicBool::new(false),
         told_renewed: Mutex::default(),
         told_moved: Mutex::default(),
+        follow: OnceLock::new(),
         nowhere,
         weak: weak.clone(),
     });

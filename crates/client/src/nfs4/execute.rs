@@ -180,7 +180,9 @@ impl Nfs4Client {
                 Tried::Answered(compound) => {
                     if compound.status.err() == Some(Wire::Moved) {
                         let (operations, _) = build(&self.state.lock())?;
-                        self.tell_moved(&session, operations, compound.resarray.len());
+                        if self.is_followed(&session, operations, compound.resarray.len()).await {
+                            return Err(Status::Delay.into());
+                        }
                     }
                     match self.judge(&session, &plan, &used, &compound, &mut met).await? {
                         // Even if the request was sent more than once, the slot executed it only once.

@@ -1,9 +1,11 @@
 //! Referrals (RFC 8881, section 11.4): the server says that an export, or something below it, is on another
 //! server.
 //!
-//! A referral is not followed, because the cache and the state at an origin belong to the server that the
-//! user named. The user is told the URL of the other server.
+//! A referral is not followed here, because the cache and the state at an origin belong to the server that
+//! the user named. Somebody above may follow it, with a cache for the other server. Otherwise the user is told
+//! the URL.
 
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,10 +13,11 @@ use protocol::nfs4::{ArgOp, Attr, Bitmap, Component, FsLocations, LookupArgs, Op
 use tokio::time::{Instant, timeout};
 use vfs::Principal;
 
-use super::Nfs4Client;
 use super::attributes::getattr;
 use super::session::Session;
+use super::{Nfs4Client, convert};
 use crate::connect::ConnectError;
+use crate::origin::{Follow, Referral};
 
 /// Most locations to report.
 const TOLD_MAX: usize = 8;
@@ -57,7 +60,50 @@ async fn ask(inner: &Nfs4Client, session: &Arc<Session>, mut way: Vec<ArgOp>) ->
     timeout(PATIENCE, asked).await.ok()?.ok()
 }
 
+/// Takes referrals.
+pub(super) struct Following(pub(super) Arc<Follow>);
+
+impl fmt::Debug for Following {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Following")
+    }
+}
+
 impl Nfs4Client {
+    /// A request has met a referral: is it followed? If not, it is logged. The last of the `answered`
+    /// operations failed with MOVED.
+    pub(super) async fn is_followed(
+        &self,
+        session: &Arc<Session>,
+        operations: Vec<ArgOp>,
+        answered: usize,
+    ) -> bool {
+        let (Some(Following(follow)), Some(inner)) = (self.follow.get(), self.weak.upgrade()) else {
+            self.tell_moved(session, operations, answered);
+            return false;
+        };
+        let way = way_to_failure(operations.clone(), answered);
+        let referral = match way.split_first() {
+            Some((ArgOp::Putfh(args), lookups)) if !lookups.is_empty() => {
+                let name = |lookup: &ArgOp| match lookup {
+                    ArgOp::Lookup(args) => Some(args.objname.to_vec()),
+                    _ => None,
+                };
+                let names = lookups.iter().filter_map(name).collect();
+                convert::from_wire(&args.object).map(|directory| (directory, names))
+            }
+            _ => None,
+        };
+        if let Some((directory, names)) = referral {
+            let locations = places(&inner, session, way).await.unwrap_or_default();
+            if follow(Referral { directory, names, locations }) {
+                return true;
+            }
+        }
+        self.tell_moved(session, operations, answered);
+        false
+    }
+
     /// Logs the location of a moved object, at most once in `WARN_EVERY`. The last of the `answered`
     /// operations failed with MOVED.
     pub(super) fn tell_moved(&self, session: &Arc<Session>, operations: Vec<ArgOp>, answered: usize) {

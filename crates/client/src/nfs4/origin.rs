@@ -3,13 +3,15 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use vfs::Handle;
 
 use super::Nfs4;
+use super::moved::Following;
 use crate::counts::ProcedureCounts;
-use crate::origin::{Holdings, Origin};
+use crate::origin::{Follow, Holdings, Origin};
 use crate::url::Url;
 
 impl Origin for Nfs4 {
@@ -57,5 +59,9 @@ impl Origin for Nfs4 {
     /// If the server says DELAY to an OPEN for 5 s, the OPEN then fails with `Resource`.
     fn holds_for_others(&self) {
         self.inner.holds_for_others.store(true, Ordering::Relaxed);
+    }
+
+    fn follow_referrals(&self, follow: Arc<Follow>) {
+        self.inner.follow.get_or_init(|| Following(follow));
     }
 }

@@ -3,12 +3,13 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
+use std::sync::Arc;
 
 use vfs::Handle;
 
 use super::Nqnfs;
 use crate::counts::ProcedureCounts;
-use crate::origin::{Holdings, Origin};
+use crate::origin::{Follow, Holdings, Origin};
 use crate::url::Url;
 
 impl Origin for Nqnfs {
@@ -56,4 +57,7 @@ impl Origin for Nqnfs {
 
     /// The server bounds leases and not opens, and an open without a lease succeeds.
     fn holds_for_others(&self) {}
+
+    /// The protocol has none.
+    fn follow_referrals(&self, _: Arc<Follow>) {}
 }

@@ -40,8 +40,11 @@ pub struct Wanted {
     pub keeping: Keeping,
     /// Its part of the cache, in proportion to those of the others.
     pub cache_share: u32,
-    /// Clients are told to come back later while it is away, and do not wait. So they go on with others.
-    pub puts_off: bool,
+    /// It is one of several. While it is away, its clients are told to come back later and do not wait, so that
+    /// they go on with others.
+    pub among_others: bool,
+    /// The referral that leads to it, if it is not in the configuration.
+    pub referred: Option<Referred>,
 }
 
 impl Wanted {
@@ -57,6 +60,15 @@ impl Wanted {
         let part = |of: u64| u64::try_from(u128::from(of) * u128::from(bytes) / all).unwrap_or(bytes);
         cache::Limits { size_max_bytes: bytes, size_soft_bytes: limits.size_soft_bytes.map(part), ..limits }
     }
+}
+
+/// A referral of another origin.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Referred {
+    /// The URL of that origin, without options.
+    pub by: String,
+    /// How many referrals lead here.
+    pub depth: usize,
 }
 
 /// The parts of a proxy that its origins have in common.
@@ -77,7 +89,7 @@ pub struct Served {
     /// What clients hold.
     pub listed: Listed,
     /// Keeps other processes from its cache.
-    pub lock: Lock,
+    _lock: Lock,
 }
 
 impl Served {
@@ -93,7 +105,7 @@ impl Served {
     ) -> Result<(Served, Arc<dyn FileSystem>), Failure> {
         let mut options = cache_options(&wanted.url, wanted.directory.clone());
         wanted.keeping.apply(&mut options);
-        options.puts_off = wanted.puts_off;
+        options.puts_off = wanted.among_others;
         let cache = open_cache(origin.clone(), options).await?;
         // The directory may be that of a mount that was killed.
         settle(&cache).await?;
@@ -104,7 +116,7 @@ impl Served {
         let listed = listed(wanted.id(), &wanted.path, arbiter.clone(), &cache);
         let audited = common.audit.over(arbiter, &wanted.path, &listed.place);
         let caching = Caching { export: wanted.path.clone(), origin, cache };
-        Ok((Served { caching, listed, lock }, audited))
+        Ok((Served { caching, listed, _lock: lock }, audited))
     }
 
     /// Its part of the status.

@@ -1,4 +1,4 @@
-//! The origins of a proxy that has several: each has an export, and a cache in a directory of its own.
+//! The origins of a proxy: each has an export, and a cache in a directory of its own.
 //!
 //! An origin that does not answer, or refuses, is *awaited*: its export is there, and clients are told to
 //! come back later. The others do not notice. Origins come and go when the configuration is read again.
@@ -10,16 +10,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cache::Cache;
-use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value, json};
+use server::Front;
 use server::exports::ExportId;
-use server::{Export, Front};
-use tokio::task::JoinHandle;
-use tokio::time::{Instant, sleep, timeout};
-use vfs::FileSystem;
+use tokio::time::sleep;
 
-use super::origin::{Common, Served, Wanted, reach};
+use super::member::{Member, Stage};
+use super::opening::{Opened, Opening};
+use super::origin::{Common, Served, Wanted};
+use super::referrals::{Following, Referrals};
 use super::shares::{self, Part};
 use crate::admin::{Admin, Caches, Sources};
 use crate::holders::{Holders, Listed};
@@ -29,8 +29,6 @@ use crate::mount::log::notice;
 use crate::owner::Incarnation;
 use crate::{Failure, stack, status, usage};
 
-/// How long clients of all origins wait for one at the start.
-const FIRST_MAX: Duration = Duration::from_secs(2);
 /// The longest pause between two attempts at an origin that refuses.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -40,142 +38,63 @@ pub struct Site {
     pub front: Arc<Front>,
     /// Its address.
     pub address: SocketAddr,
+    /// The directory of the proxy.
+    pub directory: PathBuf,
+    /// Of referrals.
+    pub referrals: Referrals,
     /// The rest.
     pub common: Common,
 }
 
 /// See the module.
 pub struct Origins {
-    site: Site,
-    members: RwLock<Vec<Arc<Member>>>,
+    pub(super) site: Site,
+    pub(super) members: RwLock<Vec<Arc<Member>>>,
+    pub(super) following: Mutex<Following>,
     /// Origins that are gone, and whose calls had not ended by then.
     stuck: Mutex<HashSet<ExportId>>,
 }
 
-/// One origin.
-struct Member {
-    id: ExportId,
-    wanted: RwLock<Wanted>,
-    stage: Mutex<Stage>,
-    joining: Mutex<Option<JoinHandle<()>>>,
-    /// Those of its cache that were set last.
-    limits: Mutex<Option<cache::Limits>>,
-}
-
-enum Stage {
-    Awaited { since: Instant, why: Option<String> },
-    Served(Arc<Served>, Option<Admin>),
-}
-
-impl Member {
-    fn new(wanted: Wanted) -> Arc<Member> {
-        let stage = Stage::Awaited { since: Instant::now(), why: None };
-        Arc::new(Member {
-            id: wanted.id(),
-            wanted: RwLock::new(wanted),
-            stage: Mutex::new(stage),
-            joining: Mutex::default(),
-            limits: Mutex::default(),
-        })
-    }
-
-    fn wanted(&self) -> Wanted {
-        self.wanted.read().clone()
-    }
-
-    fn served(&self) -> Option<Arc<Served>> {
-        match &*self.stage.lock() {
-            Stage::Served(served, _) => Some(served.clone()),
-            Stage::Awaited { .. } => None,
-        }
-    }
-
-    /// The origin is not served for this reason. Tells it, if it is news.
-    fn note(&self, failure: &Failure) {
-        let Stage::Awaited { why, .. } = &mut *self.stage.lock() else { return };
-        if why.replace(failure.0.clone()).as_ref() != Some(&failure.0) {
-            crate::output::tell(format_args!("{failure}; clients of {} wait", self.wanted.read().path));
-        }
-    }
-
-    fn status(&self) -> Value {
-        let Wanted { url, directory, .. } = self.wanted();
-        let mut status = match &*self.stage.lock() {
-            Stage::Served(served, _) => served.status(),
-            Stage::Awaited { since, why } => json!({
-                "origin": url.to_string(),
-                "awaited_ms": since.elapsed().as_millis() as u64,
-                "why": why,
-            }),
-        };
-        status["directory"] = json!(directory.display().to_string());
-        status
-    }
-}
-
-type Opened = (Served, Arc<dyn FileSystem>);
-
-/// An origin that is being reached.
-pub struct Opening {
-    wanted: Wanted,
-    task: JoinHandle<Result<Opened, Failure>>,
-    /// The result of the task, until it is used.
-    opened: Option<Result<Opened, Failure>>,
-}
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
-}
-
-impl Opening {
-    /// Begins to reach it.
-    pub fn begin(wanted: Wanted, incarnation: Incarnation, common: Common) -> Opening {
-        let of = wanted.clone();
-        let task = tokio::spawn(async move {
-            let origin = reach(&of.url, &incarnation.client).await?;
-            Served::open(&of, incarnation, origin, &common).await
-        });
-        Opening { wanted, task, opened: None }
-    }
-
-    async fn finish(&mut self) {
-        if self.opened.is_none() {
-            let ended = (&mut self.task).await;
-            let failed =
-                |error| Err(Failure(format!("cannot open the cache of {}: {error}", self.wanted.url)));
-            self.opened = Some(ended.unwrap_or_else(failed));
-        }
-    }
-
-    /// Its export, without a file system if there is none yet.
-    fn export(&self) -> Export {
-        let Wanted { path, access, .. } = &self.wanted;
-        match &self.opened {
-            Some(Ok((_, fs))) => Export::new(self.wanted.id(), path.clone(), fs.clone(), access.clone()),
-            _ => Export::awaited(self.wanted.id(), path.clone(), access.clone()),
-        }
-    }
-}
-
-/// The exports of these origins. Waits a little for their file systems, so that clients of a proxy that
-/// restarts are rarely put off.
-pub async fn exports(opening: &mut [Opening]) -> Vec<Export> {
-    let all = join_all(opening.iter_mut().map(Opening::finish));
-    // Those that have not answered by then are awaited.
-    let _ = timeout(FIRST_MAX, all).await;
-    opening.iter().map(Opening::export).collect()
-}
-
 impl Origins {
     /// Goes on to reach the origins, in the background. Their exports are already there.
-    pub fn start(site: Site, opening: Vec<Opening>) -> Arc<Origins> {
-        let origins = Arc::new(Origins { site, members: RwLock::default(), stuck: Mutex::default() });
-        for one in opening {
-            origins.join(one);
+    pub async fn start(site: Site, opening: Vec<Opening>) -> Arc<Origins> {
+        let origins = Arc::new(Origins {
+            site,
+            members: RwLock::default(),
+            following: Mutex::default(),
+            stuck: Mutex::default(),
+        });
+        for mut one in opening {
+            match one.opened.take() {
+                Some(Ok(opened)) => {
+                    let member = Member::new(one.wanted.clone());
+                    origins.members.write().push(member.clone());
+                    origins.serve(&member, opened).await;
+                }
+                opened => {
+                    one.opened = opened;
+                    origins.join(one);
+                }
+            }
         }
         origins
+    }
+
+    /// Says how clients mount what is served by now.
+    pub fn announce(&self) {
+        self.members.read().iter().filter(|member| member.served().is_some()).for_each(|it| self.tell(it));
+    }
+
+    /// Says how clients mount an origin. The proxy itself does for the only one.
+    fn tell(&self, member: &Member) {
+        let (Wanted { url, path, directory, .. }, Site { front, address, .. }) =
+            (member.wanted(), &self.site);
+        if directory != self.site.directory {
+            crate::output::announce(format_args!(
+                "proxy of {url} on {address}; a client mounts it with: {}",
+                stack::mount_line(front, *address, &path)
+            ));
+        }
     }
 
     fn join(self: &Arc<Origins>, opening: Opening) {
@@ -186,12 +105,15 @@ impl Origins {
         *member.joining.lock() = Some(task);
     }
 
-    async fn join_until_served(&self, member: &Arc<Member>, mut opening: Opening) {
+    async fn join_until_served(self: &Arc<Origins>, member: &Arc<Member>, mut opening: Opening) {
         let mut pause = Duration::from_secs(1);
         loop {
             opening.finish().await;
             let failure = match opening.opened.take() {
-                Some(Ok(opened)) => return self.serve(member, opened).await,
+                Some(Ok(opened)) => {
+                    self.serve(member, opened).await;
+                    return self.tell(member);
+                }
                 Some(Err(failure)) => failure,
                 None => Failure(format!("cannot open the cache of {}", opening.wanted.url)),
             };
@@ -211,18 +133,18 @@ impl Origins {
         }
     }
 
-    async fn serve(&self, member: &Arc<Member>, (served, fs): Opened) {
+    async fn serve(self: &Arc<Origins>, member: &Arc<Member>, (served, fs): Opened) {
         let (served, front) = (Arc::new(served), &self.site.front);
-        let admin = self.answer_for(member, &served);
-        let admin = admin.map_err(|failure| crate::output::tell(format_args!("{failure}"))).ok();
-        *member.stage.lock() = Stage::Served(served, admin);
+        // The only origin has the admin socket of the proxy.
+        let admin = if member.wanted().directory == self.site.directory {
+            None
+        } else {
+            let admin = self.answer_for(member, &served);
+            admin.map_err(|failure| crate::output::tell(format_args!("{failure}"))).ok()
+        };
+        *member.stage.lock() = Stage::Served(served.clone(), admin);
+        self.follow_referrals_of(member, &served);
         front.supply(member.id, fs).await;
-        let Wanted { url, path, .. } = member.wanted();
-        crate::output::announce(format_args!(
-            "proxy of {url} on {}; a client mounts it with: {}",
-            self.site.address,
-            stack::mount_line(front, self.site.address, &path)
-        ));
     }
 
     /// The admin socket of one origin, in the directory of its cache.
@@ -280,8 +202,13 @@ impl Origins {
         self.members.read().iter().map(|member| (member.wanted().path, member.status())).collect()
     }
 
+    /// The state of the first one.
+    pub fn first_status(&self) -> Option<Value> {
+        self.members.read().first().map(|member| member.status())
+    }
+
     /// Divides the disk of the cache among the origins, until it is dropped.
-    pub async fn share(&self) {
+    pub async fn share(self: Arc<Origins>) {
         loop {
             sleep(shares::EVERY).await;
             self.divide();
@@ -319,6 +246,8 @@ impl Origins {
     /// Serves these origins from now on: ends those that are not among them, and begins with the new ones.
     pub async fn change(self: &Arc<Origins>, wanted: Vec<Wanted>) {
         let old = self.members.read().clone();
+        let (referred, old): (Vec<_>, Vec<_>) =
+            old.into_iter().partition(|member| member.wanted.read().referred.is_some());
         for member in old {
             let stays =
                 wanted.iter().find(|wanted| wanted.id() == member.id && wanted.path == member.wanted().path);
@@ -333,6 +262,7 @@ impl Origins {
             let mut of = member.wanted.write();
             *of = Wanted { url: of.url.clone(), ..now.clone() };
         }
+        self.adjust_referred(referred).await;
         for wanted in wanted {
             let is_there = self.members.read().iter().any(|member| member.id == wanted.id());
             if !is_there && let Err(failure) = self.add(wanted).await {
@@ -342,7 +272,7 @@ impl Origins {
         self.divide();
     }
 
-    async fn add(self: &Arc<Origins>, wanted: Wanted) -> Result<(), Failure> {
+    pub(super) async fn add(self: &Arc<Origins>, wanted: Wanted) -> Result<(), Failure> {
         let incarnation = Incarnation::begin(&wanted.url, &wanted.directory).await?;
         let opening = Opening::begin(wanted, incarnation, self.site.common.clone());
         self.site.front.add(opening.export()).await.map_err(|error| Failure(error.to_string()))?;
@@ -351,7 +281,7 @@ impl Origins {
     }
 
     /// Ends one origin: what clients hold is given back, and its cache is closed.
-    async fn withdraw(&self, member: &Arc<Member>) {
+    pub(super) async fn withdraw(&self, member: &Arc<Member>) {
         let joining = member.joining.lock().take();
         if let Some(joining) = joining {
             // An opening ends with its owner: see its `Drop`.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher;
 use vfs::Timestamp;
 
-use super::{Export, Exports};
+use super::Export;
 
 /// A node of a [`Pseudo`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -49,24 +49,20 @@ impl Pseudo {
     pub(crate) const ROOT: NodeIndex = NodeIndex(0);
 
     /// The tree over these exports.
-    pub(crate) fn new(exports: &Exports, made: Timestamp) -> Pseudo {
+    pub(crate) fn new<'e>(exports: impl Iterator<Item = &'e Arc<Export>>, made: Timestamp) -> Pseudo {
         let mut tree = Pseudo { nodes: vec![Node::new(Pseudo::ROOT, b"", b"/")], made };
-        for export in exports.iter() {
-            tree.add(&export);
-        }
+        exports.for_each(|export| tree.add(export));
         tree
     }
 
     /// The tree over other exports, with the nodes of this one.
-    pub(crate) fn over(&self, exports: &Exports, made: Timestamp) -> Pseudo {
+    pub(crate) fn over<'e>(&self, exports: impl Iterator<Item = &'e Arc<Export>>, made: Timestamp) -> Pseudo {
         let mut tree = Pseudo { made, ..self.clone() };
         for node in &mut tree.nodes {
             node.export = None;
             node.below.clear();
         }
-        for export in exports.iter() {
-            tree.add(&export);
-        }
+        exports.for_each(|export| tree.add(export));
         tree
     }
 
@@ -125,6 +121,17 @@ impl Pseudo {
             }
         }
         found
+    }
+
+    /// The names on the way from the node of an export to one below it.
+    pub(crate) fn names_between(&self, from: NodeIndex, to: NodeIndex) -> Vec<&[u8]> {
+        let (mut names, mut at) = (Vec::new(), to);
+        while at != from && at != Pseudo::ROOT {
+            names.push(&*self.node(at).name);
+            at = self.parent(at);
+        }
+        names.reverse();
+        names
     }
 
     /// The node of an export.

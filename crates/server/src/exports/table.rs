@@ -10,8 +10,10 @@ use std::time::Instant;
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
 use rpc::TransportSecurity;
+use vfs::{Clock, SystemClock};
 
 use super::hosts::{self, HostDatabase};
+use super::pseudo::Pseudo;
 use super::{Export, ExportId};
 
 /// The exports that a process can have had: the size of a set is limited by it.
@@ -40,9 +42,11 @@ impl Admitting {
 }
 
 /// All exports of a server.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Exports {
     now: ArcSwap<Table>,
+    /// The directories above them.
+    tree: ArcSwap<Pseudo>,
     /// One change at a time.
     changing: Mutex<()>,
 }
@@ -78,6 +82,10 @@ pub enum ExportsError {
 }
 
 impl Table {
+    fn exports(&self) -> impl Iterator<Item = &Arc<Export>> {
+        self.entries.iter().map(|entry| &entry.export)
+    }
+
     fn add(&mut self, export: Arc<Export>) -> Result<(), ExportsError> {
         if !export.path.starts_with('/') {
             return Err(ExportsError::Relative(export.path.clone()));
@@ -99,7 +107,20 @@ impl Table {
     }
 }
 
+impl Default for Exports {
+    /// No export.
+    fn default() -> Exports {
+        Exports::of(Table::default())
+    }
+}
+
 impl Exports {
+    fn of(table: Table) -> Exports {
+        let tree = Pseudo::new(table.exports(), SystemClock.wall());
+        let (now, tree) = (ArcSwap::from_pointee(table), ArcSwap::from_pointee(tree));
+        Exports { now, tree, changing: Mutex::default() }
+    }
+
     /// Checks and keeps the exports.
     ///
     /// # Errors
@@ -107,7 +128,7 @@ impl Exports {
     pub fn new(exports: Vec<Export>) -> Result<Exports, ExportsError> {
         let mut table = Table::default();
         exports.into_iter().try_for_each(|export| table.add(Arc::new(export)))?;
-        Ok(Exports { now: ArcSwap::from_pointee(table), changing: Mutex::default() })
+        Ok(Exports::of(table))
     }
 
     /// Adds an export.
@@ -118,8 +139,19 @@ impl Exports {
         let _changing = self.changing.lock();
         let mut table = Table::clone(&self.now.load());
         table.add(export)?;
-        self.now.store(Arc::new(table));
+        self.change(table);
         Ok(())
+    }
+
+    fn change(&self, table: Table) {
+        let tree = self.tree.load().over(table.exports(), SystemClock.wall());
+        self.now.store(Arc::new(table));
+        self.tree.store(Arc::new(tree));
+    }
+
+    /// The directories above exports, now. A later tree has all nodes of this one.
+    pub(crate) fn tree(&self) -> Arc<Pseudo> {
+        self.tree.load_full()
     }
 
     /// Takes an export out.
@@ -128,7 +160,7 @@ impl Exports {
         let mut table = Table::clone(&self.now.load());
         let at = table.entries.iter().position(|entry| entry.export.id == id)?;
         let removed = table.entries.remove(at).export;
-        self.now.store(Arc::new(table));
+        self.change(table);
         Some(removed)
     }
 

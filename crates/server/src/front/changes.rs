@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
-use vfs::{Caller, Clock, FileSystem, SystemClock};
+use vfs::{Caller, FileSystem};
 
 use super::Front;
 use crate::exports::{Export, ExportId, ExportsError};
@@ -33,7 +33,6 @@ impl Front {
     pub async fn add(&self, export: Export) -> Result<(), ExportsError> {
         let export = Arc::new(export);
         self.shared.exports.add(export.clone())?;
-        self.nfs4.exports_changed(SystemClock.wall());
         if !export.is_awaited() {
             self.begin_with(&export).await;
         }
@@ -70,7 +69,6 @@ impl Front {
     /// If calls to it go on even then. The export is gone, and one with the same id must not come.
     pub async fn withdraw(&self, export: ExportId) -> Result<(), CallsGoOn> {
         let Some(export) = self.shared.exports.remove(export) else { return Ok(()) };
-        self.nfs4.exports_changed(SystemClock.wall());
         self.nfs4.forget(export.id);
         self.release_export(&export).await;
         export.fs().shutdown().await;

@@ -2,7 +2,9 @@
 //! here.
 
 use protocol::nfs2::{Fattr, Ftype, Stat, Timeval};
-use vfs::{Attributes, Device, FileType, Fsid, Status, Timestamp};
+use vfs::{Attributes, Device, FileType, Status, Timestamp};
+
+use crate::exports::Export;
 
 /// `stat` of an error.
 pub(crate) fn stat(status: Status) -> Stat {
@@ -48,7 +50,8 @@ pub(crate) fn stat(status: Status) -> Stat {
     }
 }
 
-pub(crate) fn fattr(attributes: &Attributes) -> Fattr {
+/// The attributes of a file of this export.
+pub(crate) fn fattr(export: &Export, attributes: &Attributes) -> Fattr {
     Fattr {
         ftype: ftype(attributes.file_type),
         mode: attributes.mode | type_bits(attributes.file_type),
@@ -59,7 +62,7 @@ pub(crate) fn fattr(attributes: &Attributes) -> Fattr {
         blocksize: 4096,
         rdev: rdev(attributes.rdev),
         blocks: attributes.used.div_ceil(512).min(u32::MAX.into()) as u32,
-        fsid: fsid(attributes.fsid),
+        fsid: fileid(export.fsid_salt.over(attributes.fsid.major ^ attributes.fsid.minor.rotate_left(32))),
         fileid: fileid(attributes.fileid),
         atime: timeval(attributes.atime),
         mtime: timeval(attributes.mtime),
@@ -70,10 +73,6 @@ pub(crate) fn fattr(attributes: &Attributes) -> Fattr {
 /// Inode numbers have 32 bits in v2, so the halves are folded.
 pub(super) fn fileid(fileid: u64) -> u32 {
     (fileid ^ (fileid >> 32)) as u32
-}
-
-fn fsid(fsid: Fsid) -> u32 {
-    fileid(fsid.major ^ fsid.minor.rotate_left(32))
 }
 
 fn ftype(file_type: FileType) -> Ftype {

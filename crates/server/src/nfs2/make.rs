@@ -39,7 +39,10 @@ async fn dir_op_ok(request: &Request<'_>, object: &Object, created: &Created) ->
     let Object { export, caller, .. } = object;
     let node = created.node;
     let attributes = attributes(export, caller, &node.handle, node.attributes).await?;
-    Ok(DirOpOk { file: request.shared.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
+    Ok(DirOpOk {
+        file: request.shared.handles.v2(export.id, &node.handle)?,
+        attributes: fattr(&export, &attributes),
+    })
 }
 
 pub(super) async fn symlink(request: &Request<'_>, args: SymlinkArgs) -> vfs::Result<()> {

@@ -15,7 +15,7 @@ use crate::shared::{Object, Request};
 
 pub(super) async fn getattr(request: &Request<'_>, handle: Handle) -> vfs::Result<Fattr> {
     let Object { export, handle, caller } = request.described(&handle).await?;
-    Ok(fattr(&export.fs().getattr(&caller, &handle).await?))
+    Ok(fattr(&export, &export.fs().getattr(&caller, &handle).await?))
 }
 
 pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Result<Fattr> {
@@ -24,18 +24,27 @@ pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Resu
     let set = set_attributes(&args.attributes);
     let setting = || export.fs().setattr(caller, handle, &set, None);
     let wcc = request.shared.past_courtesy(&object, None, setting).await?;
-    Ok(fattr(&attributes(export, caller, handle, wcc.after).await?))
+    Ok(fattr(&export, &attributes(export, caller, handle, wcc.after).await?))
 }
 
 pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Result<DirOpOk> {
-    let Object { export, handle, caller } = request.object(&args.dir)?;
+    let directory = request.object(&args.dir)?;
+    if let Some(Object { export, handle, caller }) = request.crossing(&directory, &args.name).await? {
+        let attributes = export.fs().getattr(&caller, &handle).await?;
+        let file = request.shared.handles.v2(export.id, &handle)?;
+        return Ok(DirOpOk { file, attributes: fattr(&export, &attributes) });
+    }
+    let Object { export, handle, caller } = directory;
     let node = match &args.name[..] {
         b"." => vfs::Node { handle, attributes: Some(export.fs().getattr(&caller, &handle).await?) },
         b".." => export.fs().parent(&caller, &handle).await?.node,
         name => export.fs().lookup(&caller, &handle, &Name::new(name)?, vfs::Want::None).await?.node,
     };
     let attributes = attributes(&export, &caller, &node.handle, node.attributes).await?;
-    Ok(DirOpOk { file: request.shared.handles.v2(export.id, &node.handle)?, attributes: fattr(&attributes) })
+    Ok(DirOpOk {
+        file: request.shared.handles.v2(export.id, &node.handle)?,
+        attributes: fattr(&export, &attributes),
+    })
 }
 
 pub(super) async fn readlink(request: &Request<'_>, handle: Handle) -> vfs::Result<Path> {
@@ -52,7 +61,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let read = request.shared.past_courtesy(&object, None, read).await?;
     request.shared.count_read(&object, read.data.len());
     let attributes = attributes(export, caller, handle, read.attributes).await?;
-    Ok(ReadOk { attributes: fattr(&attributes), data: bulk(read.data) })
+    Ok(ReadOk { attributes: fattr(&export, &attributes), data: bulk(read.data) })
 }
 
 /// WRITE of v2 is synchronous and writes all the data.
@@ -63,7 +72,8 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
     if offset + data.len() as u64 > u32::MAX.into() {
         return Err(Status::FBig.into());
     }
-    Ok(fattr(&write_all(request.shared, &object, offset, data).await?))
+    let after = write_all(request.shared, &object, offset, data).await?;
+    Ok(fattr(&object.export, &after))
 }
 
 pub(super) async fn readdir(

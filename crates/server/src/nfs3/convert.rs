@@ -6,6 +6,8 @@ use vfs::{
     WccAttributes,
 };
 
+use crate::exports::{Export, FsidSalt};
+
 /// `nfsstat3` of an error.
 pub(super) fn status(status: Status) -> nfs3::Status {
     match status {
@@ -54,38 +56,43 @@ pub(super) fn status(status: Status) -> nfs3::Status {
 /// The results of a failed procedure beside its status.
 pub(super) trait Failure {
     /// The results with the attributes that the error carries, if any.
-    fn with(attributes: Option<&Attributes>) -> Self;
+    fn with(attributes: Option<&Attributes>, salt: FsidSalt) -> Self;
 }
 
 impl Failure for () {
-    fn with(_: Option<&Attributes>) {}
+    fn with(_: Option<&Attributes>, _: FsidSalt) {}
 }
 
 impl Failure for Option<nfs3::Fattr> {
-    fn with(attributes: Option<&Attributes>) -> Self {
-        attributes.map(fattr)
+    fn with(attributes: Option<&Attributes>, salt: FsidSalt) -> Self {
+        attributes.map(|it| salted(it, salt))
     }
 }
 
 impl Failure for nfs3::WccData {
-    fn with(attributes: Option<&Attributes>) -> Self {
-        nfs3::WccData { before: None, after: attributes.map(fattr) }
+    fn with(attributes: Option<&Attributes>, salt: FsidSalt) -> Self {
+        nfs3::WccData { before: None, after: attributes.map(|it| salted(it, salt)) }
     }
 }
 
 impl Failure for nfs3::RenameRes {
-    fn with(_: Option<&Attributes>) -> Self {
+    fn with(_: Option<&Attributes>, _: FsidSalt) -> Self {
         nfs3::RenameRes::default()
     }
 }
 
 impl Failure for nfs3::LinkRes {
-    fn with(_: Option<&Attributes>) -> Self {
+    fn with(_: Option<&Attributes>, _: FsidSalt) -> Self {
         nfs3::LinkRes::default()
     }
 }
 
-pub(super) fn fattr(attributes: &Attributes) -> nfs3::Fattr {
+/// The attributes of a file of this export.
+pub(super) fn fattr(export: &Export, attributes: &Attributes) -> nfs3::Fattr {
+    salted(attributes, export.fsid_salt)
+}
+
+fn salted(attributes: &Attributes, salt: FsidSalt) -> nfs3::Fattr {
     nfs3::Fattr {
         ftype: ftype(attributes.file_type),
         mode: attributes.mode,
@@ -95,7 +102,7 @@ pub(super) fn fattr(attributes: &Attributes) -> nfs3::Fattr {
         size: attributes.size,
         used: attributes.used,
         rdev: nfs3::Specdata { specdata1: attributes.rdev.major, specdata2: attributes.rdev.minor },
-        fsid: fsid(attributes.fsid),
+        fsid: salt.over(fsid(attributes.fsid)),
         fileid: attributes.fileid,
         atime: nfstime(attributes.atime),
         mtime: nfstime(attributes.mtime),
@@ -103,13 +110,13 @@ pub(super) fn fattr(attributes: &Attributes) -> nfs3::Fattr {
     }
 }
 
-pub(super) fn wcc_data(wcc: &Wcc) -> nfs3::WccData {
+pub(super) fn wcc_data(export: &Export, wcc: &Wcc) -> nfs3::WccData {
     let before = |wcc: WccAttributes| nfs3::WccAttr {
         size: wcc.size,
         mtime: nfstime(wcc.mtime),
         ctime: nfstime(wcc.ctime),
     };
-    nfs3::WccData { before: wcc.before.map(before), after: wcc.after.as_ref().map(fattr) }
+    nfs3::WccData { before: wcc.before.map(before), after: wcc.after.as_ref().map(|it| fattr(export, it)) }
 }
 
 /// v3 has one number where v4 has two. The second is folded into the first, and is zero if the origin is

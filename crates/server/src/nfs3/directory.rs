@@ -12,7 +12,7 @@ use xdr::{LinkedList, padding};
 
 use super::convert::fattr;
 use crate::exports::Export;
-use crate::shared::{Object, Request};
+use crate::shared::{Below, Object, Request};
 
 /// Bytes around the entries: directory attributes, verifier, end of list, eof.
 const FRAME_BYTES: u32 = 4 + 84 + 8 + 4 + 4 + 4;
@@ -29,7 +29,7 @@ pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Re
         bytes: args.count,
         plus: false,
     };
-    let Part { listing, capacity, dots, .. } = read_part(request, &asked).await?;
+    let Part { export, listing, capacity, dots, .. } = read_part(request, &asked).await?;
     let mut entries = Vec::with_capacity(listing.entries.len() + 2);
     let mut used = 0;
     let mut cut = false;
@@ -53,7 +53,7 @@ pub(super) async fn readdir(request: &Request<'_>, args: ReaddirArgs) -> vfs::Re
         return Err(Status::TooSmall.into());
     }
     Ok(ReaddirOk {
-        dir_attributes: listing.directory.as_ref().map(fattr),
+        dir_attributes: listing.directory.as_ref().map(|it| fattr(&export, it)),
         cookieverf: listing.verifier,
         entries: LinkedList::new(entries).ok_or(Status::ServerFault)?,
         eof: listing.eof && !cut,
@@ -68,7 +68,7 @@ pub(super) async fn readdirplus(request: &Request<'_>, args: ReaddirplusArgs) ->
         bytes: args.maxcount,
         plus: true,
     };
-    let Part { export, listing, capacity, dots } = read_part(request, &asked).await?;
+    let Part { export, listing, capacity, dots, below } = read_part(request, &asked).await?;
     let mut entries = Vec::with_capacity(listing.entries.len() + 2);
     let mut used = 0;
     let mut cut = false;
@@ -78,7 +78,10 @@ pub(super) async fn readdirplus(request: &Request<'_>, args: ReaddirplusArgs) ->
         entries.push(Entryplus { fileid, name, cookie, name_attributes: None, name_handle: None });
     }
     for entry in &listing.entries {
-        let wire = entryplus(request, &export, entry)?;
+        // The client looks the root of another export up.
+        let crosses = below.as_ref().is_some_and(|below| below.get(entry.name.as_bytes()).is_some());
+        let node = entry.node.as_ref().filter(|_| !crosses);
+        let wire = entryplus(request, &export, entry, node)?;
         used += entryplus_bytes(&wire);
         if used > capacity {
             cut = true;
@@ -90,7 +93,7 @@ pub(super) async fn readdirplus(request: &Request<'_>, args: ReaddirplusArgs) ->
         return Err(Status::TooSmall.into());
     }
     Ok(ReaddirplusOk {
-        dir_attributes: listing.directory.as_ref().map(fattr),
+        dir_attributes: listing.directory.as_ref().map(|it| fattr(&export, it)),
         cookieverf: listing.verifier,
         entries: LinkedList::new(entries).ok_or(Status::ServerFault)?,
         eof: listing.eof && !cut,
@@ -112,10 +115,14 @@ struct Part {
     capacity: u32,
     /// The entries `.` and `..` that come first: name, inode number, cookie.
     dots: Vec<(&'static [u8], u64, u64)>,
+    /// The exports among them.
+    below: Option<Below>,
 }
 
 async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part> {
-    let Object { export, handle, caller } = request.object(asked.dir)?;
+    let directory = request.object(asked.dir)?;
+    let below = if asked.plus { request.below(&directory).await } else { None };
+    let Object { export, handle, caller } = directory;
     let most = if request.datagram { DATAGRAM_ANSWER_MAX_BYTES } else { ANSWER_MAX_BYTES };
     let capacity = asked.bytes.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;
     let cookie = if asked.cookie < Entry::FIRST_COOKIE { 0 } else { asked.cookie };
@@ -140,15 +147,21 @@ async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part
         dots = vec![(&b"."[..], fileid, 1), (&b".."[..], fileid, 2)];
         dots.drain(..asked.cookie as usize);
     }
-    Ok(Part { export, listing, capacity, dots })
+    Ok(Part { export, listing, capacity, dots, below })
 }
 
-fn entryplus(request: &Request<'_>, export: &Export, entry: &Entry) -> vfs::Result<Entryplus> {
-    let (name_attributes, name_handle) = match &entry.node {
+fn entryplus(
+    request: &Request<'_>,
+    export: &Export,
+    entry: &Entry,
+    node: Option<&vfs::Node>,
+) -> vfs::Result<Entryplus> {
+    let (name_attributes, name_handle) = match node {
         None => (None, None),
-        Some(node) => {
-            (node.attributes.as_ref().map(fattr), Some(request.shared.handles.v3(export.id, &node.handle)?))
-        }
+        Some(node) => (
+            node.attributes.as_ref().map(|it| fattr(&export, it)),
+            Some(request.shared.handles.v3(export.id, &node.handle)?),
+        ),
     };
     let name = filename(entry.name.as_bytes())?;
     Ok(Entryplus { fileid: entry.fileid, name, cookie: entry.cookie, name_attributes, name_handle })

@@ -26,7 +26,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
         );
     }
     Ok(ReadOk {
-        file_attributes: read.attributes.as_ref().map(fattr),
+        file_attributes: read.attributes.as_ref().map(|it| fattr(&export, it)),
         count: read.data.len() as u32,
         eof: read.eof,
         data: bulk(read.data),
@@ -50,7 +50,7 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
     let written = request.shared.past_courtesy(&object, None, write).await?;
     request.shared.count_written(&object, written.count as usize);
     Ok(WriteOk {
-        file_wcc: wcc_data(&written.wcc),
+        file_wcc: wcc_data(&export, &written.wcc),
         count: written.count,
         committed: stable_how(written.stability),
         verf: written.verifier,
@@ -60,5 +60,5 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
 pub(super) async fn commit(request: &Request<'_>, args: CommitArgs) -> vfs::Result<CommitOk> {
     let Object { export, handle, caller } = request.writable(&args.file)?;
     let commit = export.fs().commit(&caller, &handle, args.offset, args.count).await?;
-    Ok(CommitOk { file_wcc: wcc_data(&commit.wcc), verf: commit.verifier })
+    Ok(CommitOk { file_wcc: wcc_data(&export, &commit.wcc), verf: commit.verifier })
 }

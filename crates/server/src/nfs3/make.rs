@@ -64,8 +64,8 @@ pub(super) async fn mknod(request: &Request<'_>, args: MknodArgs) -> vfs::Result
 fn create_ok(request: &Request<'_>, export: &Export, created: &Created) -> vfs::Result<CreateOk> {
     Ok(CreateOk {
         obj: Some(request.shared.handles.v3(export.id, &created.node.handle)?),
-        obj_attributes: created.node.attributes.as_ref().map(fattr),
-        dir_wcc: wcc_data(&created.directory),
+        obj_attributes: created.node.attributes.as_ref().map(|it| fattr(&export, it)),
+        dir_wcc: wcc_data(&export, &created.directory),
     })
 }
 
@@ -73,7 +73,7 @@ pub(super) async fn remove(request: &Request<'_>, args: RemoveArgs) -> vfs::Resu
     let Object { export, handle, caller } = request.writable(&args.object.dir)?;
     let name = new_name(&args.object.name, Status::Inval)?;
     let wcc = export.fs().remove(&caller, &handle, &name).await?;
-    Ok(RemoveOk { dir_wcc: wcc_data(&wcc) })
+    Ok(RemoveOk { dir_wcc: wcc_data(&export, &wcc) })
 }
 
 pub(super) async fn rmdir(request: &Request<'_>, args: RemoveArgs) -> vfs::Result<RemoveOk> {
@@ -82,7 +82,7 @@ pub(super) async fn rmdir(request: &Request<'_>, args: RemoveArgs) -> vfs::Resul
     let walks = if &args.object.name[..] == b".." { Status::Exist } else { Status::Inval };
     let name = new_name(&args.object.name, walks)?;
     let wcc = export.fs().rmdir(&caller, &handle, &name).await?;
-    Ok(RemoveOk { dir_wcc: wcc_data(&wcc) })
+    Ok(RemoveOk { dir_wcc: wcc_data(&export, &wcc) })
 }
 
 pub(super) async fn rename(request: &Request<'_>, args: RenameArgs) -> vfs::Result<RenameRes> {
@@ -93,9 +93,10 @@ pub(super) async fn rename(request: &Request<'_>, args: RenameArgs) -> vfs::Resu
     }
     let from_name = new_name(&args.from.name, Status::Inval)?;
     let to_name = new_name(&args.to.name, Status::Inval)?;
-    let fs = &from.export.fs();
+    let export = &from.export;
+    let fs = export.fs();
     let renamed = fs.rename(&from.caller, &from.handle, &from_name, &to.handle, &to_name).await?;
-    Ok(RenameRes { fromdir_wcc: wcc_data(&renamed.from), todir_wcc: wcc_data(&renamed.to) })
+    Ok(RenameRes { fromdir_wcc: wcc_data(export, &renamed.from), todir_wcc: wcc_data(export, &renamed.to) })
 }
 
 pub(super) async fn link(request: &Request<'_>, args: LinkArgs) -> vfs::Result<LinkRes> {
@@ -105,9 +106,10 @@ pub(super) async fn link(request: &Request<'_>, args: LinkArgs) -> vfs::Result<L
         return Err(Status::Xdev.into());
     }
     let name = new_name(&args.link.name, Status::Exist)?;
-    let linked = file.export.fs().link(&file.caller, &file.handle, &directory.handle, &name).await?;
+    let export = &file.export;
+    let linked = export.fs().link(&file.caller, &file.handle, &directory.handle, &name).await?;
     Ok(LinkRes {
-        file_attributes: linked.node.attributes.as_ref().map(fattr),
-        linkdir_wcc: wcc_data(&linked.directory),
+        file_attributes: linked.node.attributes.as_ref().map(|it| fattr(&export, it)),
+        linkdir_wcc: wcc_data(&export, &linked.directory),
     })
 }

@@ -12,7 +12,7 @@ use crate::shared::{Object, Request};
 pub(super) async fn getattr(request: &Request<'_>, args: GetattrArgs) -> vfs::Result<GetattrOk> {
     let Object { export, handle, caller } = request.described(&args.object).await?;
     let attributes = export.fs().getattr(&caller, &handle).await?;
-    Ok(GetattrOk { obj_attributes: fattr(&attributes) })
+    Ok(GetattrOk { obj_attributes: fattr(&export, &attributes) })
 }
 
 pub(super) async fn setattr(request: &Request<'_>, args: SetattrArgs) -> vfs::Result<SetattrOk> {
@@ -21,11 +21,20 @@ pub(super) async fn setattr(request: &Request<'_>, args: SetattrArgs) -> vfs::Re
     let set = set_attributes(&args.new_attributes);
     let setting = || export.fs().setattr(caller, handle, &set, args.guard.map(timestamp));
     let wcc = request.shared.past_courtesy(&object, None, setting).await?;
-    Ok(SetattrOk { obj_wcc: wcc_data(&wcc) })
+    Ok(SetattrOk { obj_wcc: wcc_data(&export, &wcc) })
 }
 
 pub(super) async fn lookup(request: &Request<'_>, args: LookupArgs) -> vfs::Result<LookupOk> {
-    let Object { export, handle, caller } = request.object(&args.what.dir)?;
+    let directory = request.object(&args.what.dir)?;
+    if let Some(Object { export, handle, caller }) = request.crossing(&directory, &args.what.name).await? {
+        let attributes = export.fs().getattr(&caller, &handle).await?;
+        return Ok(LookupOk {
+            object: request.shared.handles.v3(export.id, &handle)?,
+            obj_attributes: Some(fattr(&export, &attributes)),
+            dir_attributes: None,
+        });
+    }
+    let Object { export, handle, caller } = directory;
     let found = match &args.what.name[..] {
         b"." => {
             let attributes = export.fs().getattr(&caller, &handle).await?;
@@ -43,8 +52,8 @@ pub(super) async fn lookup(request: &Request<'_>, args: LookupArgs) -> vfs::Resu
     };
     Ok(LookupOk {
         object: request.shared.handles.v3(export.id, &found.node.handle)?,
-        obj_attributes: found.node.attributes.as_ref().map(fattr),
-        dir_attributes: found.directory.as_ref().map(fattr),
+        obj_attributes: found.node.attributes.as_ref().map(|it| fattr(&export, it)),
+        dir_attributes: found.directory.as_ref().map(|it| fattr(&export, it)),
     })
 }
 
@@ -56,7 +65,7 @@ pub(super) async fn access(request: &Request<'_>, args: AccessArgs) -> vfs::Resu
     }
     let accessed = export.fs().access(&caller, &handle, asked).await?;
     Ok(AccessOk {
-        obj_attributes: accessed.attributes.as_ref().map(fattr),
+        obj_attributes: accessed.attributes.as_ref().map(|it| fattr(&export, it)),
         access: (accessed.granted & asked).bits(),
     })
 }
@@ -65,5 +74,5 @@ pub(super) async fn readlink(request: &Request<'_>, args: ReadlinkArgs) -> vfs::
     let Object { export, handle, caller } = request.object(&args.symlink)?;
     let (target, attributes) = export.fs().readlink(&caller, &handle).await?;
     let data = Nfspath::new(target).ok_or(Status::NameTooLong)?;
-    Ok(ReadlinkOk { symlink_attributes: attributes.as_ref().map(fattr), data })
+    Ok(ReadlinkOk { symlink_attributes: attributes.as_ref().map(|it| fattr(&export, it)), data })
 }

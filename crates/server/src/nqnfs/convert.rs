@@ -5,6 +5,7 @@ use protocol::nqnfs::{Fattr, KEEP, KEEP_SIZE, Sattr, Stat, Time};
 use vfs::{Attributes, SetAttributes, SetTime, Status, Timestamp};
 
 use super::Asked;
+use crate::exports::Export;
 use crate::narrow::convert as v2;
 
 /// Nanoseconds that mean the server's current time: v2's convention in this unit.
@@ -22,9 +23,13 @@ pub(super) fn stat(status: Status) -> Stat {
 ///
 /// # Errors
 /// `Delay` if the `modifyrev` cannot be given out.
-pub(super) async fn fattr(asked: &Asked<'_>, attributes: &Attributes) -> Result<Fattr, Status> {
+pub(super) async fn fattr(
+    asked: &Asked<'_>,
+    export: &Export,
+    attributes: &Attributes,
+) -> Result<Fattr, Status> {
     let rev = asked.front.nqnfs.rev(attributes.change).await?;
-    let narrow = v2::fattr(attributes);
+    let narrow = v2::fattr(export, attributes);
     Ok(Fattr {
         ftype: narrow.ftype,
         mode: narrow.mode,

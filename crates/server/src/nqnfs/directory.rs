@@ -102,7 +102,7 @@ async fn looked(
     let lease = grant(asked, &object, wanted).await?;
     let brought = node.attributes.filter(|_| wanted == LeaseRequest::None);
     let attributes = match attributes(export, caller, &node.handle, brought).await {
-        Ok(attributes) => fattr(asked, &attributes).await?,
+        Ok(attributes) => fattr(asked, export, &attributes).await?,
         Err(error) if matches!(error.status, Status::Stale | Status::NoEnt) => return Ok(None),
         Err(error) => return Err(error),
     };

@@ -45,7 +45,7 @@ pub(super) async fn getlease(asked: &Asked<'_>, args: GetleaseArgs) -> vfs::Resu
     };
     let grant = grant(asked, &object, wanted).await?;
     let attributes = object.export.fs().getattr(&object.caller, &object.handle).await?;
-    let attributes = fattr(asked, &attributes).await?;
+    let attributes = fattr(asked, &object.export, &attributes).await?;
     let promise = Promise { cachable: grant.cachable, duration: grant.duration, rev: attributes.rev };
     Ok(GetleaseOk { promise, attributes })
 }

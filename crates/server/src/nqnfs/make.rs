@@ -142,7 +142,7 @@ async fn lease_new_directory(asked: &Asked<'_>, made: &Object, wanted: LeaseRequ
 async fn made_ok(asked: &Asked<'_>, object: &Object, created: &Created) -> vfs::Result<DirOpOk> {
     let node = created.node;
     let after = attributes(&object.export, &object.caller, &node.handle, node.attributes).await?;
-    let attributes = fattr(asked, &after).await?;
+    let attributes = fattr(asked, &object.export, &after).await?;
     Ok(DirOpOk { file: wire_handle(asked.front, object, &node.handle)?, attributes })
 }
 

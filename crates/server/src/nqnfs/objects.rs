@@ -21,7 +21,7 @@ pub(super) async fn getattr(asked: &Asked<'_>, lease: LeaseRequest, file: Handle
     let object = asked.object(&file)?;
     let grant = grant(asked, &object, lease).await?;
     let attributes = object.export.fs().getattr(&object.caller, &object.handle).await?;
-    let attributes = fattr(asked, &attributes).await?;
+    let attributes = fattr(asked, &object.export, &attributes).await?;
     Ok((grant.at(attributes.rev), attributes))
 }
 
@@ -32,7 +32,7 @@ pub(super) async fn setattr(asked: &Asked<'_>, lease: LeaseRequest, args: SattrA
     let set = set_attributes(&args.attributes);
     let setting = || export.fs().setattr(caller, handle, &set, None);
     let wcc = asked.front.shared.past_courtesy(&object, None, setting).await?;
-    let attributes = fattr(asked, &attributes(export, caller, handle, wcc.after).await?).await?;
+    let attributes = fattr(asked, export, &attributes(export, caller, handle, wcc.after).await?).await?;
     Ok((grant.at(attributes.rev), attributes))
 }
 
@@ -41,8 +41,11 @@ pub(super) async fn setattr(asked: &Asked<'_>, lease: LeaseRequest, args: SattrA
 pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupArgs) -> Done<LookupOk> {
     let directory = asked.object(&args.dir)?;
     let lease = granted(asked, &directory, lease).await?;
-    let Object { export, handle, caller } = &directory;
+    let crossed = asked.request.crossing(&directory, &args.name).await?;
+    let is_crossing = crossed.is_some();
+    let Object { export, handle, caller } = &crossed.unwrap_or(directory);
     let node = match &args.name[..] {
+        _ if is_crossing => Node { handle: *handle, attributes: None },
         b"." => Node { handle: *handle, attributes: None },
         b".." => export.fs().parent(caller, handle).await?.node,
         name => export.fs().lookup(caller, handle, &Name::new(name)?, vfs::Want::None).await?.node,
@@ -56,7 +59,7 @@ pub(super) async fn lookup(asked: &Asked<'_>, lease: LeaseRequest, args: LookupA
     // With a lease, attributes from before the lease must not be used.
     let brought = node.attributes.filter(|_| wanted == LeaseRequest::None);
     let attributes = attributes(export, caller, &node.handle, brought).await?;
-    let attributes = fattr(asked, &attributes).await?;
+    let attributes = fattr(asked, export, &attributes).await?;
     let file = wire_handle(asked.front, &found, &node.handle)?;
     Ok((lease, LookupOk { lookup_lease: grant.at(attributes.rev), file, attributes }))
 }
@@ -77,7 +80,8 @@ pub(super) async fn read(asked: &Asked<'_>, lease: LeaseRequest, args: ReadArgs)
     let read = || export.fs().read(caller, handle, StateidBasis::Anonymous, args.offset, count);
     let read = asked.front.shared.past_courtesy(&object, None, read).await?;
     asked.front.shared.count_read(&object, read.data.len());
-    let attributes = fattr(asked, &attributes(export, caller, handle, read.attributes).await?).await?;
+    let attributes =
+        fattr(asked, export, &attributes(export, caller, handle, read.attributes).await?).await?;
     Ok((grant.at(attributes.rev), ReadOk { attributes, data: bulk(read.data) }))
 }
 
@@ -100,7 +104,7 @@ pub(super) async fn write(asked: &Asked<'_>, lease: LeaseRequest, args: WriteArg
     let offset = if args.append { export.fs().getattr(caller, handle).await?.size } else { args.offset };
     offset.checked_add(data.len() as u64).filter(|end| i64::try_from(*end).is_ok()).ok_or(Status::FBig)?;
     let after = write_all(&asked.front.shared, &object, offset, data).await?;
-    let attributes = fattr(asked, &after).await?;
+    let attributes = fattr(asked, export, &after).await?;
     Ok((grant.at(attributes.rev), attributes))
 }
 

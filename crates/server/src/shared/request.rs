@@ -2,6 +2,7 @@
 //! arguments and its reply.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use rpc::Call;
 use rpc::message::Refusal;
@@ -11,7 +12,7 @@ use xdr::Encode;
 
 use super::Shared;
 use crate::caller::{self, Denied, Identity};
-use crate::exports::Export;
+use crate::exports::{Export, FsidSalt};
 use crate::state::stateids::FileKey;
 
 /// The facts about a call that every procedure needs.
@@ -21,6 +22,8 @@ pub(crate) struct Request<'c> {
     pub(crate) resent: bool,
     /// The call came in a datagram, so the reply must fit in a datagram.
     pub(crate) datagram: bool,
+    /// That of the export that was used last, for the attributes of a failure.
+    fsid_salt: AtomicU64,
 }
 
 /// An object that a request names, and the caller that the request runs as.
@@ -66,6 +69,7 @@ impl<'c> Request<'c> {
             },
             resent: call.resent,
             datagram: call.connection.is_none(),
+            fsid_salt: AtomicU64::new(0),
         }
     }
 
@@ -113,8 +117,14 @@ impl<'c> Request<'c> {
         } else if export.is_awaited() {
             Err(Status::Delay)
         } else {
+            self.fsid_salt.store(export.fsid_salt.0, Ordering::Relaxed);
             Ok((export, handle))
         }
+    }
+
+    /// The salt of the export that was used last.
+    pub(crate) fn fsid_salt(&self) -> FsidSalt {
+        FsidSalt(self.fsid_salt.load(Ordering::Relaxed))
     }
 
     /// As [`Request::object`], for an operation that changes something.

@@ -1,0 +1,465 @@
+//! Referrals of origins (RFC 8881, section 11.4; Nache, section 5.4). The proxy serves the place to which an
+//! origin refers as one more origin, at the path of the referral. So its clients see one tree.
+//!
+//! A client meets a referral with a LOOKUP and is told to come back later; by then the export is there. It stays
+//! there over a restart, because clients have handles of it. Every minute the origin is asked whether it still
+//! refers there. Loops and depth are bounded: no place is served twice, and [`DEPTH_MAX`] referrals in a row are
+//! followed.
+
+use std::collections::HashSet;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use client::{Referral, Url};
+use serde::{Deserialize, Serialize};
+use server::exports::ExportId;
+use server::{Export, Locations};
+use tokio::time::sleep;
+use vfs::{Caller, FileSystem, Handle, Name, NullFileSystem, Status, Want};
+
+use super::CACHES;
+use super::member::Member;
+use super::origin::{Referred, Served, Wanted};
+use super::origins::Origins;
+use crate::cli::ReferralAnswer;
+use crate::config::origins::ORIGINS_MAX;
+use crate::mount::log::notice;
+use crate::{Failure, state};
+
+/// The port of NFS.
+const NFS_PORT: u16 = 2049;
+/// The most referrals in a row that are followed.
+const DEPTH_MAX: usize = 8;
+/// How often origins are asked whether they still refer to the same place.
+const ASK_EVERY: Duration = Duration::from_secs(60);
+/// Refusals to follow that are remembered, so that each is told once.
+const TOLD_MAX: usize = 1000;
+/// An origin that was found by a referral gets this part of the memory of the one that refers to it.
+const MEMORY_PART: usize = 4;
+
+/// The treatment of referrals, and the record of those that are followed.
+pub struct Referrals {
+    /// `--referrals`
+    pub answer: ReferralAnswer,
+    /// The directory of the record.
+    pub state: PathBuf,
+}
+
+/// Referrals that are being followed, or were not.
+#[derive(Debug, Default)]
+pub struct Following {
+    /// The paths at which an origin is being added.
+    adding: HashSet<String>,
+    /// The paths of referrals that are handed on.
+    handed_on: HashSet<String>,
+    told: HashSet<String>,
+}
+
+/// A line of the record.
+#[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Recorded {
+    path: String,
+    url: String,
+    by: String,
+}
+
+/// The name of the record.
+const RECORD: &str = "referrals.json";
+
+impl Referrals {
+    /// The origins that an earlier process had found from these, and whose clients may still have handles.
+    pub fn recorded(&self, directory: &Path, wanted: &[Wanted]) -> Vec<Wanted> {
+        let mut found: Vec<Wanted> = Vec::new();
+        if self.answer != ReferralAnswer::Follow {
+            return found;
+        }
+        for Recorded { path, url, by } in read(&self.state.join(RECORD)) {
+            let is_taken = |one: &Wanted| one.path == path || one.url.to_string() == url;
+            let all = || wanted.iter().chain(&found);
+            let parent = all().find(|one| one.url.to_string() == by).cloned();
+            if all().count() < ORIGINS_MAX
+                && !all().any(is_taken)
+                && let Some(parent) = parent
+                && let Ok(wanted) = referred(&parent, &path, &url, directory)
+            {
+                found.push(wanted);
+            }
+        }
+        found
+    }
+
+    fn write(&self, records: &[Recorded]) -> io::Result<()> {
+        let (path, new) = (self.state.join(RECORD), self.state.join("referrals.new"));
+        std::fs::write(&new, serde_json::to_vec(records)?)?;
+        std::fs::File::open(&new)?.sync_all()?;
+        std::fs::rename(&new, &path)
+    }
+}
+
+/// The record; empty if there is none. What cannot be read is found again by the next LOOKUP.
+fn read(path: &Path) -> Vec<Recorded> {
+    let text = std::fs::read(path).unwrap_or_default();
+    serde_json::from_slice(&text).unwrap_or_default()
+}
+
+/// The origin to which `parent` refers at this path.
+///
+/// # Errors
+/// If it must not be followed.
+fn referred(parent: &Wanted, path: &str, location: &str, directory: &Path) -> Result<Wanted, Failure> {
+    let by = parent.url.to_string();
+    let depth = parent.referred.as_ref().map_or(0, |referred| referred.depth) + 1;
+    if depth > DEPTH_MAX {
+        return Err(Failure(format!(
+            "{by} refers to {location} for {path}, and {DEPTH_MAX} referrals lead there already; it is not followed"
+        )));
+    }
+    let url = Url::parse(location).map_err(|error| Failure(error.to_string()))?;
+    let mut options = parent.url.options.clone();
+    (options.port, options.mountport) = (None, None);
+    let url = Url { options, ..url };
+    Ok(Wanted {
+        directory: directory.join(CACHES).join(state::file_name(&url.to_string())),
+        url,
+        path: path.to_owned(),
+        access: parent.access.clone(),
+        keeping: parent.keeping.of_one_among(MEMORY_PART, None),
+        cache_share: 1,
+        among_others: true,
+        referred: Some(Referred { by, depth }),
+    })
+}
+
+/// The path of names below the path of an export; none if clients could not name it.
+fn path_below<'n>(export: &str, names: impl Iterator<Item = &'n [u8]>) -> Option<String> {
+    let mut path = export.trim_end_matches('/').to_owned();
+    for name in names {
+        path.push('/');
+        path.push_str(std::str::from_utf8(name).ok()?);
+    }
+    Some(path)
+}
+
+impl Origins {
+    /// From now on, referrals of this origin are answered as `--referrals` says.
+    pub(super) fn follow_referrals_of(self: &Arc<Origins>, member: &Arc<Member>, served: &Arc<Served>) {
+        if self.site.referrals.answer == ReferralAnswer::Report {
+            return;
+        }
+        let (origins, member) = (Arc::downgrade(self), Arc::downgrade(member));
+        let follow = move |referral| match (origins.upgrade(), member.upgrade()) {
+            (Some(origins), Some(member)) => origins.is_followed(&member, &referral),
+            _ => false,
+        };
+        served.caching.origin.follow_referrals(Arc::new(follow));
+    }
+
+    /// Takes a referral of this origin. True if a client that comes back later finds the place.
+    fn is_followed(self: &Arc<Origins>, by: &Arc<Member>, referral: &Referral) -> bool {
+        let Some(served) = by.served() else { return false };
+        let Some(above) = served.caching.cache.path_of(&referral.directory) else { return false };
+        let names = above.iter().map(|name| name.as_bytes()).chain(referral.names.iter().map(Vec::as_slice));
+        let parent = by.wanted();
+        let Some(path) = path_below(&parent.path, names) else { return false };
+        if let Some(member) = self.at(&path) {
+            self.replace_if_moved(&member, &referral.locations);
+            return true;
+        }
+        let new = match self.site.referrals.answer {
+            ReferralAnswer::Report => return false,
+            ReferralAnswer::Pass => return self.is_handed_on(&parent, path, &referral.locations),
+            ReferralAnswer::Follow => self.to_follow(&parent, &path, &referral.locations),
+        };
+        match new {
+            Ok(wanted) => self.begin_to_follow(wanted),
+            Err(failure) => {
+                let mut following = self.following.lock();
+                if following.told.len() < TOLD_MAX && following.told.insert(failure.0.clone()) {
+                    notice(&failure.0);
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    fn at(&self, path: &str) -> Option<Arc<Member>> {
+        self.members.read().iter().find(|member| member.wanted.read().path == path).cloned()
+    }
+
+    /// The origin at the first location that can be served.
+    fn to_follow(&self, parent: &Wanted, path: &str, locations: &[String]) -> Result<Wanted, Failure> {
+        let by = &parent.url;
+        let members = self.members.read();
+        if members.len() >= ORIGINS_MAX {
+            return Err(Failure(format!(
+                "{by} refers us elsewhere for {path}, and there are {ORIGINS_MAX} origins already; it is not followed"
+            )));
+        }
+        let mut why = Failure(format!("{by} refers us elsewhere for {path}, and does not say where"));
+        for location in locations {
+            let wanted = match referred(parent, path, location, &self.site.directory) {
+                Ok(wanted) => wanted,
+                Err(failure) => {
+                    why = failure;
+                    continue;
+                }
+            };
+            match members.iter().find(|member| is_same_place(&member.wanted.read().url, &wanted.url)) {
+                None => return Ok(wanted),
+                Some(other) => {
+                    why = Failure(format!(
+                        "{by} refers to {} for {path}, which is served at {} already; it is not followed",
+                        wanted.url,
+                        other.wanted.read().path
+                    ));
+                }
+            }
+        }
+        Err(why)
+    }
+
+    fn begin_to_follow(self: &Arc<Origins>, wanted: Wanted) {
+        if !self.following.lock().adding.insert(wanted.path.clone()) {
+            return;
+        }
+        let origins = self.clone();
+        tokio::spawn(async move {
+            let path = wanted.path.clone();
+            let told = format!("{} is followed to {}, at {path}", by(&wanted), wanted.url);
+            match origins.add(wanted).await {
+                Ok(()) => notice(&told),
+                Err(failure) => crate::output::tell(format_args!("{failure}")),
+            }
+            origins.following.lock().adding.remove(&path);
+            origins.record();
+        });
+    }
+
+    /// Sends clients of version 4 to the locations. True the first time: then they come back and find them.
+    fn is_handed_on(self: &Arc<Origins>, by: &Wanted, path: String, locations: &[String]) -> bool {
+        let Some(refer) = to_refer(locations) else { return false };
+        if !self.following.lock().handed_on.insert(path.clone()) {
+            // Only version 4 has a word for it.
+            return false;
+        }
+        let options = server::ExportOptions { refer, ..by.access.clone() };
+        let id = ExportId::of(&format!("referral at {path}"));
+        let (origins, nothing) = (self.clone(), Arc::new(NullFileSystem));
+        tokio::spawn(async move {
+            let export = Export::new(id, path, nothing, options);
+            if let Err(error) = origins.site.front.add(export).await {
+                notice(&error.to_string());
+            }
+        });
+        true
+    }
+
+    /// The origin refers to other locations than before: the new one takes the place of the old one.
+    fn replace_if_moved(self: &Arc<Origins>, member: &Arc<Member>, locations: &[String]) {
+        let wanted = member.wanted();
+        let here = &wanted.url;
+        let is_here = |location: &String| Url::parse(location).is_ok_and(|url| is_same_place(&url, here));
+        if wanted.referred.is_none() || locations.is_empty() || locations.iter().any(is_here) {
+            return;
+        }
+        self.begin_to_withdraw(member.clone());
+    }
+
+    fn begin_to_withdraw(self: &Arc<Origins>, member: Arc<Member>) {
+        let origins = self.clone();
+        tokio::spawn(async move {
+            origins.withdraw(&member).await;
+            origins.record();
+        });
+    }
+
+    /// Records the origins that were found by referrals.
+    fn record(&self) {
+        let of = |member: &Arc<Member>| {
+            let Wanted { path, url, referred, .. } = member.wanted();
+            Some(Recorded { path, url: url.to_string(), by: referred?.by })
+        };
+        let records: Vec<Recorded> = self.members.read().iter().filter_map(of).collect();
+        if let Err(error) = self.site.referrals.write(&records) {
+            notice(&format!("the record of referrals cannot be written: {error}; free some space"));
+        }
+    }
+
+    /// The configuration has changed: these origins, which were found by referrals, follow those that refer to
+    /// them.
+    pub(super) async fn adjust_referred(&self, mut referred: Vec<Arc<Member>>) {
+        // Those that refer come first.
+        referred.sort_by_key(|member| member.wanted.read().referred.as_ref().map_or(0, |it| it.depth));
+        for member in referred {
+            let now = member.wanted();
+            let members = self.members.read().clone();
+            let parent = members.iter().find(|other| {
+                let other = other.wanted.read();
+                now.referred.as_ref().is_some_and(|it| it.by == other.url.to_string())
+                    && now
+                        .path
+                        .strip_prefix(other.path.trim_end_matches('/'))
+                        .is_some_and(|it| it.starts_with('/'))
+            });
+            let Some(parent) = parent else {
+                self.withdraw(&member).await;
+                continue;
+            };
+            let access = parent.wanted.read().access.clone();
+            if let Some(export) = self.site.front.exports().by_id(member.id) {
+                export.set_options(access.clone());
+            }
+            member.wanted.write().access = access;
+        }
+        self.record();
+    }
+
+    /// Asks the origins now and then whether they still refer to the same places.
+    pub async fn ask_about_referrals(self: Arc<Origins>) {
+        loop {
+            sleep(ASK_EVERY).await;
+            self.ask_now().await;
+        }
+    }
+
+    /// Asks the origins whether they still refer to the same places.
+    pub async fn ask_now(self: &Arc<Origins>) {
+        let members = self.members.read().clone();
+        for member in members.iter().filter(|member| member.wanted.read().referred.is_some()) {
+            if self.is_over(member).await == Some(true) {
+                self.begin_to_withdraw(member.clone());
+            }
+        }
+        let handed_on = std::mem::take(&mut self.following.lock().handed_on);
+        for path in handed_on {
+            // The next LOOKUP finds out anew.
+            let _ = self.site.front.withdraw(ExportId::of(&format!("referral at {path}"))).await;
+        }
+    }
+
+    /// Does the origin not refer there any more? None if it does not say.
+    async fn is_over(&self, member: &Arc<Member>) -> Option<bool> {
+        let Wanted { path, referred, .. } = member.wanted();
+        let by = referred?.by;
+        let members = self.members.read().clone();
+        let parent = members.iter().find(|other| other.wanted.read().url.to_string() == by)?;
+        let (above, served) = (parent.wanted().path, parent.served()?);
+        let names =
+            path.strip_prefix(above.trim_end_matches('/'))?.split('/').filter(|name| !name.is_empty());
+        let names: Option<Vec<Name>> = names.map(|name| Name::new(name.as_bytes()).ok()).collect();
+        let names = names?;
+        let (last, above) = names.split_last()?;
+        let (me, cache) = (Caller::machine(), &served.caching.cache);
+        let mut at: Handle = cache.root(&me).await.ok()?.handle;
+        for name in above {
+            match cache.lookup(&me, &at, name, Want::None).await {
+                Ok(looked) => at = looked.node.handle,
+                Err(error) => return is_not_there(error.status),
+            }
+        }
+        match served.caching.origin.lookup(&me, &at, last, Want::None).await {
+            Ok(_) => Some(true),
+            Err(error) => is_not_there(error.status),
+        }
+    }
+}
+
+/// Do these URLs lead to the same export? A server with two names is not recognized; [`DEPTH_MAX`] ends a loop
+/// of such.
+fn is_same_place(one: &Url, other: &Url) -> bool {
+    let port = |url: &Url| url.options.port.or(url.port).unwrap_or(NFS_PORT);
+    one.host.eq_ignore_ascii_case(&other.host) && port(one) == port(other) && one.export == other.export
+}
+
+fn is_not_there(status: Status) -> Option<bool> {
+    matches!(status, Status::NoEnt | Status::NotDir | Status::Stale).then_some(true)
+}
+
+fn by(wanted: &Wanted) -> String {
+    wanted.referred.as_ref().map(|referred| format!("a referral of {}", referred.by)).unwrap_or_default()
+}
+
+/// The locations in the words of `refer`.
+fn to_refer(locations: &[String]) -> Option<Locations> {
+    let place = |location: &String| {
+        let url = Url::parse(location).ok()?;
+        let host = if url.host.contains(':') { format!("[{}]", url.host) } else { url.host.clone() };
+        Some(format!("{}@{host}", url.export_text()))
+    };
+    let places: Vec<String> = locations.iter().filter_map(place).collect();
+    if places.is_empty() { None } else { places.join(":").parse().ok() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::cache::Keeping;
+
+    fn wanted(url: &str, path: &str) -> Wanted {
+        Wanted {
+            url: Url::parse(url).unwrap(),
+            path: path.into(),
+            directory: "/cache".into(),
+            access: server::ExportOptions { read_only: true, ..server::ExportOptions::default() },
+            keeping: Keeping::default(),
+            cache_share: 2,
+            among_others: false,
+            referred: None,
+        }
+    }
+
+    #[test]
+    fn a_place_has_the_options_of_the_origin_that_refers_to_it_but_for_its_port() {
+        let parent = wanted("nfs://a:77/x?vers=4.1&timeo=50&mountport=9", "/x");
+        let found = referred(&parent, "/x/d", "nfs://b/y", Path::new("/cache")).unwrap();
+        assert_eq!((found.url.to_string().as_str(), found.url.port), ("nfs://b/y", None));
+        assert_eq!(found.url.options.timeo, parent.url.options.timeo);
+        assert!(found.url.options.mountport.is_none() && found.access.read_only && found.among_others);
+        assert_eq!(found.directory, Path::new("/cache/origins/b_y"));
+        assert_eq!(found.referred, Some(Referred { by: "nfs://a:77/x".into(), depth: 1 }));
+        let mut last = found;
+        for depth in 2..=DEPTH_MAX {
+            last = referred(&last, "/x/d", &format!("nfs://b/{depth}"), Path::new("/")).unwrap();
+        }
+        let refused = referred(&last, "/x/d", "nfs://b/z", Path::new("/")).unwrap_err();
+        assert!(refused.0.contains("8 referrals lead there already"), "{}", refused.0);
+    }
+
+    #[test]
+    fn places_survive_a_restart_as_long_as_somebody_refers_to_them() {
+        let state = tempfile::tempdir().unwrap();
+        let of = |answer| Referrals { answer, state: state.path().to_owned() };
+        let follow = of(ReferralAnswer::Follow);
+        let record =
+            |path: &str, url: &str, by: &str| Recorded { path: path.into(), url: url.into(), by: by.into() };
+        assert!(follow.recorded(Path::new("/c"), &[wanted("nfs://a/x", "/x")]).is_empty());
+        let records = [
+            record("/x/d", "nfs://b/y", "nfs://a/x"),
+            record("/x/d/e", "nfs://c/z", "nfs://b/y"),
+            record("/x/other", "nfs://a/x", "nfs://a/x"),
+            record("/gone/f", "nfs://d/", "nfs://gone/"),
+        ];
+        follow.write(&records).unwrap();
+        let found = follow.recorded(Path::new("/c"), &[wanted("nfs://a/x", "/x")]);
+        let paths: Vec<&str> = found.iter().map(|wanted| wanted.path.as_str()).collect();
+        assert_eq!(paths, ["/x/d", "/x/d/e"]);
+        assert_eq!(found[1].referred.as_ref().unwrap().depth, 2);
+        assert!(
+            of(ReferralAnswer::Report).recorded(Path::new("/c"), &[wanted("nfs://a/x", "/x")]).is_empty()
+        );
+        std::fs::write(state.path().join(RECORD), b"damage").unwrap();
+        assert!(follow.recorded(Path::new("/c"), &[wanted("nfs://a/x", "/x")]).is_empty());
+    }
+
+    #[test]
+    fn a_referral_is_handed_on_in_the_words_of_refer() {
+        let places = ["nfs://b/srv/y".to_owned(), "nfs://[2001:db8::1]/z".to_owned()];
+        assert_eq!(to_refer(&places).unwrap().to_string(), "/srv/y@b:/z@[2001:db8::1]");
+        assert!(to_refer(&[]).is_none());
+        assert_eq!(path_below("/", [&b"a"[..], b"b"].into_iter()).unwrap(), "/a/b");
+        assert_eq!(path_below("/x", [&b"\xff"[..]].into_iter()), None);
+    }
+}
