@@ -6,8 +6,8 @@
 //! After a restart of this process, [`durable`] and [`resume`] do that. Delegations are the leases of the
 //! layer above, and [`callback`] handles their recalls.
 //!
-//! This module assumes AUTH_SYS, and one server behind one address. It does not follow referrals or
-//! migration.
+//! This module assumes AUTH_SYS, and one server behind one address. It tells of referrals and does
+//! not follow them by itself: see [`moved`].
 
 mod attributes;
 mod callback;

@@ -100,8 +100,8 @@ impl Begun {
     }
 }
 
-/// An origin, or several, whose caches nobody else uses; and the lock of their directory, if it is not that of
-/// the only origin.
+/// An origin, or several, whose caches nobody else uses; and the lock of their directory, if it is not that
+/// of the only origin.
 struct Reached {
     state: PathBuf,
     nqnfs: Nqnfs,

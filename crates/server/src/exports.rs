@@ -123,8 +123,8 @@ impl Default for ExportOptions {
     }
 }
 
-/// Tells the file systems of one export from those of others with the same `fsid`, in versions whose `fsid` is
-/// one number. That of version 4 has the id of the export in its second number.
+/// Tells the file systems of one export from those of others with the same `fsid`, in versions whose `fsid`
+/// is one number. That of version 4 has the id of the export in its second number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FsidSalt(pub(crate) u64);
 
@@ -166,8 +166,8 @@ impl Export {
         Export { id, path, fs: OnceLock::new(), came: Notify::new(), fsid_salt: FsidSalt::default(), options }
     }
 
-    /// Origins behind different exports may use the same `fsid`. Clients of versions 2 and 3 see another one, in
-    /// which this export has its part.
+    /// Origins behind different exports may use the same `fsid`. Clients of versions 2 and 3 see another one,
+    /// in which this export has its part.
     #[must_use]
     pub fn among_others(self) -> Export {
         let id = u64::from(self.id.0);

@@ -2,8 +2,8 @@
 //! server.
 //!
 //! A referral is not followed here, because the cache and the state at an origin belong to the server that
-//! the user named. Somebody above may follow it, with a cache for the other server. Otherwise the user is told
-//! the URL.
+//! the user named. Somebody above may follow it, with a cache for the other server. Otherwise the user is
+//! told the URL.
 
 use std::fmt;
 use std::sync::Arc;

@@ -40,8 +40,8 @@ pub struct Wanted {
     pub keeping: Keeping,
     /// Its part of the cache, in proportion to those of the others.
     pub cache_share: u32,
-    /// It is one of several. While it is away, its clients are told to come back later and do not wait, so that
-    /// they go on with others.
+    /// It is one of several. While it is away, its clients are told to come back later and do not wait, so
+    /// that they go on with others.
     pub among_others: bool,
     /// The referral that leads to it, if it is not in the configuration.
     pub referred: Option<Referred>,

@@ -1,10 +1,10 @@
 //! Referrals of origins (RFC 8881, section 11.4; Nache, section 5.4). The proxy serves the place to which an
 //! origin refers as one more origin, at the path of the referral. So its clients see one tree.
 //!
-//! A client meets a referral with a LOOKUP and is told to come back later; by then the export is there. It stays
-//! there over a restart, because clients have handles of it. Every minute the origin is asked whether it still
-//! refers there. Loops and depth are bounded: no place is served twice, and [`DEPTH_MAX`] referrals in a row are
-//! followed.
+//! A client meets a referral with a LOOKUP and is told to come back later; by then the export is there. It
+//! stays there over a restart, because clients have handles of it. Every minute the origin is asked whether
+//! it still refers there. Loops and depth are bounded: no place is served twice, and [`DEPTH_MAX`] referrals
+//! in a row are followed.
 
 use std::collections::HashSet;
 use std::io;
@@ -160,7 +160,7 @@ impl Origins {
     fn is_followed(self: &Arc<Origins>, by: &Arc<Member>, referral: &Referral) -> bool {
         let Some(served) = by.served() else { return false };
         let Some(above) = served.caching.cache.path_of(&referral.directory) else { return false };
-        let names = above.iter().map(|name| name.as_bytes()).chain(referral.names.iter().map(Vec::as_slice));
+        let names = above.iter().map(Name::as_bytes).chain(referral.names.iter().map(Vec::as_slice));
         let parent = by.wanted();
         let Some(path) = path_below(&parent.path, names) else { return false };
         if let Some(member) = self.at(&path) {
@@ -288,8 +288,8 @@ impl Origins {
         }
     }
 
-    /// The configuration has changed: these origins, which were found by referrals, follow those that refer to
-    /// them.
+    /// The configuration has changed: these origins, which were found by referrals, follow those that refer
+    /// to them.
     pub(super) async fn adjust_referred(&self, mut referred: Vec<Arc<Member>>) {
         // Those that refer come first.
         referred.sort_by_key(|member| member.wanted.read().referred.as_ref().map_or(0, |it| it.depth));
@@ -367,8 +367,8 @@ impl Origins {
     }
 }
 
-/// Do these URLs lead to the same export? A server with two names is not recognized; [`DEPTH_MAX`] ends a loop
-/// of such.
+/// Do these URLs lead to the same export? A server with two names is not recognized; [`DEPTH_MAX`] ends a
+/// loop of such.
 fn is_same_place(one: &Url, other: &Url) -> bool {
     let port = |url: &Url| url.options.port.or(url.port).unwrap_or(NFS_PORT);
     one.host.eq_ignore_ascii_case(&other.host) && port(one) == port(other) && one.export == other.export

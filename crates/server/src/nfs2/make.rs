@@ -41,7 +41,7 @@ async fn dir_op_ok(request: &Request<'_>, object: &Object, created: &Created) ->
     let attributes = attributes(export, caller, &node.handle, node.attributes).await?;
     Ok(DirOpOk {
         file: request.shared.handles.v2(export.id, &node.handle)?,
-        attributes: fattr(&export, &attributes),
+        attributes: fattr(export, &attributes),
     })
 }
 

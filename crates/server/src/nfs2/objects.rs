@@ -24,7 +24,7 @@ pub(super) async fn setattr(request: &Request<'_>, args: SattrArgs) -> vfs::Resu
     let set = set_attributes(&args.attributes);
     let setting = || export.fs().setattr(caller, handle, &set, None);
     let wcc = request.shared.past_courtesy(&object, None, setting).await?;
-    Ok(fattr(&export, &attributes(export, caller, handle, wcc.after).await?))
+    Ok(fattr(export, &attributes(export, caller, handle, wcc.after).await?))
 }
 
 pub(super) async fn lookup(request: &Request<'_>, args: DirOpArgs) -> vfs::Result<DirOpOk> {
@@ -61,7 +61,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
     let read = request.shared.past_courtesy(&object, None, read).await?;
     request.shared.count_read(&object, read.data.len());
     let attributes = attributes(export, caller, handle, read.attributes).await?;
-    Ok(ReadOk { attributes: fattr(&export, &attributes), data: bulk(read.data) })
+    Ok(ReadOk { attributes: fattr(export, &attributes), data: bulk(read.data) })
 }
 
 /// WRITE of v2 is synchronous and writes all the data.

@@ -159,7 +159,7 @@ fn entryplus(
     let (name_attributes, name_handle) = match node {
         None => (None, None),
         Some(node) => (
-            node.attributes.as_ref().map(|it| fattr(&export, it)),
+            node.attributes.as_ref().map(|it| fattr(export, it)),
             Some(request.shared.handles.v3(export.id, &node.handle)?),
         ),
     };

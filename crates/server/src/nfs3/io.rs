@@ -26,7 +26,7 @@ pub(super) async fn read(request: &Request<'_>, args: ReadArgs) -> vfs::Result<R
         );
     }
     Ok(ReadOk {
-        file_attributes: read.attributes.as_ref().map(|it| fattr(&export, it)),
+        file_attributes: read.attributes.as_ref().map(|it| fattr(export, it)),
         count: read.data.len() as u32,
         eof: read.eof,
         data: bulk(read.data),
@@ -50,7 +50,7 @@ pub(super) async fn write(request: &Request<'_>, args: WriteArgs) -> vfs::Result
     let written = request.shared.past_courtesy(&object, None, write).await?;
     request.shared.count_written(&object, written.count as usize);
     Ok(WriteOk {
-        file_wcc: wcc_data(&export, &written.wcc),
+        file_wcc: wcc_data(export, &written.wcc),
         count: written.count,
         committed: stable_how(written.stability),
         verf: written.verifier,

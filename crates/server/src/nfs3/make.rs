@@ -64,8 +64,8 @@ pub(super) async fn mknod(request: &Request<'_>, args: MknodArgs) -> vfs::Result
 fn create_ok(request: &Request<'_>, export: &Export, created: &Created) -> vfs::Result<CreateOk> {
     Ok(CreateOk {
         obj: Some(request.shared.handles.v3(export.id, &created.node.handle)?),
-        obj_attributes: created.node.attributes.as_ref().map(|it| fattr(&export, it)),
-        dir_wcc: wcc_data(&export, &created.directory),
+        obj_attributes: created.node.attributes.as_ref().map(|it| fattr(export, it)),
+        dir_wcc: wcc_data(export, &created.directory),
     })
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn link(request: &Request<'_>, args: LinkArgs) -> vfs::Result<L
     let export = &file.export;
     let linked = export.fs().link(&file.caller, &file.handle, &directory.handle, &name).await?;
     Ok(LinkRes {
-        file_attributes: linked.node.attributes.as_ref().map(|it| fattr(&export, it)),
-        linkdir_wcc: wcc_data(&export, &linked.directory),
+        file_attributes: linked.node.attributes.as_ref().map(|it| fattr(export, it)),
+        linkdir_wcc: wcc_data(export, &linked.directory),
     })
 }

@@ -21,7 +21,7 @@ pub(super) async fn setattr(request: &Request<'_>, args: SetattrArgs) -> vfs::Re
     let set = set_attributes(&args.new_attributes);
     let setting = || export.fs().setattr(caller, handle, &set, args.guard.map(timestamp));
     let wcc = request.shared.past_courtesy(&object, None, setting).await?;
-    Ok(SetattrOk { obj_wcc: wcc_data(&export, &wcc) })
+    Ok(SetattrOk { obj_wcc: wcc_data(export, &wcc) })
 }
 
 pub(super) async fn lookup(request: &Request<'_>, args: LookupArgs) -> vfs::Result<LookupOk> {
