@@ -369,9 +369,12 @@ impl Opens for Cache {
             Ok(opened)
         };
         let before = self.core.prove_named(caller, request);
-        let known = || self.core.offline_open(caller, request);
+        let known = || {
+            let opened = self.core.offline_open(caller, request);
+            opened.or_else(|| self.core.may_open(request).err().map(Err))
+        };
         // A file may have been made, and a client that asks again would find it there.
-        let must_wait = request.create.is_some() && self.core.options.puts_off;
+        let must_wait = request.create.is_some() && self.core.options.puts_off && !self.core.puts_off();
         let opened =
             if must_wait { online.await } else { self.core.or_offline_after(online, before, known).await };
         match (&opened, &request.name) {

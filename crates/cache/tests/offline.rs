@@ -199,16 +199,26 @@ async fn what_needs_an_origin_that_is_away_is_put_off() {
     cache.getattr(&opener(5), &directory).await.unwrap();
 }
 
-/// An OPEN that was sent is not given up, so a name that is not known is not opened in an outage.
+/// An OPEN that was sent is not given up, so a name that is not known is not opened in an outage, and no file
+/// is made.
 #[tokio::test]
-async fn an_open_is_put_off_and_one_that_may_have_made_a_file_is_waited_for() {
-    let mut scene = scene_that(Offline::Wait, true, Bench::with_state(origin::state::Policy::Never)).await;
+async fn opens_of_names_that_are_not_known_are_not_sent_in_an_outage() {
+    for offline in [Offline::Wait, Offline::Read] {
+        opens_are_put_off(offline).await;
+    }
+}
+
+async fn opens_are_put_off(offline: Offline) {
+    let mut scene = scene_that(offline, true, Bench::with_state(origin::state::Policy::Never)).await;
     scene.cut();
     let (cache, directory) = (scene.cache.clone(), scene.directory);
     tokio::time::sleep(Duration::from_millis(60)).await;
     scene.bench.origin.calls();
     let unknown = open_request(&directory, "unknown", 1, Share::READ);
     assert_eq!(cache.open(&v4_opener(5, 1), &unknown).await.unwrap_err().status, Status::Delay);
+    let create = Some((vfs::CreateHow::Guarded, vfs::SetAttributes::default()));
+    let making = vfs::OpenRequest { create, ..open_request(&directory, "made", 1, Share::WRITE) };
+    assert_eq!(cache.open(&v4_opener(5, 1), &making).await.unwrap_err().status, Status::Delay);
     assert!(scene.bench.origin.calls().iter().all(|(call, _)| *call != "OPEN"));
     scene.mend();
     assert_eq!(cache.open(&v4_opener(5, 1), &unknown).await.unwrap_err().status, Status::NoEnt);

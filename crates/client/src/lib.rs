@@ -36,5 +36,5 @@ pub use counts::{Counted, Counts, ProcedureCounts};
 pub use nfs3::Nfs3;
 pub use nfs4::{Identity, Incarnation, Nfs4, RETURN_ALL_MAX};
 pub use nqnfs::Nqnfs;
-pub use origin::{Follow, Holdings, Origin, Referral, connect, connect_as};
+pub use origin::{Follow, Holdings, Location, Origin, Referral, connect, connect_as};
 pub use url::{CacheOptions, LookupCache, Options, Proto, Url, UrlError, Version};

@@ -91,8 +91,17 @@ pub struct Referral {
     pub directory: Handle,
     /// The names on the way from there, at least one.
     pub names: Vec<Vec<u8>>,
-    /// The locations as URLs without options; none if the server names none.
-    pub locations: Vec<String>,
+    /// The locations; none if the server names none.
+    pub locations: Vec<Location>,
+}
+
+/// A place to which a server refers. Nothing of it has been checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// A name or an address.
+    pub host: Vec<u8>,
+    /// The components of the path there, from the root of its name space.
+    pub path: Vec<Vec<u8>>,
 }
 
 /// Takes a referral. True if it is followed. It must not block.

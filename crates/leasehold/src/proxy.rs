@@ -16,7 +16,6 @@ use std::sync::{Arc, Weak};
 
 use serde_json::{Value, json};
 use server::{Front, Nqnfs};
-use vfs::Recovery;
 
 use crate::admin::{Admin, Caches, Sources};
 use crate::auditing::AuditLog;
@@ -30,7 +29,7 @@ use crate::reload::{ACCESS, LIMITS, ORIGINS, Reload};
 use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Listening, Stack, Told};
 use crate::state::{self, Kind, Lock};
-use crate::{Failure, kerberos, status, tls, usage};
+use crate::{Failure, cli, kerberos, status, tls, usage};
 use opening::Opening;
 use origin::{Common, Wanted};
 use origins::{Origins, Site};
@@ -53,7 +52,8 @@ pub async fn run(arguments: Proxy, reload: Reload) -> Result<(), Failure> {
 struct Begun {
     tls: Option<Arc<rpc::tls::Acceptor>>,
     gss: Option<Arc<rpc::rpcsec_gss::Acceptor>>,
-    audit: AuditLog,
+    /// A change of it needs a restart.
+    policy: cli::Tls,
 }
 
 impl Begun {
@@ -68,7 +68,7 @@ impl Begun {
                 ));
             }
         }
-        Ok(Begun { tls, gss, audit: AuditLog::open(&arguments.auditing)? })
+        Ok(Begun { tls, gss, policy: arguments.tls.clone() })
     }
 
     fn listening<'b>(&'b self, arguments: &'b Proxy) -> Listening<'b> {
@@ -81,13 +81,8 @@ impl Begun {
         }
     }
 
-    fn common(&self, arguments: &Proxy, recovery: Arc<Recovery>) -> Common {
-        Common { version4: arguments.version4.clone(), recovery, audit: self.audit.clone() }
-    }
-
     /// What a reload does besides the configuration.
     fn reopen(&self, stack: &Stack) {
-        self.audit.reopen();
         tls::reload(self.tls.as_ref());
         stack.front().forget_groups();
     }
@@ -100,49 +95,44 @@ impl Begun {
     }
 }
 
-/// An origin, or several, whose caches nobody else uses; and the lock of their directory, if it is not that
-/// of the only origin.
-struct Reached {
+/// The directory of a proxy, which nobody else uses; and the only origin, if there is one.
+struct Locked {
     state: PathBuf,
     nqnfs: Nqnfs,
     common: Common,
-    opening: Vec<Opening>,
+    /// The lock, if it is not that of the only origin.
     lock: Option<Lock>,
 }
 
-/// The only origin. Waits until it answers.
-async fn reach_one(begun: &Begun, arguments: &Proxy, wanted: Wanted) -> Result<Reached, Failure> {
-    let incarnation = Incarnation::begin(&wanted.url, &wanted.directory).await?;
-    let origin = reach(&wanted.url, &incarnation.client).await?;
-    let state = make_state(&wanted.directory)?;
-    let nqnfs = stack::nqnfs(&state)?;
-    let common = begun.common(arguments, nqnfs.recovery());
-    let opening = vec![Opening::of(wanted, incarnation, origin, &common).await?];
-    Ok(Reached { state, nqnfs, common, opening, lock: None })
-}
-
-/// Several origins, which are reached in the background.
-async fn reach_several(
-    begun: &Begun,
-    arguments: &Proxy,
-    directory: &Path,
-    wanted: Vec<Wanted>,
-) -> Result<Reached, Failure> {
-    let state = make_state(directory)?;
-    let lock = state::lock_after(&state, directory).await?;
-    let nqnfs = stack::nqnfs(&state)?;
-    let common = begun.common(arguments, nqnfs.recovery());
-    let opening = open_all(wanted, &common).await?;
-    Ok(Reached { state, nqnfs, common, opening, lock: Some(lock) })
-}
-
-async fn open_all(wanted: Vec<Wanted>, common: &Common) -> Result<Vec<Opening>, Failure> {
-    let mut opening = Vec::new();
-    for wanted in wanted {
-        let incarnation = Incarnation::begin(&wanted.url, &wanted.directory).await?;
-        opening.push(Opening::begin(wanted, incarnation, common.clone()));
+impl Locked {
+    fn new(arguments: &Proxy, state: PathBuf, lock: Option<Lock>) -> Result<Locked, Failure> {
+        let nqnfs = stack::nqnfs(&state)?;
+        let audit = AuditLog::open(&arguments.auditing)?;
+        let version4 = arguments.version4.clone();
+        let common = Common { version4, recovery: nqnfs.recovery(), audit };
+        Ok(Locked { state, nqnfs, common, lock })
     }
-    Ok(opening)
+}
+
+/// Waits until the only origin answers, and opens its cache. None if the process is told to end before.
+async fn open_one(
+    arguments: &Proxy,
+    wanted: Wanted,
+    end: &mut End,
+) -> Result<Option<(Locked, Opening)>, Failure> {
+    let reaching = async {
+        let incarnation = Incarnation::begin(&wanted.url, &wanted.directory).await?;
+        let origin = reach(&wanted.url, &incarnation.client).await?;
+        Ok::<_, Failure>((incarnation, origin))
+    };
+    // A signal must also end the wait for the origin.
+    let (incarnation, origin) = tokio::select! {
+        reached = Box::pin(reaching) => reached?,
+        () = end.wait() => return Ok(None),
+    };
+    let locked = Locked::new(arguments, make_state(&wanted.directory)?, None)?;
+    let opening = Opening::of(wanted, incarnation, origin, &locked.common).await?;
+    Ok(Some((locked, opening)))
 }
 
 /// Serves these origins.
@@ -155,26 +145,28 @@ async fn serve(
 ) -> Result<(), Failure> {
     let Wants { directory, wanted, is_one } = wants;
     let configured = wanted.clone();
-    let reaching = async {
-        match (is_one, wanted) {
-            (true, mut wanted) if wanted.len() == 1 => reach_one(&begun, &arguments, wanted.remove(0)).await,
-            (_, wanted) => reach_several(&begun, &arguments, &directory, wanted).await,
-        }
+    let (locked, mut opening) = if let [one] = &wanted[..]
+        && is_one
+    {
+        let opened = Box::pin(open_one(&arguments, one.clone(), &mut end)).await?;
+        let Some((locked, opening)) = opened else { return Ok(()) };
+        (locked, vec![opening])
+    } else {
+        let state = make_state(&directory)?;
+        let lock = tokio::select! {
+            lock = state::lock_after(&state, &directory) => lock?,
+            () = end.wait() => return Ok(()),
+        };
+        let locked = Locked::new(&arguments, state, Some(lock))?;
+        let opening = wanted.into_iter().map(|wanted| Opening::begin(wanted, locked.common.clone()));
+        let opening = opening.collect();
+        (locked, opening)
     };
-    // A signal must also end the wait for the origin.
-    let reached = tokio::select! {
-        reached = Box::pin(reaching) => reached?,
-        () = end.wait() => return Ok(()),
-    };
-    let Reached { state, nqnfs, common, mut opening, lock } = reached;
+    let Locked { state, nqnfs, common, lock } = locked;
     let referrals = Referrals { answer: arguments.referrals, state: state.clone() };
-    for referred in referrals.recorded(&directory, &configured) {
-        match open_all(vec![referred], &common).await {
-            Ok(one) => opening.extend(one),
-            // The next LOOKUP finds it again.
-            Err(failure) => crate::output::tell(format_args!("{failure}")),
-        }
-    }
+    let referred = referrals.recorded(&directory, &configured);
+    opening.extend(referred.into_iter().map(|wanted| Opening::begin(wanted, common.clone())));
+    let audit = common.audit.clone();
     let exports = tokio::select! {
         exports = opening::exports(&mut opening) => exports,
         () = end.wait() => return Ok(()),
@@ -200,30 +192,37 @@ async fn serve(
     let service = Service::ready(&format!("proxy of {what} on {address}"), &measured);
     let upkeep = [tokio::spawn(origins.clone().share()), tokio::spawn(origins.clone().ask_about_referrals())];
     while end.next().await == Told::Reload {
+        audit.reopen();
         begun.reopen(&stack);
         let mut change = None;
         let live: &[&[&str]] = if is_one { &[&LIMITS, &ACCESS] } else { &[&LIMITS, &ACCESS, &ORIGINS] };
         reload.read_again(&live.concat(), |command| {
             let Command::Proxy(new) = command else { return Ok(()) };
-            let new = Wants::again(new, &directory, is_one.then_some(&configured[..]))?;
+            let new = Wants::again(new, &begun.policy, &directory, is_one.then_some(&configured[..]))?;
             origins.check(&new)?;
             begun.prepare(&stack, &new)?;
+            origins.apply(&new);
+            stack.judge_again();
             change = Some(new);
             Ok(())
         });
         if let Some(wanted) = change {
-            origins.change(wanted).await;
-            stack.judge_again();
+            // An origin that goes may not answer.
+            tokio::select! {
+                () = origins.change(wanted) => stack.judge_again(),
+                () = end.wait() => break,
+            }
         }
-        origins.ask_now().await;
+        let asking = origins.clone();
+        tokio::spawn(async move { asking.ask_now().await });
     }
     service::stopping();
     drop(service);
     upkeep.iter().for_each(tokio::task::JoinHandle::abort);
     admin.begin_end();
-    origins.begin_end();
+    origins.begin_end().await;
     stack.stop().await;
-    begun.audit.finish().await;
+    audit.finish().await;
     origins.end().await;
     admin.end(None).await;
     lock.into_iter().for_each(Lock::until_exit);
@@ -246,18 +245,23 @@ impl Wants {
             _ => Vec::new(),
         };
         if tables.is_empty() {
-            let one = the_one(arguments)?;
+            let one = the_one(arguments, &arguments.tls)?;
             return Ok(Wants { directory: one.directory.clone(), wanted: vec![one], is_one: true });
         }
         let directory = site_directory(arguments)?;
-        let wanted = several(arguments, &directory, tables)?;
+        let wanted = several(arguments, &arguments.tls, &directory, tables)?;
         Ok(Wants { directory, wanted, is_one: false })
     }
 
     /// The origins after a reload. `one` is the only one, whose URL and path need a restart to change.
-    fn again(arguments: &Proxy, directory: &Path, one: Option<&[Wanted]>) -> Result<Vec<Wanted>, Failure> {
+    fn again(
+        arguments: &Proxy,
+        tls: &cli::Tls,
+        directory: &Path,
+        one: Option<&[Wanted]>,
+    ) -> Result<Vec<Wanted>, Failure> {
         if let Some([one, ..]) = one {
-            let new = the_one_of(arguments, one.url.clone())?;
+            let new = the_one_of(arguments, tls, one.url.clone())?;
             return Ok(vec![Wanted { path: one.path.clone(), directory: directory.to_owned(), ..new }]);
         }
         let tables = arguments.config.as_deref().map(tables::load).transpose()?.unwrap_or_default();
@@ -266,7 +270,7 @@ impl Wants {
                 "a proxy of several origins becomes one of a single origin by a restart".into(),
             ));
         }
-        several(arguments, directory, tables)
+        several(arguments, tls, directory, tables)
     }
 }
 
@@ -279,49 +283,44 @@ fn site_directory(arguments: &Proxy) -> Result<PathBuf, Failure> {
     if let Some(directory) = &arguments.cache {
         return Ok(directory.clone());
     }
-    let config = arguments.config.clone().unwrap_or_default();
-    let config = std::fs::canonicalize(&config).unwrap_or(config);
+    let config = arguments.config.as_deref().and_then(Path::file_stem).unwrap_or_default();
     state::default_directory(Kind::Cache, &format!("proxy-{}", state::file_name(&config.to_string_lossy())))
 }
 
 /// The origin of a proxy that has one.
-fn the_one(arguments: &Proxy) -> Result<Wanted, Failure> {
+fn the_one(arguments: &Proxy, tls: &cli::Tls) -> Result<Wanted, Failure> {
     let url = arguments.origin.clone();
     let url = url.ok_or_else(|| Failure("there is no origin: name a URL, or a file with --config".into()))?;
     check_options(&url)?;
-    the_one_of(arguments, url)
+    the_one_of(arguments, tls, url)
 }
 
-fn the_one_of(arguments: &Proxy, url: client::Url) -> Result<Wanted, Failure> {
+fn the_one_of(arguments: &Proxy, tls: &cli::Tls, url: client::Url) -> Result<Wanted, Failure> {
     let directory = match &arguments.cache {
         Some(directory) => directory.clone(),
         None => state::default_directory(Kind::Cache, &state::file_name(&url.to_string()))?,
     };
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let options = arguments.access.to_server();
-    let access =
-        server::ExportOptions { xprtsec: tls::confine(&arguments.tls, options.xprtsec, &path)?, ..options };
+    let access = server::ExportOptions { xprtsec: tls::confine(tls, options.xprtsec, &path)?, ..options };
     let keeping = arguments.keeping.clone();
     Ok(Wanted { url, path, directory, access, keeping, cache_share: 1, among_others: false, referred: None })
 }
 
 /// The origins of a proxy that has several.
-fn several(arguments: &Proxy, directory: &Path, tables: Vec<OriginConfig>) -> Result<Vec<Wanted>, Failure> {
+fn several(
+    arguments: &Proxy,
+    tls: &cli::Tls,
+    directory: &Path,
+    tables: Vec<OriginConfig>,
+) -> Result<Vec<Wanted>, Failure> {
     let whole = arguments.access.to_server();
     let count = tables.len();
     let mut wanted: Vec<Wanted> = Vec::new();
     for table in tables {
         let access = table.access(&whole);
-        let xprtsec = tls::confine(&arguments.tls, access.xprtsec, &table.path)?;
-        let own = directory.join(CACHES).join(state::file_name(&table.url.to_string()));
-        if let Some(other) = wanted.iter().find(|other| other.directory == own) {
-            return Err(Failure(format!(
-                "the caches of {} and {} would be in one directory, {}: serve one of them by a proxy of its own",
-                other.url,
-                table.url,
-                own.display()
-            )));
-        }
+        let xprtsec = tls::confine(tls, access.xprtsec, &table.path)?;
+        let own = directory.join(CACHES).join(Wanted::directory_name(&table.url));
         wanted.push(Wanted {
             url: table.url,
             path: table.path,

@@ -21,7 +21,7 @@ pub const ACCESS: [&str; 9] =
     ["ro", "root_squash", "all_squash", "anonuid", "anongid", "secure", "clients", "xprtsec", "sec"];
 
 /// Of the origins of a proxy that has several: they come and go, and share the cache anew.
-pub const ORIGINS: [&str; 2] = [ORIGIN, "cache_share"];
+pub const ORIGINS: [&str; 3] = [ORIGIN, "cache_share", "url"];
 /// Stands for an origin that comes or goes.
 const ORIGIN: &str = "[[origin]]";
 

@@ -136,7 +136,7 @@ fn who_is_referred_elsewhere_is_told_where() {
     );
     std::fs::write(&config, text).unwrap();
     let serve = program::Running::start(&["serve", "--config", &config, "--state", &state]);
-    let proxy = tree.proxy(&serve);
+    let proxy = tree.proxy_with(&serve, &["--referrals", "report"]);
     let listed = run(&["cache", "warm", &tree.path("cache"), "/", "--json"]);
     let said = proxy.terminate();
     assert!(said.contains("`away` is not on") && said.contains("nfs://other.example.com/srv"), "{said}");

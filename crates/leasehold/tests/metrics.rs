@@ -106,7 +106,7 @@ async fn a_proxy_shows_its_clients_its_cache_and_its_origin() {
     assert!(metrics.head.contains("content-type: application/openmetrics-text; version=1.0.0"));
     let metrics = metrics.body;
     assert!(metrics.ends_with("# EOF\n"), "{metrics}");
-    assert!(metrics.contains("role=\"proxy\",origin=\"nfs://127.0.0.1"), "{metrics}");
+    assert!(metrics.contains("role=\"proxy\",export=\"/export\",origin=\"nfs://127.0.0.1"), "{metrics}");
     assert_eq!(count(&metrics, "leasehold_client_operations_total{version=\"3\",operation=\"READ\"}"), 2);
     let read = "leasehold_client_call_duration_seconds_count{version=\"3\",procedure=\"READ\"}";
     assert_eq!(count(&metrics, read), 2);

@@ -2,6 +2,7 @@
 
 mod clients;
 mod hosts;
+pub(crate) mod known;
 mod locations;
 pub(crate) mod pseudo;
 mod ranges;
@@ -20,10 +21,11 @@ use siphasher::sip128::{Hasher128, SipHasher};
 use std::hash::Hasher;
 use tokio::sync::Notify;
 use tokio::time::timeout;
-use vfs::{FileSystem, NullFileSystem};
+use vfs::{Caller, FileSystem, NullFileSystem};
 
 pub use clients::ClientList;
 pub use hosts::HostDatabase;
+use known::{Knowledge, Known};
 pub use locations::{Location, Locations};
 pub use sec::{Flavor, Sec};
 pub use table::{Admitting, Exports, ExportsError};
@@ -145,6 +147,7 @@ pub struct Export {
     /// The file system has come.
     came: Notify,
     pub(crate) fsid_salt: FsidSalt,
+    known: Knowledge,
     options: ArcSwap<ExportOptions>,
 }
 
@@ -163,7 +166,15 @@ impl Export {
     /// told to come back later (`NFS4ERR_DELAY`, `NFS3ERR_JUKEBOX`).
     pub fn awaited(id: ExportId, path: String, options: ExportOptions) -> Export {
         let options = ArcSwap::from_pointee(options);
-        Export { id, path, fs: OnceLock::new(), came: Notify::new(), fsid_salt: FsidSalt::default(), options }
+        Export {
+            id,
+            path,
+            fs: OnceLock::new(),
+            came: Notify::new(),
+            fsid_salt: FsidSalt::default(),
+            known: Knowledge::default(),
+            options,
+        }
     }
 
     /// Origins behind different exports may use the same `fsid`. Clients of versions 2 and 3 see another one,
@@ -177,6 +188,16 @@ impl Export {
     /// The file system behind it. While that is awaited, one that answers every request with `Delay`.
     pub fn fs(&self) -> &Arc<dyn FileSystem> {
         self.fs.get().unwrap_or_else(|| &NOT_YET)
+    }
+
+    /// Its root and the limits of its file system.
+    pub(crate) async fn known(&self, caller: &Caller) -> vfs::Result<Arc<Known>> {
+        self.known.of(caller, self.fs()).await
+    }
+
+    /// Does the file system wait for an origin that does not answer?
+    pub(crate) fn is_silent(&self) -> bool {
+        self.fs().unanswered_since().is_some_and(|since| since.borrow().is_some())
     }
 
     /// Is the file system not there yet?

@@ -11,7 +11,6 @@ mod convert;
 mod directory;
 mod io_basis;
 mod kind;
-mod known;
 mod named;
 mod op;
 mod owners;
@@ -28,31 +27,23 @@ use rpc::message::Refusal;
 use rpc::service::{Asked, Outcome, Remember};
 use xdr::Decode;
 
-use crate::exports::ExportId;
 use crate::exports::pseudo::Pseudo;
 use crate::shared::{Shared, reply};
-use known::Knowledge;
 
 /// What version 4 keeps for itself, over what all versions share.
 #[derive(Debug)]
 pub(crate) struct Nfs4Front {
     shared: Arc<Shared>,
-    known: Knowledge,
 }
 
 impl Nfs4Front {
     pub(crate) fn new(shared: Arc<Shared>) -> Nfs4Front {
-        Nfs4Front { known: Knowledge::default(), shared }
+        Nfs4Front { shared }
     }
 
     /// The directories above exports, now.
     fn pseudo(&self) -> Arc<Pseudo> {
         self.shared.exports.tree()
-    }
-
-    /// An export is no longer served.
-    pub(crate) fn forget(&self, export: ExportId) {
-        self.known.forget(export);
     }
 }
 

@@ -5,15 +5,19 @@ mod common;
 
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use common::serve;
+use local::LocalFs;
 use protocol::Reply;
 use protocol::mount::{self, Dirpath};
 use protocol::nfs3::{AccessArgs, FsArgs, GetattrArgs, Procedure, call};
+use server::exports::ExportId;
+use server::{Export, ExportOptions, Squash};
 use vfs::{
     AccessMask, Caller, CreateHow, Device, FileSystem, FileType, Freshness, Handle, Name, ReadDir,
-    SetAttributes, SetTime, Stability, StateidBasis, Status, Timestamp,
+    SetAttributes, SetTime, Stability, StateidBasis, Status, Timestamp, Want,
 };
 
 fn root_user() -> Caller {
@@ -240,4 +244,51 @@ async fn the_root_of_an_export_with_kerberos_is_described_to_all_who_mount_it() 
         client.call::<call::Access>(access).await,
         Reply::Fail(protocol::nfs3::Status::Acces, _)
     ));
+}
+
+/// Clients of version 3 step into an export below another one, as with `crossmnt`: they see another file
+/// system there.
+#[tokio::test]
+async fn a_client_crosses_from_one_export_to_another_below_it() {
+    let served = serve(|_| {}).await;
+    std::fs::create_dir_all(served.tree.path().join("deep/below")).unwrap();
+    std::fs::write(served.tree.path().join("deep/below/covered"), b"").unwrap();
+    let (tree, state) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    std::fs::write(tree.path().join("file"), b"here").unwrap();
+    let fs = Arc::new(LocalFs::open(tree.path(), local::Options::new(state.path())).unwrap());
+    let options = |clients: &str| ExportOptions {
+        secure: false,
+        squash: Squash::None,
+        clients: clients.parse().unwrap(),
+        ..ExportOptions::default()
+    };
+    let below = |clients| Export::new(ExportId(2), "/export/deep/below".into(), fs.clone(), options(clients));
+    served.front.add(below("*").among_others()).await.unwrap();
+    let client = served.mount("noresvport").await;
+    let (me, name) = (root_user(), |text: &str| name(text.as_bytes()));
+    let root = client.root(&me).await.unwrap().handle;
+    let deep = client.lookup(&me, &root, &name("deep"), Want::None).await.unwrap().node.handle;
+    let crossed = client.lookup(&me, &deep, &name("below"), Want::None).await.unwrap().node;
+    client.lookup(&me, &crossed.handle, &name("file"), Want::None).await.unwrap();
+    let fsid = client.getattr(&me, &deep).await.unwrap().fsid;
+    assert_ne!(crossed.attributes.unwrap().fsid, fsid, "by that clients know that they cross over");
+    // A listing does not name the covered directory as the one that the client finds.
+    let part = ReadDir {
+        cookie: 0,
+        verifier: [0; 8],
+        bytes: 1 << 16,
+        plus: true,
+        want_directory_lease: false,
+        names_suffice: false,
+    };
+    let listing = client.readdir(&me, &deep, part).await.unwrap();
+    assert!(listing.entries.iter().all(|entry| entry.node.is_none()), "{:?}", listing.entries);
+
+    // Clients that it does not admit do not get in, and do not see what it covers.
+    served.front.withdraw(ExportId(2)).await.unwrap();
+    client.lookup(&me, &deep, &name("below"), Want::None).await.unwrap();
+    served.front.add(below("192.0.2.1")).await.unwrap();
+    let refused = client.lookup(&me, &deep, &name("below"), Want::None).await.unwrap_err();
+    assert_eq!(refused.status, Status::Access);
+    client.shutdown().await;
 }

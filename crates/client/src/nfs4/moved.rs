@@ -5,19 +5,21 @@
 //! the user named. Somebody above may follow it, with a cache for the other server. Otherwise the user is
 //! told the URL.
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use protocol::nfs4::{ArgOp, Attr, Bitmap, Component, FsLocations, LookupArgs, Op, Operation, Results, op};
 use tokio::time::{Instant, timeout};
-use vfs::Principal;
+use vfs::{Handle, Principal};
 
 use super::attributes::getattr;
 use super::session::Session;
 use super::{Nfs4Client, convert};
 use crate::connect::ConnectError;
-use crate::origin::{Follow, Referral};
+use crate::origin::{Follow, Location, Referral};
 
 /// Most locations to report.
 const TOLD_MAX: usize = 8;
@@ -61,7 +63,40 @@ async fn ask(inner: &Nfs4Client, session: &Arc<Session>, mut way: Vec<ArgOp>) ->
 }
 
 /// Takes referrals.
-pub(super) struct Following(pub(super) Arc<Follow>);
+pub(super) struct Following {
+    follow: Arc<Follow>,
+    /// The last answers, by the way to the referral. Many clients may meet one referral at a time.
+    answered: Mutex<HashMap<Way, (Instant, bool)>>,
+}
+
+/// A directory, and the names that lead from there to a referral.
+type Way = (Handle, Vec<Vec<u8>>);
+
+/// How long an answer is good for.
+const ANSWER_KEPT: Duration = Duration::from_secs(1);
+/// The most answers that are kept.
+const ANSWERS_MAX: usize = 256;
+
+impl Following {
+    pub(super) fn new(follow: Arc<Follow>) -> Following {
+        Following { follow, answered: Mutex::default() }
+    }
+
+    fn answered(&self, way: &Way) -> Option<bool> {
+        let answered = self.answered.lock();
+        answered.get(way).filter(|(at, _)| at.elapsed() < ANSWER_KEPT).map(|(_, is_followed)| *is_followed)
+    }
+
+    fn answer(&self, (directory, names): Way, locations: Vec<Location>) -> bool {
+        let is_followed = (self.follow)(Referral { directory, names: names.clone(), locations });
+        let mut answered = self.answered.lock();
+        if answered.len() >= ANSWERS_MAX {
+            answered.clear();
+        }
+        answered.insert((directory, names), (Instant::now(), is_followed));
+        is_followed
+    }
+}
 
 impl fmt::Debug for Following {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -78,7 +113,7 @@ impl Nfs4Client {
         operations: Vec<ArgOp>,
         answered: usize,
     ) -> bool {
-        let (Some(Following(follow)), Some(inner)) = (self.follow.get(), self.weak.upgrade()) else {
+        let (Some(following), Some(inner)) = (self.follow.get(), self.weak.upgrade()) else {
             self.tell_moved(session, operations, answered);
             return false;
         };
@@ -94,9 +129,14 @@ impl Nfs4Client {
             }
             _ => None,
         };
-        if let Some((directory, names)) = referral {
-            let locations = places(&inner, session, way).await.unwrap_or_default();
-            if follow(Referral { directory, names, locations }) {
+        if let Some(to) = referral {
+            let is_followed = if let Some(is_followed) = following.answered(&to) {
+                is_followed
+            } else {
+                let locations = places(&inner, session, way).await;
+                following.answer(to, locations.as_ref().map(listed).unwrap_or_default())
+            };
+            if is_followed {
                 return true;
             }
         }
@@ -122,7 +162,8 @@ impl Nfs4Client {
                 ArgOp::Lookup(args) => Some(args.objname.escape_ascii().to_string()),
                 _ => None,
             });
-            let locations = places(&inner, &session, way).await.unwrap_or_default();
+            let locations = places(&inner, &session, way).await;
+            let locations = locations.map(|at| urls(&at, &[])).unwrap_or_default();
             let what = name.map_or_else(|| inner.url.export_text(), |name| format!("`{name}`"));
             tracing::warn!(
                 "{what} is not on {}, which refers us elsewhere, and that is not followed: {}",
@@ -142,15 +183,24 @@ fn way_to_failure(mut operations: Vec<ArgOp>, answered: usize) -> Vec<ArgOp> {
     way
 }
 
-async fn places(inner: &Nfs4Client, session: &Arc<Session>, way: Vec<ArgOp>) -> Option<Vec<String>> {
+async fn places(inner: &Nfs4Client, session: &Arc<Session>, way: Vec<ArgOp>) -> Option<FsLocations> {
     let lookups = way.iter().filter(|operation| matches!(operation, ArgOp::Lookup(_))).count();
     let mut results = ask(inner, session, way).await?;
     results.take::<op::Putfh>().ok()?;
     for _ in 0..lookups {
         results.take::<op::Lookup>().ok()?;
     }
-    let fs_locations = results.take::<op::Getattr>().ok()?.obj_attributes.fs_locations?;
-    Some(urls(&fs_locations, &[]))
+    results.take::<op::Getattr>().ok()?.obj_attributes.fs_locations.map(|locations| *locations)
+}
+
+/// The locations, for somebody who follows them.
+fn listed(at: &FsLocations) -> Vec<Location> {
+    let of = |location: &protocol::nfs4::FsLocation| {
+        let path: Vec<Vec<u8>> = location.rootpath.iter().map(|name| name.to_vec()).collect();
+        let at = |host: &protocol::nfs4::Limited| Location { host: host.to_vec(), path: path.clone() };
+        location.server.iter().map(at).collect::<Vec<_>>()
+    };
+    at.locations.iter().flat_map(of).take(TOLD_MAX).collect()
 }
 
 /// The locations as URLs, each with the path `below` appended.

@@ -62,6 +62,6 @@ impl Origin for Nfs4 {
     }
 
     fn follow_referrals(&self, follow: Arc<Follow>) {
-        self.inner.follow.get_or_init(|| Following(follow));
+        self.inner.follow.get_or_init(|| Following::new(follow));
     }
 }

@@ -172,7 +172,16 @@ pub fn settings(file: &ConfigFile, whole: &[Setting]) -> Result<Vec<Setting>, Fa
                     None => Setting { key: name, value: None, from: Place::Default },
                 },
             };
-            settings.push(setting);
+            // Options of a URL need a restart. Another place is another origin.
+            match (key, setting.value.as_deref().and_then(|url| url.split_once('?'))) {
+                ("url", Some((place, options))) => {
+                    let options = Some(options.to_owned());
+                    let key = format!("{}_options", setting.key);
+                    settings.push(Setting { value: Some(place.to_owned()), ..setting.clone() });
+                    settings.push(Setting { key, value: options, ..setting });
+                }
+                _ => settings.push(setting),
+            }
         }
     }
     Ok(settings)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use parking_lot::{Mutex, RwLock};
 use serde_json::{Value, json};
 use server::exports::ExportId;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
@@ -20,6 +21,10 @@ pub struct Member {
     pub wanted: RwLock<Wanted>,
     /// How far it is.
     pub stage: Mutex<Stage>,
+    /// Since when it is there.
+    pub since: Instant,
+    /// It leaves the configuration, or the process ends.
+    pub leaves: watch::Sender<bool>,
     /// The task that reaches it.
     pub joining: Mutex<Option<JoinHandle<()>>>,
     /// The limits of its cache that were set last.
@@ -47,6 +52,8 @@ impl Member {
             id: wanted.id(),
             wanted: RwLock::new(wanted),
             stage: Mutex::new(stage),
+            since: Instant::now(),
+            leaves: watch::Sender::new(false),
             joining: Mutex::default(),
             limits: Mutex::default(),
         })
@@ -61,6 +68,15 @@ impl Member {
     pub fn served(&self) -> Option<Arc<Served>> {
         match &*self.stage.lock() {
             Stage::Served(served, _) => Some(served.clone()),
+            Stage::Awaited { .. } => None,
+        }
+    }
+
+    /// It is not served any more. Its admin socket ends; so does its lock, when what is returned is dropped.
+    pub fn leave(&self) -> Option<Arc<Served>> {
+        let gone = Stage::Awaited { since: Instant::now(), why: None };
+        match std::mem::replace(&mut *self.stage.lock(), gone) {
+            Stage::Served(served, _) => Some(served),
             Stage::Awaited { .. } => None,
         }
     }

@@ -37,9 +37,10 @@ impl Drop for Opening {
 
 impl Opening {
     /// Begins to reach it.
-    pub fn begin(wanted: Wanted, incarnation: Incarnation, common: Common) -> Opening {
+    pub fn begin(wanted: Wanted, common: Common) -> Opening {
         let of = wanted.clone();
         let task = tokio::spawn(async move {
+            let incarnation = Incarnation::begin(&of.url, &of.directory).await?;
             let origin = reach(&of.url, &incarnation.client).await?;
             Served::open(&of, incarnation, origin, &common).await
         });

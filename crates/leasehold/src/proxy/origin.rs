@@ -22,8 +22,13 @@ use crate::{Failure, cachectl, stack, status};
 
 /// An attempt to connect is reported when it takes longer than this.
 const QUIET: Duration = Duration::from_secs(1);
+/// One of several origins begins with this part of the cache, until the first division.
+const FIRST_PART: u64 = 64;
 /// The longest pause between two attempts to reach an origin that does not answer.
 const RETRY_MAX: Duration = Duration::from_secs(10);
+
+/// The characters of a directory's name that tell whose it is. The path of an admin socket has 107 bytes.
+const READABLE_MAX: usize = 24;
 
 /// An origin that is to be served.
 #[derive(Clone, Debug)]
@@ -51,6 +56,13 @@ impl Wanted {
     /// Its id in handles.
     pub fn id(&self) -> ExportId {
         ExportId::of(&self.url.to_string())
+    }
+
+    /// The name of the directory of its cache, among those of others.
+    pub fn directory_name(url: &Url) -> String {
+        let text = url.to_string();
+        let readable: String = state::file_name(&text).chars().take(READABLE_MAX).collect();
+        format!("{readable}-{:08x}", ExportId::of(&text).0)
     }
 
     /// The limits of its cache, if that may have so many bytes of file data.
@@ -105,6 +117,9 @@ impl Served {
     ) -> Result<(Served, Arc<dyn FileSystem>), Failure> {
         let mut options = cache_options(&wanted.url, wanted.directory.clone());
         wanted.keeping.apply(&mut options);
+        if wanted.among_others {
+            options.limits = wanted.limits(wanted.keeping.cache_size / FIRST_PART);
+        }
         options.puts_off = wanted.among_others;
         let cache = open_cache(origin.clone(), options).await?;
         // The directory may be that of a mount that was killed.

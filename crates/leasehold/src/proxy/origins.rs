@@ -3,10 +3,11 @@
 //! An origin that does not answer, or refuses, is *awaited*: its export is there, and clients are told to
 //! come back later. The others do not notice. Origins come and go when the configuration is read again.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cache::Cache;
@@ -14,7 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use serde_json::{Map, Value, json};
 use server::Front;
 use server::exports::ExportId;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::member::{Member, Stage};
 use super::opening::{Opened, Opening};
@@ -26,9 +27,10 @@ use crate::holders::{Holders, Listed};
 use crate::live::Live;
 use crate::metrics::{Awaited, Caching};
 use crate::mount::log::notice;
-use crate::owner::Incarnation;
 use crate::{Failure, stack, status, usage};
 
+/// How long the end waits for an origin that was just reached.
+const JOINED_MAX: Duration = Duration::from_secs(5);
 /// The longest pause between two attempts at an origin that refuses.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -51,8 +53,12 @@ pub struct Origins {
     pub(super) site: Site,
     pub(super) members: RwLock<Vec<Arc<Member>>>,
     pub(super) following: Mutex<Following>,
-    /// Origins that are gone, and whose calls had not ended by then.
-    stuck: Mutex<HashSet<ExportId>>,
+    /// Origins that are gone, and whose calls had not ended by then. Their directories stay locked.
+    stuck: Mutex<HashMap<ExportId, Option<Arc<Served>>>>,
+    /// The record of referrals is written by one task at a time.
+    pub(super) recording: Mutex<()>,
+    /// The process ends: nothing begins any more.
+    pub(super) ending: AtomicBool,
 }
 
 impl Origins {
@@ -63,6 +69,8 @@ impl Origins {
             members: RwLock::default(),
             following: Mutex::default(),
             stuck: Mutex::default(),
+            recording: Mutex::default(),
+            ending: AtomicBool::new(false),
         });
         for mut one in opening {
             match one.opened.take() {
@@ -101,35 +109,32 @@ impl Origins {
         let member = Member::new(opening.wanted.clone());
         self.members.write().push(member.clone());
         let (origins, joining) = (self.clone(), member.clone());
-        let task = tokio::spawn(async move { origins.join_until_served(&joining, opening).await });
+        let task = tokio::spawn(async move {
+            let mut leaves = joining.leaves.subscribe();
+            // An origin that was reached must be served, so that it can be shut down.
+            let opened = tokio::select! {
+                opened = origins.join_until_opened(&joining, opening) => opened,
+                _ = leaves.wait_for(|leaves| *leaves) => return,
+            };
+            origins.serve(&joining, opened).await;
+            origins.tell(&joining);
+        });
         *member.joining.lock() = Some(task);
     }
 
-    async fn join_until_served(self: &Arc<Origins>, member: &Arc<Member>, mut opening: Opening) {
+    async fn join_until_opened(&self, member: &Arc<Member>, mut opening: Opening) -> Opened {
         let mut pause = Duration::from_secs(1);
         loop {
             opening.finish().await;
             let failure = match opening.opened.take() {
-                Some(Ok(opened)) => {
-                    self.serve(member, opened).await;
-                    return self.tell(member);
-                }
+                Some(Ok(opened)) => return opened,
                 Some(Err(failure)) => failure,
                 None => Failure(format!("cannot open the cache of {}", opening.wanted.url)),
             };
             member.note(&failure);
-            loop {
-                sleep(pause).await;
-                pause = (pause * 2).min(RETRY_MAX);
-                let wanted = member.wanted();
-                match Incarnation::begin(&wanted.url, &wanted.directory).await {
-                    Ok(incarnation) => {
-                        opening = Opening::begin(wanted, incarnation, self.site.common.clone());
-                        break;
-                    }
-                    Err(failure) => member.note(&failure),
-                }
-            }
+            sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+            opening = Opening::begin(member.wanted(), self.site.common.clone());
         }
     }
 
@@ -143,6 +148,7 @@ impl Origins {
             admin.map_err(|failure| crate::output::tell(format_args!("{failure}"))).ok()
         };
         *member.stage.lock() = Stage::Served(served.clone(), admin);
+        self.divide();
         self.follow_referrals_of(member, &served);
         front.supply(member.id, fs).await;
     }
@@ -218,7 +224,8 @@ impl Origins {
     fn divide(&self) {
         let members = self.members.read().clone();
         let of = |member: &Arc<Member>| {
-            let used = member.served().map_or(0, |served| served.caching.cache.stats().used_bytes);
+            // The cache of an origin that is awaited may be full.
+            let used = member.served().map_or(u64::MAX, |served| served.caching.cache.stats().used_bytes);
             Part { share: member.wanted.read().cache_share, used }
         };
         let parts: Vec<Part> = members.iter().map(of).collect();
@@ -239,8 +246,24 @@ impl Origins {
     /// If it must be restarted for that.
     pub fn check(&self, wanted: &[Wanted]) -> Result<(), Failure> {
         let stuck = self.stuck.lock();
-        let Some(wanted) = wanted.iter().find(|wanted| stuck.contains(&wanted.id())) else { return Ok(()) };
+        let Some(wanted) = wanted.iter().find(|wanted| stuck.contains_key(&wanted.id())) else {
+            return Ok(());
+        };
         Err(Failure(format!("calls to {} have not ended since it was removed; restart", wanted.url)))
+    }
+
+    /// Options of exports and limits of caches are those of these origins from now on. The options of URLs
+    /// need a restart.
+    pub fn apply(&self, wanted: &[Wanted]) {
+        for member in self.members.read().iter() {
+            let Some(now) = wanted.iter().find(|wanted| is_of(wanted, member)) else { continue };
+            if let Some(export) = self.site.front.exports().by_id(member.id) {
+                export.set_options(now.access.clone());
+            }
+            let mut of = member.wanted.write();
+            *of = Wanted { url: of.url.clone(), ..now.clone() };
+        }
+        self.divide();
     }
 
     /// Serves these origins from now on: ends those that are not among them, and begins with the new ones.
@@ -249,20 +272,11 @@ impl Origins {
         let (referred, old): (Vec<_>, Vec<_>) =
             old.into_iter().partition(|member| member.wanted.read().referred.is_some());
         for member in old {
-            let stays =
-                wanted.iter().find(|wanted| wanted.id() == member.id && wanted.path == member.wanted().path);
-            let Some(now) = stays else {
+            if !wanted.iter().any(|wanted| is_of(wanted, &member)) {
                 self.withdraw(&member).await;
-                continue;
-            };
-            if let Some(export) = self.site.front.exports().by_id(member.id) {
-                export.set_options(now.access.clone());
             }
-            // The options of its URL need a restart.
-            let mut of = member.wanted.write();
-            *of = Wanted { url: of.url.clone(), ..now.clone() };
         }
-        self.adjust_referred(referred).await;
+        self.adjust_referred(referred, &wanted).await;
         for wanted in wanted {
             let is_there = self.members.read().iter().any(|member| member.id == wanted.id());
             if !is_there && let Err(failure) = self.add(wanted).await {
@@ -273,8 +287,16 @@ impl Origins {
     }
 
     pub(super) async fn add(self: &Arc<Origins>, wanted: Wanted) -> Result<(), Failure> {
-        let incarnation = Incarnation::begin(&wanted.url, &wanted.directory).await?;
-        let opening = Opening::begin(wanted, incarnation, self.site.common.clone());
+        if self.stuck.lock().contains_key(&wanted.id()) {
+            return Err(Failure(format!(
+                "calls to {} have not ended since it was removed; restart",
+                wanted.url
+            )));
+        }
+        if self.ending.load(Ordering::Relaxed) {
+            return Err(Failure(format!("{} is not served any more: the proxy ends", wanted.url)));
+        }
+        let opening = Opening::begin(wanted, self.site.common.clone());
         self.site.front.add(opening.export()).await.map_err(|error| Failure(error.to_string()))?;
         self.join(opening);
         Ok(())
@@ -282,28 +304,34 @@ impl Origins {
 
     /// Ends one origin: what clients hold is given back, and its cache is closed.
     pub(super) async fn withdraw(&self, member: &Arc<Member>) {
+        member.leaves.send_replace(true);
         let joining = member.joining.lock().take();
         if let Some(joining) = joining {
-            // An opening ends with its owner: see its `Drop`.
-            joining.abort();
             let _ = joining.await;
         }
         self.members.write().retain(|other| !Arc::ptr_eq(other, member));
         let withdrawn = self.site.front.withdraw(member.id).await;
         let url = member.wanted().url;
+        // Others who have the member keep neither its lock nor its socket.
+        let served = member.leave();
         if let Err(why) = withdrawn {
-            self.stuck.lock().insert(member.id);
+            self.stuck.lock().insert(member.id, served);
             crate::output::tell(format_args!("{url} is not served any more, and {why}"));
         } else {
             notice(&format!("{url} is not served any more"));
         }
     }
 
-    /// Stops to connect, and tells those who ask that the end has begun.
-    pub fn begin_end(&self) {
-        for member in self.members.read().iter() {
-            if let Some(joining) = member.joining.lock().take() {
-                joining.abort();
+    /// Stops to connect, and tells those who ask that the end has begun. An origin that was reached is served
+    /// by then, so that it is shut down.
+    pub async fn begin_end(&self) {
+        self.ending.store(true, Ordering::Relaxed);
+        let members = self.members.read().clone();
+        for member in members {
+            member.leaves.send_replace(true);
+            let joining = member.joining.lock().take();
+            if let Some(joining) = joining {
+                let _ = timeout(JOINED_MAX, joining).await;
             }
             if let Stage::Served(_, Some(admin)) = &*member.stage.lock() {
                 admin.begin_end();
@@ -326,4 +354,9 @@ impl Origins {
             std::mem::forget(member);
         }
     }
+}
+
+/// Does the configuration mean this origin?
+fn is_of(wanted: &Wanted, member: &Member) -> bool {
+    wanted.id() == member.id && wanted.path == member.wanted.read().path
 }

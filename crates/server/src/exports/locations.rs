@@ -26,6 +26,18 @@ const MAX: usize = 64;
 const NAME_MAX_BYTES: usize = 255;
 
 impl Locations {
+    /// A list of these; none if there are too many, or if one has no path or no host that clients could use.
+    pub fn of(locations: Vec<Location>) -> Option<Locations> {
+        let is_name = |text: &String| !text.is_empty() && text.len() <= NAME_MAX_BYTES;
+        let is_usable = |location: &Location| {
+            !location.hosts.is_empty()
+                && location.hosts.len() <= MAX
+                && location.hosts.iter().chain(&location.path).all(is_name)
+        };
+        let is_list = locations.len() <= MAX && locations.iter().all(is_usable);
+        is_list.then_some(Locations(locations))
+    }
+
     /// Is the list empty?
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,8 +1,9 @@
 //! The table of exports. Exports come and go while the server runs, and readers never wait for that.
 //!
-//! An export has a slot as long as it is in the table, and no later export gets the same slot. So a set of
+//! An export has a slot, and no export with another id ever gets the same slot. So a set of
 //! exports ([`Admitting`]) that somebody keeps never names another export than it did.
 
+use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Instant;
@@ -54,8 +55,10 @@ pub struct Exports {
 #[derive(Clone, Debug, Default)]
 struct Table {
     entries: Vec<Entry>,
-    /// The next export gets this slot.
+    /// The next export with a new id gets this slot.
     next_slot: usize,
+    /// The slots of ids that were here. One that comes back gets its slot again.
+    slots: HashMap<ExportId, usize>,
 }
 
 #[derive(Clone, Debug)]
@@ -98,11 +101,18 @@ impl Table {
                 return Err(ExportsError::SameId(other.path.clone(), export.path.clone()));
             }
         }
-        if self.next_slot == SLOTS_MAX {
-            return Err(ExportsError::TooMany(export.path.clone()));
-        }
-        self.entries.push(Entry { slot: self.next_slot, export });
-        self.next_slot += 1;
+        let slot = match self.slots.get(&export.id) {
+            Some(slot) => *slot,
+            None if self.next_slot == SLOTS_MAX => {
+                return Err(ExportsError::TooMany(export.path.clone()));
+            }
+            None => {
+                self.slots.insert(export.id, self.next_slot);
+                self.next_slot += 1;
+                self.next_slot - 1
+            }
+        };
+        self.entries.push(Entry { slot, export });
         Ok(())
     }
 }
@@ -248,18 +258,23 @@ mod tests {
         let both = admitting();
         assert_eq!(exports.remove(ExportId::of("/a")).unwrap().path, "/a");
         assert!(exports.remove(ExportId::of("/a")).is_none() && exports.by_id(ExportId::of("/a")).is_none());
-        exports.add(export("/a")).unwrap();
+        exports.add(export("/c")).unwrap();
         assert!(both.covers(&Admitting(vec![2])) && !both.covers(&admitting()), "{:?}", admitting());
+        exports.remove(ExportId::of("/c")).unwrap();
+        exports.add(export("/a")).unwrap();
+        assert_eq!(admitting(), both, "it has come back");
         assert_eq!(exports.iter().map(|export| export.path.clone()).collect::<Vec<_>>(), ["/b", "/a"]);
     }
 
     #[test]
     fn slots_are_limited() {
         let exports = Exports::default();
-        for _ in 0..SLOTS_MAX {
-            exports.add(export("/a")).unwrap();
-            exports.remove(ExportId::of("/a")).unwrap();
+        for number in 0..SLOTS_MAX {
+            let path = format!("/{number}");
+            exports.add(export(&path)).unwrap();
+            exports.remove(ExportId::of(&path)).unwrap();
         }
         assert_eq!(exports.add(export("/a")), Err(ExportsError::TooMany("/a".into())));
+        exports.add(export("/7")).unwrap();
     }
 }

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 use vfs::{Caller, FileSystem};
 
 use super::Front;
@@ -15,9 +15,13 @@ use crate::exports::{Export, ExportId, ExportsError};
 use crate::recalls;
 
 /// How long calls to an export that goes may take to end.
-const CALLS_END: Duration = Duration::from_secs(10);
+const CALLS_END: Duration = Duration::from_secs(5);
 /// How often to look whether they have ended.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// The longest end of an export: that of its calls, twice, and a shutdown.
+const WITHDRAW_MAX: Duration = Duration::from_secs(30);
+/// How often to look whether grace is over, for an export that has come meanwhile.
+const GRACE_LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Calls to an export that was withdrawn have not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -52,9 +56,10 @@ impl Front {
     }
 
     /// As [`Front::begin`], for one export that comes later.
-    async fn begin_with(&self, export: &Export) {
-        // Grace may have ended a moment ago, without this file system.
-        if !self.shared.state.in_lock_grace() {
+    async fn begin_with(&self, export: &Arc<Export>) {
+        if self.shared.state.in_lock_grace() {
+            self.end_reclaim_later(export);
+        } else {
             export.fs().end_reclaim().await;
         }
         // Without clients that hold state, the first one starts this task.
@@ -63,25 +68,55 @@ impl Front {
         }
     }
 
+    /// The end of grace may have passed this export when its file system was not there yet.
+    fn end_reclaim_later(&self, export: &Arc<Export>) {
+        let (shared, export) = (Arc::downgrade(&self.shared), Arc::downgrade(export));
+        tokio::spawn(async move {
+            loop {
+                sleep(GRACE_LOOK_EVERY).await;
+                let (Some(shared), Some(export)) = (shared.upgrade(), export.upgrade()) else { return };
+                if !shared.state.in_lock_grace() {
+                    return export.fs().end_reclaim().await;
+                }
+            }
+        });
+    }
+
     /// Ends an export. All that clients hold of it is given back, and then its file system is shut down.
     ///
     /// # Errors
-    /// If calls to it go on even then. The export is gone, and one with the same id must not come.
-    pub async fn withdraw(&self, export: ExportId) -> Result<(), CallsGoOn> {
+    /// If that takes too long, as with an origin that does not answer. The export is gone all the same, the
+    /// work goes on, and an export with the same id must not come.
+    pub async fn withdraw(self: &Arc<Front>, export: ExportId) -> Result<(), CallsGoOn> {
         let Some(export) = self.shared.exports.remove(export) else { return Ok(()) };
-        self.nfs4.forget(export.id);
-        self.release_export(&export).await;
-        export.fs().shutdown().await;
-        let limit = Instant::now() + CALLS_END;
-        // Calls in progress have the export, and may have entered state since.
-        while Arc::strong_count(&export) > 1 {
+        let front = self.clone();
+        let ending = tokio::spawn(async move {
+            front.release_export(&export).await;
+            // Calls in progress have the export, and may enter state or write.
+            let drained = front.drain(&export, CALLS_END).await;
+            front.release_export(&export).await;
+            export.fs().shutdown().await;
+            // A shutdown ends calls that wait for an origin.
+            let drained = drained || front.drain(&export, CALLS_END).await;
+            front.release_export(&export).await;
+            drained
+        });
+        match timeout(WITHDRAW_MAX, ending).await {
+            Ok(Ok(true)) => Ok(()),
+            _ => Err(CallsGoOn),
+        }
+    }
+
+    /// Waits until no call has the export any more. True if that is so.
+    async fn drain(&self, export: &Arc<Export>, limit: Duration) -> bool {
+        let limit = Instant::now() + limit;
+        while Arc::strong_count(export) > 1 {
             if Instant::now() > limit {
-                return Err(CallsGoOn);
+                return false;
             }
             sleep(LOOK_EVERY).await;
         }
-        self.release_export(&export).await;
-        Ok(())
+        true
     }
 
     /// Gives back all that clients hold of an export that is not in the table any more.

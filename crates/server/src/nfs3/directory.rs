@@ -121,7 +121,7 @@ struct Part {
 
 async fn read_part(request: &Request<'_>, asked: &Asked<'_>) -> vfs::Result<Part> {
     let directory = request.object(asked.dir)?;
-    let below = if asked.plus { request.below(&directory).await } else { None };
+    let below = if asked.plus { request.below(&directory).await? } else { None };
     let Object { export, handle, caller } = directory;
     let most = if request.datagram { DATAGRAM_ANSWER_MAX_BYTES } else { ANSWER_MAX_BYTES };
     let capacity = asked.bytes.min(most).checked_sub(FRAME_BYTES).ok_or(Status::TooSmall)?;

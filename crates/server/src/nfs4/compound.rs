@@ -271,7 +271,7 @@ impl<'c> Compound<'c> {
     /// The attributes that an export's file system supports.
     pub(crate) async fn supported(&mut self, export: &Export) -> Result<Bitmap, Status> {
         let caller = self.caller(export)?;
-        let known = self.front.known.of(&caller, export).await.map_err(convert::error)?;
+        let known = export.known(&caller).await.map_err(convert::error)?;
         Ok(attributes::supported(self.minor, &known.limits))
     }
 

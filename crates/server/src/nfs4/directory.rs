@@ -117,7 +117,13 @@ async fn child_attributes(
     child: NodeIndex,
     asked: Bitmap,
 ) -> Result<Fattr, Status> {
-    let awaited = compound.front.pseudo().node(child).export.clone().filter(|export| export.is_awaited());
+    let awaited = compound
+        .front
+        .pseudo()
+        .node(child)
+        .export
+        .clone()
+        .filter(|export| export.is_awaited() && compound.sees(export));
     if let Some(export) = awaited {
         return attributes::absent::awaited(compound, &export, asked);
     }

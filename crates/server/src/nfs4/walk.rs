@@ -47,7 +47,7 @@ pub(super) async fn up(compound: &mut Compound<'_>) -> Result<File, Status> {
         File::Absent(_) => return Err(Status::Moved),
     };
     let caller = compound.caller(&export)?;
-    let root = compound.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
+    let root = export.known(&caller).await.map_err(convert::error)?.root;
     if handle == root {
         let tree = compound.front.pseudo();
         return match tree.of_export(&export) {
@@ -92,7 +92,7 @@ impl Compound<'_> {
                     return if names.is_empty() { Ok(File::Absent(export)) } else { Err(Status::Moved) };
                 }
                 let export = there(export)?;
-                let mut handle = self.front.known.of(&caller, &export).await.map_err(convert::error)?.root;
+                let mut handle = export.known(&caller).await.map_err(convert::error)?.root;
                 for name in names.iter().rev() {
                     handle = export
                         .fs()
@@ -150,12 +150,12 @@ pub(super) async fn node_of(
     let tree = compound.front.pseudo();
     let Some(at) = tree.of_export(export) else { return Ok(None) };
     for node in tree.on_the_way(at) {
-        // If the export does not have this directory, nothing can be mounted there.
-        if let Ok(File::Object(of, there)) = compound.enter(node).await
-            && of.id == export.id
-            && there == *handle
-        {
-            return Ok(Some(node));
+        match compound.enter(node).await {
+            Ok(File::Object(of, there)) if of.id == export.id && there == *handle => return Ok(Some(node)),
+            // The export may have this directory, and the client must not see what is below it instead.
+            Err(Status::Delay) => return Err(Status::Delay),
+            // If it does not have the directory, nothing can be mounted there.
+            _ => {}
         }
     }
     Ok(None)

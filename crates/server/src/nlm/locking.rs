@@ -375,7 +375,10 @@ async fn open(nlm: &Arc<Nlm>, object: &Object, request: &OpenRequest) -> Result<
     let open = || async { export.fs().open(caller, request).await.map_err(|error| error.status) };
     let refused = match open().await {
         Ok(opened) => return Ok(opened.id),
-        Err(Status::ShareDenied | Status::Delay) if nlm.shared.expire_courtesy(&object.file_key()).await => {
+        // While the origin is silent, a delay is no conflict.
+        Err(Status::ShareDenied | Status::Delay)
+            if !export.is_silent() && nlm.shared.expire_courtesy(&object.file_key()).await =>
+        {
             return open().await.map(|opened| opened.id);
         }
         Err(status) => status,

@@ -4,6 +4,7 @@
 use std::sync::Weak;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use protocol::nfs4::Clientid;
 use tokio::time::Instant;
 use vfs::{Caller, HolderId, Name, Status};
@@ -38,9 +39,9 @@ impl Shared {
 
     /// Tells the file systems that clients no longer reclaim the state of earlier incarnations.
     pub(crate) async fn end_reclaim(&self) {
-        for export in self.exports.iter() {
-            export.fs().end_reclaim().await;
-        }
+        let exports: Vec<_> = self.exports.iter().collect();
+        // An origin that does not answer must not delay the others.
+        join_all(exports.iter().map(|export| export.fs().end_reclaim())).await;
     }
 
     /// Gives back all state of a client whose record is already removed.

@@ -11,9 +11,9 @@ use vfs::{Attributes, Caller, Features, Freshness, FsLimits, FsStat, Handle};
 use super::absent::fs_locations;
 use super::{NOT_EXCLUSIVE, SETTABLE, SPACE, supported};
 use crate::exports::Export;
+use crate::exports::known::Known;
 use crate::exports::pseudo::Pseudo;
 use crate::nfs4::compound::Compound;
-use crate::nfs4::known::Known;
 use crate::nfs4::{Nfs4Front, TRANSFER_MAX_BYTES, convert, owners};
 
 /// The arguments that OPEN supports, by the numbers of RFC 9754. Access: read, write and both. Deny: any.
@@ -48,7 +48,7 @@ impl<'c> Asked<'c> {
     ) -> Result<Asked<'c>, Status> {
         let caller = compound.caller(export)?;
         let front: &'c Nfs4Front = compound.front;
-        let known = front.known.of(&caller, export).await.map_err(convert::error)?;
+        let known = export.known(&caller).await.map_err(convert::error)?;
         let wanted = asked & supported(compound.minor, &known.limits);
         let space = if (wanted & SPACE).is_empty() {
             None

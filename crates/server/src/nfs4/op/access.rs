@@ -33,7 +33,7 @@ pub(in crate::nfs4) async fn answer(
     let Object { export, handle, caller } = compound.object()?;
     let caller = caller.with_freshness(freshness);
     let has_xattrs = args.access & XATTR != 0 && {
-        let known = compound.front.known.of(&caller, &export).await.map_err(convert::error)?;
+        let known = export.known(&caller).await.map_err(convert::error)?;
         known.limits.features.contains(Features::XATTR)
     };
     let supported = if has_xattrs { args.access } else { args.access & PLAIN };

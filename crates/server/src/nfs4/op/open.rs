@@ -203,9 +203,13 @@ async fn opened(compound: &Compound<'_>, object: &Object, request: &OpenRequest)
             break error;
         }
     };
-    if matches!(error.status, vfs::Status::ShareDenied | vfs::Status::Delay)
-        && compound.shared.expire_courtesy_at(object, request.name.as_ref()).await
-    {
+    // While the origin is silent, a delay is no conflict.
+    let is_conflict = match error.status {
+        vfs::Status::ShareDenied => true,
+        vfs::Status::Delay => !export.is_silent(),
+        _ => false,
+    };
+    if is_conflict && compound.shared.expire_courtesy_at(object, request.name.as_ref()).await {
         let again = export.fs().open(caller, request).await;
         return again.map_err(convert::error);
     }
