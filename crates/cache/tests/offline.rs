@@ -211,7 +211,8 @@ async fn opens_of_names_that_are_not_known_are_not_sent_in_an_outage() {
 async fn opens_are_put_off(offline: Offline) {
     let mut scene = scene_that(offline, true, Bench::with_state(origin::state::Policy::Never)).await;
     scene.cut();
-    let (cache, directory) = (scene.cache.clone(), scene.directory);
+    // Its listing is not known, so nothing says that there is no such name.
+    let (cache, directory) = (scene.cache.clone(), root());
     tokio::time::sleep(Duration::from_millis(60)).await;
     scene.bench.origin.calls();
     let unknown = open_request(&directory, "unknown", 1, Share::READ);
