@@ -71,6 +71,8 @@ pub struct Serving {
 pub struct Awaited {
     /// The path of its export.
     pub export: String,
+    /// A referral leads to it.
+    pub is_referred: bool,
     /// Its URL.
     pub origin: String,
     /// The message of the last attempt.
@@ -82,6 +84,8 @@ pub struct Awaited {
 pub struct Caching {
     /// The path of its export; empty for a mount.
     pub export: String,
+    /// A referral leads to it: it is not in the configuration.
+    pub is_referred: bool,
     /// The origin.
     pub origin: Arc<dyn Origin>,
     /// The cache.

@@ -38,7 +38,9 @@ pub fn readiness(measured: &Measured) -> Troubles {
     if measured.serving.as_ref().is_some_and(|serving| serving.front.in_grace()) {
         troubles.push("grace period: clients may only reclaim what they held before the restart".to_owned());
     }
-    let (caching, awaited) = (measured.caching.now(), measured.awaited.now());
+    let (mut caching, mut awaited) = (measured.caching.now(), measured.awaited.now());
+    caching.retain(|caching| !caching.is_referred);
+    awaited.retain(|awaited| !awaited.is_referred);
     let mut away = Troubles::new();
     for Awaited { origin, why, .. } in &awaited {
         let why = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));

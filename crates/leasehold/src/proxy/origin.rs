@@ -130,7 +130,8 @@ impl Served {
         origin.holds_for_others();
         let listed = listed(wanted.id(), &wanted.path, arbiter.clone(), &cache);
         let audited = common.audit.over(arbiter, &wanted.path, &listed.place);
-        let caching = Caching { export: wanted.path.clone(), origin, cache };
+        let is_referred = wanted.referred.is_some();
+        let caching = Caching { export: wanted.path.clone(), is_referred, origin, cache };
         Ok((Served { caching, listed, _lock: lock }, audited))
     }
 

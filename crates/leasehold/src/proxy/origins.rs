@@ -195,8 +195,9 @@ impl Origins {
     pub fn awaited(&self) -> Vec<Awaited> {
         let of = |member: &Arc<Member>| match &*member.stage.lock() {
             Stage::Awaited { why, .. } => {
-                let Wanted { url, path, .. } = member.wanted();
-                Some(Awaited { export: path, origin: url.to_string(), why: why.clone() })
+                let Wanted { url, path, referred, .. } = member.wanted();
+                let (is_referred, origin) = (referred.is_some(), url.to_string());
+                Some(Awaited { export: path, is_referred, origin, why: why.clone() })
             }
             Stage::Served(..) => None,
         };
