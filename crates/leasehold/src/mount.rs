@@ -202,8 +202,11 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     let place = places::remember(mounted.directory(), &directory);
     let marker = marker::set(&Words::shown(&arguments.source, &url), mounted.directory(), &words.remembered);
     let leaving = origin.clone();
-    let measured =
-        measured(&mounted, Caching { export: String::new(), is_referred: false, origin, cache: cache.clone() }, &directory);
+    let measured = measured(
+        &mounted,
+        Caching { export: String::new(), is_referred: false, origin, cache: cache.clone() },
+        &directory,
+    );
     let usage = usage::of_mount(measured.status.clone(), Arc::downgrade(&mounted), cache.clone());
     let asked = Arc::downgrade(&mounted);
     let sources = Sources {
