@@ -131,6 +131,9 @@ impl Caches {
                 if let Some((_, cache)) = caches.iter().find(|(directory, _)| directory == own) {
                     return Ok(cache.clone());
                 }
+                if caches.is_empty() {
+                    return Err("no origin of this proxy is served yet; leasehold status says why".to_owned());
+                }
                 let named: Vec<String> =
                     caches.iter().map(|(directory, _)| directory.display().to_string()).collect();
                 Err(format!(

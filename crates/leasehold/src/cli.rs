@@ -280,8 +280,7 @@ pub struct Proxy {
     /// The origin: `nfs://HOST[:PORT]/EXPORT[?OPTION&…]`
     #[arg(value_name = "URL", required = false, required_unless_present = "config")]
     pub origin: Option<client::Url>,
-    /// Take the options from this TOML file, too. Without URL, it names the origins: one, or several, each
-    /// below `[[origin]]`
+    /// Take the options from this TOML file, too. Without URL, it names the origin, or several
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Where to keep the cache: a directory for this proxy alone [default: /var/cache/leasehold/…, or

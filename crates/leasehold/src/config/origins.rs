@@ -45,7 +45,7 @@ struct Origins {
 
 /// One table.
 #[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(deny_unknown_fields, expecting = "a table below [[origin]] with a url")]
 struct OriginTable {
     url: Spanned<String>,
     path: Option<String>,
@@ -295,6 +295,8 @@ mod tests {
             let told = origin(more);
             assert!(told.contains(wanted), "{more}: {told}");
         }
+        let told = read_text("origin = ['nfs://a/x']\n").unwrap_err();
+        assert!(told.ends_with("expected a table below [[origin]] with a url"), "{told}");
         assert!(read_text("[[origin]]\npath = '/x'\n").unwrap_err().contains("missing field `url`"));
     }
 }

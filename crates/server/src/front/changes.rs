@@ -45,7 +45,8 @@ impl Front {
 
     /// The file system of an export is there, for which clients have waited.
     pub async fn supply(&self, export: ExportId, fs: Arc<dyn FileSystem>) {
-        let Some(export) = self.shared.exports.by_id(export) else { return };
+        let awaited = self.shared.exports.by_id(export).filter(|export| export.is_awaited());
+        let Some(export) = awaited else { return };
         // Nobody takes new state before that of others is dropped.
         if !self.shared.state.in_lock_grace() {
             fs.end_reclaim().await;
