@@ -39,6 +39,7 @@ use terms::Term;
 pub use grant::Wanted;
 pub use grants_in_flight::GrantInFlight;
 pub use terms::{Renewal, Termed, Terms};
+pub use under::recall_time;
 
 /// The consequence of an event, to be carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]

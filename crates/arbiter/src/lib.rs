@@ -25,6 +25,7 @@ use std::sync::Arc;
 use vfs::{FileSystem, LeaseId};
 
 pub use held::{HeldLease, Holdings};
+pub use leases::recall_time;
 pub use options::{Delegations, Options};
 
 use shell::{Shell, Tasks};

@@ -40,6 +40,11 @@ const MARGIN: Duration = Duration::from_secs(1);
 /// Leases that are being returned at a time.
 const RETURNS_MAX: usize = 32;
 
+/// How much of the time for the answer to a recall the layer above has.
+pub fn recall_time(time: Duration) -> Duration {
+    time.saturating_sub(MARGIN.min(time / 4))
+}
+
 /// A call in flight that may bring a lease. The caller drops it when the result is recorded.
 #[must_use]
 pub struct GrantInFlight<'a> {
@@ -116,8 +121,7 @@ impl Core {
 
     async fn recall(&self, object: &Arc<Object>, recall: Recall) {
         let now = Instant::now();
-        let time = recall.deadline.saturating_duration_since(now);
-        let deadline = now + time.saturating_sub(MARGIN.min(time / 4));
+        let deadline = now + recall_time(recall.deadline.saturating_duration_since(now));
         self.wait_for_believers(object, recall.id, deadline).await;
         self.call_in(object, recall.id, deadline).await;
         self.send_before(object, deadline).await;

@@ -115,6 +115,7 @@ use std::time::Duration;
 use vfs::{FileSystem, Fsid};
 
 pub use cache::Cache;
+pub use callbacks::recall_time;
 pub use completer::Completed;
 pub use held::Holdings;
 pub use inspect::{Completeness, FindError, Info, Keeper, Totals, Validity};

@@ -8,6 +8,7 @@ use std::fmt::Debug;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use vfs::{FileSystem, Handle};
 
@@ -46,6 +47,10 @@ pub trait Origin: FileSystem + Debug {
 
     /// The handle of the export's root.
     fn root_handle(&self) -> Handle;
+
+    /// How long the server keeps the state of a client that is silent, and how long a delegation may take to
+    /// come back after a recall. `None` if it keeps no state.
+    fn lease_time(&self) -> Option<Duration>;
 
     /// The calls made to the server so far, by name: procedures, or the main operations of compounds. The
     /// calls of mounting are left out.

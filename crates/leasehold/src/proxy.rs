@@ -19,7 +19,7 @@ use server::{Front, Nqnfs};
 
 use crate::admin::{Admin, Caches, Sources};
 use crate::auditing::AuditLog;
-use crate::cli::{Command, Proxy};
+use crate::cli::{Command, Proxy, Version4};
 use crate::config::origins::{self as tables, OriginConfig};
 use crate::holders::Holders;
 use crate::live::Live;
@@ -71,12 +71,12 @@ impl Begun {
         Ok(Begun { tls, gss, policy: arguments.tls.clone() })
     }
 
-    fn listening<'b>(&'b self, arguments: &'b Proxy) -> Listening<'b> {
+    fn listening<'b>(&'b self, arguments: &'b Proxy, version4: &'b Version4) -> Listening<'b> {
         Listening {
             network: &arguments.network,
             tls: self.tls.as_ref(),
             gss: self.gss.as_ref(),
-            version4: &arguments.version4,
+            version4,
             users: &arguments.users,
         }
     }
@@ -171,7 +171,11 @@ async fn serve(
         exports = opening::exports(&mut opening) => exports,
         () = end.wait() => return Ok(()),
     };
-    let stack = Stack::start(exports, keep(&arguments, &state), nqnfs, begun.listening(&arguments)).await?;
+    let wanted = arguments.version4.lease_time;
+    let lease_time = opening.iter().map(|opening| opening.lease_time(wanted)).min().unwrap_or(wanted);
+    let version4 = Version4 { lease_time, ..arguments.version4.clone() };
+    let listening = begun.listening(&arguments, &version4);
+    let stack = Stack::start(exports, keep(&arguments, &state), nqnfs, listening).await?;
     let (front, address) = (stack.front().clone(), stack.address());
     let site = Site { front, address, directory: directory.clone(), referrals, common };
     let origins = Origins::start(site, opening).await;

@@ -323,10 +323,9 @@ async fn names(bench: &Bench) {
         create: Some((CreateHow::Unchecked, set)),
         ..request(&root, owner("creator"), Share::READ | Share::WRITE)
     };
-    // Without a lease on the new file, its access rights are not trusted for long, and its client asks for
-    // them.
-    let (open, asked) = ([("OPEN", 1)], [("ACCESS", 1), ("OPEN", 1)]);
-    let made = bench.costs("OPEN that creates", two.open(&caller, &new), asked, open, open).await.unwrap();
+    // The client asks for its rights in the same compound.
+    let open = [("OPEN", 1)];
+    let made = bench.costs("OPEN that creates", two.open(&caller, &new), open, open, open).await.unwrap();
     assert!(made.created);
     two.close(&caller, made.id).await.unwrap();
     let look = v3.lookup(&caller, &v3_root, &absent, vfs::Want::None);

@@ -1,5 +1,7 @@
 //! Leases from below: their grant and their return.
 
+use std::time::Duration;
+
 use tokio::time::Instant;
 use vfs::{Handle, Lease, LeaseId, LeaseKind, Recall, SharedHandle as Key};
 
@@ -9,6 +11,11 @@ use super::{Effect, Ending, Leases, Writer};
 
 /// The time until the layer below revokes a lease, divided by this, is reserved for the return.
 const MARGIN_DIVISOR: u32 = 8;
+
+/// How much of the time for the answer to a recall of the layer below the holders have.
+pub fn recall_time(time: Duration) -> Duration {
+    time - time / MARGIN_DIVISOR
+}
 
 impl Leases {
     /// An open is sent to the layer below, which may grant a lease with it.
@@ -73,8 +80,8 @@ impl Leases {
             self.heard(recall.id, Seen::Recalled);
             return;
         };
-        let margin = recall.deadline.saturating_duration_since(now) / MARGIN_DIVISOR;
-        let deadline = (recall.deadline - margin).min(now + self.recall_deadline);
+        let time = recall_time(recall.deadline.saturating_duration_since(now));
+        let deadline = now + time.min(self.recall_deadline);
         self.call_in(now, &handle, deadline);
     }
 

@@ -567,6 +567,10 @@ impl<O: Origin + ?Sized> Origin for Sixteen<O> {
         self.below.root_handle()
     }
 
+    fn lease_time(&self) -> Option<Duration> {
+        self.below.lease_time()
+    }
+
     fn calls(&self) -> Vec<(&'static str, ProcedureCounts)> {
         self.below.calls()
     }

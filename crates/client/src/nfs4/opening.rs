@@ -259,6 +259,8 @@ impl Nfs4Client {
     async fn complete(&self, caller: &Caller, request: &OpenRequest, half: Half) -> Result<Opened> {
         let mut attributes = half.attributes;
         let left = request.create.as_ref().and_then(|(how, set)| self.left_to_set(*how, set));
+        // The rights were told before these attributes are set.
+        let granted = half.granted.filter(|_| left.is_none());
         let finished = async {
             if let Some(left) = left {
                 attributes = self.set_attributes(caller, &half.handle, &left, None).await.0?.after;
@@ -289,7 +291,7 @@ impl Nfs4Client {
             lease,
             directory: half.directory,
             created: half.created,
-            granted: half.granted,
+            granted,
             directory_lease: None,
             read: None,
         })

@@ -5,6 +5,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use vfs::Handle;
 
@@ -29,6 +30,10 @@ impl Origin for Nfs4 {
 
     fn root_handle(&self) -> Handle {
         self.inner.export().root
+    }
+
+    fn lease_time(&self) -> Option<Duration> {
+        Some(self.inner.export().lease_time)
     }
 
     fn calls(&self) -> Vec<(&'static str, ProcedureCounts)> {

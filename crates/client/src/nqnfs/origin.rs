@@ -4,6 +4,7 @@
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use vfs::Handle;
 
@@ -28,6 +29,10 @@ impl Origin for Nqnfs {
     /// The root handle from MOUNT.
     fn root_handle(&self) -> Handle {
         self.inner.root
+    }
+
+    fn lease_time(&self) -> Option<Duration> {
+        None
     }
 
     fn calls(&self) -> Vec<(&'static str, ProcedureCounts)> {

@@ -10,12 +10,16 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 use vfs::FileSystem;
 
-use super::origin::{Common, Served, Wanted, reach};
+use super::origin::{Common, Served, Wanted, lease_time, reach};
 use crate::Failure;
 use crate::owner::Incarnation;
 
 /// How long clients of all origins wait for one at the start.
 const FIRST_MAX: Duration = Duration::from_secs(2);
+
+/// The lease time that an origin is supposed to have that has not answered yet. It is the default of Linux
+/// and of ours.
+const AWAITED_LEASE_TIME: Duration = Duration::from_secs(90);
 
 /// A served origin, and the file system for its clients.
 pub type Opened = (Served, Arc<dyn FileSystem>);
@@ -70,6 +74,15 @@ impl Opening {
                 |error| Err(Failure(format!("cannot open the cache of {}: {error}", self.wanted.url)));
             self.opened = Some(ended.unwrap_or_else(failed));
         }
+    }
+
+    /// The lease time of a proxy of it, if `wanted` is configured ([`lease_time`]).
+    pub fn lease_time(&self, wanted: u32) -> u32 {
+        let at_origin = match &self.opened {
+            Some(Ok((served, _))) => served.caching.origin.lease_time(),
+            _ => Some(AWAITED_LEASE_TIME),
+        };
+        lease_time(wanted, at_origin)
     }
 
     /// Its export, without a file system if there is none yet.

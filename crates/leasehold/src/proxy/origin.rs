@@ -125,7 +125,9 @@ impl Served {
         // The directory may be that of a mount that was killed.
         settle(&cache).await?;
         let state = make_state(&wanted.directory)?;
-        let arbiter = stack::arbiter(cache.clone(), &common.version4, common.recovery.clone(), true);
+        let lease_time = lease_time(common.version4.lease_time, origin.lease_time());
+        let version4 = Version4 { lease_time, ..common.version4.clone() };
+        let arbiter = stack::arbiter(cache.clone(), &version4, common.recovery.clone(), true);
         let lock = incarnation.keep(&state, &*origin)?;
         origin.holds_for_others();
         let listed = listed(wanted.id(), &wanted.path, arbiter.clone(), &cache);
@@ -139,6 +141,15 @@ impl Served {
     pub fn status(&self) -> Value {
         status(&self.caching, &self.listed.arbiter)
     }
+}
+
+/// The lease time of a proxy, in seconds, if `wanted` is configured. If the origin recalls a delegation, a
+/// client that does not answer must lose its own before the origin revokes that of the proxy. So a client
+/// gets less time than the origin gives, and along a chain of proxies each level gets less.
+pub fn lease_time(wanted: u32, at_origin: Option<Duration>) -> u32 {
+    let Some(at_origin) = at_origin else { return wanted };
+    let recall = arbiter::recall_time(cache::recall_time(at_origin));
+    wanted.min(u32::try_from(recall.as_secs()).unwrap_or(u32::MAX)).max(1)
 }
 
 /// What a status says of an origin.

@@ -16,6 +16,7 @@ mod foreign_proxies;
 mod frozen;
 mod kerberos;
 mod kill;
+mod levels;
 mod lever;
 mod locks;
 mod mounted;

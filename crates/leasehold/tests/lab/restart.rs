@@ -3,6 +3,7 @@
 //!
 //! Promise: held-state
 
+use std::path::Path;
 use std::time::Duration;
 
 use lab::{Guest, Knfsd, Lab, Origin, Task, V4_1, V4_2, wait_for};
@@ -170,42 +171,53 @@ print "added $added\n";
 PERL
 "#;
 
-/// Two clients of the proxy and one of its origin increment one number while the proxy is killed repeatedly.
-/// If two clients held the lock at once or read stale data, an increment would be lost.
-#[test]
-fn what_is_counted_under_a_lock_adds_up_through_kills() {
-    let Some(lab) = Lab::enter("restart-count") else { return };
-    let served = lab.subdirectory("served");
-    std::fs::write(served.join("number"), "00000000\n").unwrap();
-    let serve = stack::serve(&lab, &served);
-    let origin = serve.origin();
-    let mut proxy = stack::proxy_in(&lab, &origin, "4.2", "cache", &[]);
-    let guests = ["one", "two", "direct"].map(|name| lab.guest(name));
-    let tasks: Vec<Task> = guests
+/// Clients increment one number under a lock while `kill` kills servers between them and it. If two of them
+/// held the lock at once or read stale data, an increment would be lost.
+pub(crate) fn adds_up(lab: &Lab, clients: &[(&str, Origin, &str)], number: &Path, kill: impl FnOnce()) {
+    std::fs::write(number, "00000000\n").unwrap();
+    let counting: Vec<(Guest, Task)> = clients
         .iter()
-        .zip([(proxy.origin(), V4_1), (proxy.origin(), V4_2), (origin, V4_2)])
-        .map(|(guest, (server, version))| {
+        .map(|(name, server, version)| {
+            let guest = lab.guest(name);
             guest.sh(COUNT_PL);
-            guest.mount_nfs(&server, "/mnt/nfs", version);
-            guest.spawn("perl /tmp/count.pl /mnt/nfs/number")
+            guest.mount_nfs(server, "/mnt/nfs", version);
+            let task = guest.spawn("perl /tmp/count.pl /mnt/nfs/number");
+            (guest, task)
         })
         .collect();
-    let mut rng = lab::Rng::from_environment();
-    for _ in 0..8 {
-        std::thread::sleep(Duration::from_millis(1500 + rng.below(2000) as u64));
-        proxy.kill_and_restart();
-    }
+    kill();
     std::thread::sleep(Duration::from_secs(2));
     let mut added = Vec::new();
-    guests.iter().for_each(|guest| drop(guest.sh("touch /tmp/release")));
+    counting.iter().for_each(|(guest, _)| drop(guest.sh("touch /tmp/release")));
+    // The guests stay until all have ended.
+    let (_guests, tasks): (Vec<Guest>, Vec<Task>) = counting.into_iter().unzip();
     for task in tasks {
         let output = task.wait(Duration::from_secs(120));
         assert!(output.ok(), "{}", output.text);
         let count = output.text.rsplit("added ").next().and_then(|count| count.trim().parse::<u64>().ok());
         added.push(count.unwrap());
     }
-    let number: u64 = std::fs::read_to_string(served.join("number")).unwrap().trim().parse().unwrap();
-    eprintln!("lab: restart-count: {added:?} through 8 kills, {number} in the file");
-    assert_eq!(added.iter().sum::<u64>(), number);
+    let counted: u64 = std::fs::read_to_string(number).unwrap().trim().parse().unwrap();
+    eprintln!("lab: {}: {added:?}, and {counted} in the file", lab.name());
+    assert_eq!(added.iter().sum::<u64>(), counted);
     assert!(added.iter().all(|count| *count > 0), "{added:?}");
+}
+
+/// Two clients of the proxy and one of its origin count while the proxy is killed repeatedly.
+#[test]
+fn what_is_counted_under_a_lock_adds_up_through_kills() {
+    let Some(lab) = Lab::enter("restart-count") else { return };
+    let served = lab.subdirectory("served");
+    let serve = stack::serve(&lab, &served);
+    let origin = serve.origin();
+    let mut proxy = stack::proxy_in(&lab, &origin, "4.2", "cache", &[]);
+    let clients =
+        [("one", proxy.origin(), V4_1), ("two", proxy.origin(), V4_2), ("direct", origin, V4_2)];
+    let mut rng = lab::Rng::from_environment();
+    adds_up(&lab, &clients, &served.join("number"), || {
+        for _ in 0..8 {
+            std::thread::sleep(Duration::from_millis(1500 + rng.below(2000) as u64));
+            proxy.kill_and_restart();
+        }
+    });
 }

@@ -16,7 +16,7 @@ use protocol::nfs4::{
 use rpc::message::Refusal;
 use rpc::service::Outcome;
 use rpc::{Call, Credential};
-use vfs::{Caller, Freshness, HolderId, Share, StateidBasis};
+use vfs::{AccessMask, Caller, Freshness, HolderId, Share, StateidBasis};
 use xdr::{Decode, Encode, Message};
 
 use super::{Nfs4Front, attributes, convert, op};
@@ -25,6 +25,7 @@ use crate::exports::{Export, ExportId};
 use crate::shared::{Object, Request, Shared};
 use crate::state::clients::Principal;
 use crate::state::maker::Maker;
+use crate::state::stateids::FileKey;
 use crate::state::{self, Slot};
 
 /// The highest minor version served.
@@ -68,6 +69,9 @@ pub(crate) struct Compound<'c> {
     capacity: usize,
     /// An operation has changed names or attributes.
     has_changed: bool,
+    /// The file that an OPEN of this compound has opened, and the caller's rights by the reply of the file
+    /// system. Nothing has changed them here since.
+    opened: Option<(FileKey, AccessMask)>,
 }
 
 impl<'c> Compound<'c> {
@@ -89,6 +93,7 @@ impl<'c> Compound<'c> {
             caller: None,
             capacity: capacity::UNNEGOTIATED_BYTES,
             has_changed: false,
+            opened: None,
         }
     }
 
@@ -177,6 +182,16 @@ impl<'c> Compound<'c> {
     /// Is the current operation the first one after the client set the filehandle?
     pub(crate) fn is_question(&self) -> bool {
         self.put_at.is_some_and(|at| at + 1 == self.position)
+    }
+
+    /// Notes what an OPEN has told about the caller's rights.
+    pub(crate) fn note_opened(&mut self, file: FileKey, granted: Option<AccessMask>) {
+        self.opened = granted.map(|granted| (file, granted));
+    }
+
+    /// The caller's rights on a file that this compound has opened.
+    pub(crate) fn granted_at_open(&self, file: &FileKey) -> Option<AccessMask> {
+        self.opened.as_ref().filter(|(opened, _)| opened == file).map(|(_, granted)| *granted)
     }
 
     /// Sets the current state id.
@@ -314,7 +329,10 @@ impl<'c> Compound<'c> {
         }
         let changes = super::changes_names(&args);
         let result = op::dispatch(self, args).await;
-        self.has_changed |= changes && result.status().is_ok();
+        if changes {
+            self.has_changed |= result.status().is_ok();
+            self.opened = None;
+        }
         result
     }
 

@@ -9,6 +9,7 @@ use vfs::{AccessMask, Features, Freshness};
 use crate::nfs4::compound::{Compound, File};
 use crate::nfs4::convert;
 use crate::shared::Object;
+use crate::state::stateids::FileKey;
 
 /// The bits that `vfs` has too, at the same positions.
 const PLAIN: u32 =
@@ -37,9 +38,18 @@ pub(in crate::nfs4) async fn answer(
         known.limits.features.contains(Features::XATTR)
     };
     let supported = if has_xattrs { args.access } else { args.access & PLAIN };
-    let accessed = export.fs().access(&caller, &handle, asked(supported)).await.map_err(convert::error)?;
-    let supported = supported & !meaningless(accessed.attributes.map(|attributes| attributes.is_dir()));
-    let mut granted = granted(supported, accessed.granted);
+    let file = FileKey { export: export.id, handle };
+    let (told, is_dir) = match compound.granted_at_open(&file) {
+        // The reply to the OPEN is younger than this compound.
+        Some(told) => (told, Some(false)),
+        None => {
+            let asked = export.fs().access(&caller, &handle, asked(supported)).await;
+            let accessed = asked.map_err(convert::error)?;
+            (accessed.granted, accessed.attributes.map(|attributes| attributes.is_dir()))
+        }
+    };
+    let supported = supported & !meaningless(is_dir);
+    let mut granted = granted(supported, told);
     if export.options().read_only {
         granted &= !(ACCESS4_MODIFY | ACCESS4_EXTEND | ACCESS4_DELETE | ACCESS4_XAWRITE);
     }

@@ -117,6 +117,8 @@ async fn open(
                 entering::settle(compound, &object, &entered).await;
                 compound.set_file(File::Object(object.export.clone(), opened.handle));
                 compound.set_stateid(entered.stateid);
+                let told = opened.granted.filter(|_| creation.as_ref().is_none_or(Creation::leaves_nothing));
+                compound.note_opened(FileKey { export: object.export.id, handle: opened.handle }, told);
                 return Ok(OpenOk {
                     stateid: entered.stateid,
                     cinfo: name.map_or(ChangeInfo::default(), |_| change_info(&request, &opened)),

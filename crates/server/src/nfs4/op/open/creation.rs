@@ -59,12 +59,22 @@ impl Creation {
         SetAttributes { size, ..self.setting.set }
     }
 
+    /// The attributes that the file system does not set at creation, other than an ACL.
+    fn left(&self) -> SetAttributes {
+        let new = is_exclusive(self.how);
+        let size = self.setting.set.size.filter(|size| self.set().size.is_none() && !(new && *size == 0));
+        SetAttributes { size, ..Default::default() }
+    }
+
+    /// Does the file system set all attributes at creation?
+    pub(super) fn leaves_nothing(&self) -> bool {
+        self.setting.acl.is_none() && self.left() == SetAttributes::default()
+    }
+
     /// Sets the attributes that the file system has not set at creation.
     pub(super) async fn complete(&self, object: &Object, opened: &Opened) -> Result<(), Status> {
         let Object { export, caller, .. } = object;
-        let new = is_exclusive(self.how);
-        let size = self.setting.set.size.filter(|size| self.set().size.is_none() && !(new && *size == 0));
-        let left = SetAttributes { size, ..Default::default() };
+        let left = self.left();
         if left != SetAttributes::default() {
             export.fs().setattr(caller, &opened.handle, &left, None).await.map_err(convert::error)?;
         }
