@@ -1,0 +1,1 @@
+//! Sequences by hand.
