@@ -30,6 +30,7 @@
 
 pub mod assign;
 pub mod driver;
+pub mod etcd;
 pub mod member;
 pub mod records;
 pub mod store;

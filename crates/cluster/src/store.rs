@@ -104,7 +104,11 @@ impl Memory {
         let changed_at = |key: &Key| self.entries.get(key).map_or(0, |(_, at)| *at);
         let holds = |condition: &Condition| changed_at(&condition.key) == condition.changed_at;
         let succeeded = transaction.conditions.iter().all(holds);
-        if succeeded && !transaction.changes.is_empty() {
+        let changes = |change: &Change| match change {
+            Change::Put { .. } => true,
+            Change::Delete { key } => self.entries.contains_key(key),
+        };
+        if succeeded && transaction.changes.iter().any(changes) {
             self.revision += 1;
             for change in &transaction.changes {
                 match change {
