@@ -114,6 +114,14 @@ impl Front {
         }
     }
 
+    /// Stores the record of clients where another machine finds it ([`StateOptions::replica`]).
+    ///
+    /// # Errors
+    /// If that place does not take it.
+    pub async fn replicate(&self) -> std::io::Result<()> {
+        self.shared.state.replicate().await
+    }
+
     /// The server listens on this address. Client hosts that held locks before a restart are told of it, so
     /// that they reclaim them.
     pub fn listening(&self, address: SocketAddr) {

@@ -24,6 +24,7 @@ pub(crate) mod names;
 pub(crate) mod owners;
 mod peers;
 mod records;
+mod replica;
 pub(crate) mod sessions;
 mod slot;
 pub(crate) mod stateids;
@@ -50,6 +51,7 @@ use ids::IdKey;
 use owners::Owners;
 use peers::Peers;
 use records::{Before, Holders, Records, ServerId};
+use replica::Replicated;
 use sessions::Sessions;
 use stateids::{FileKey, Kind, Stateids};
 use stateless::Stateless;
@@ -79,6 +81,7 @@ pub(crate) use capacity::{Below, Capacity, Scarce};
 pub(crate) use channel::Channel;
 pub(crate) use early::Word;
 pub use listing::{Held, ListedClient, ListedState};
+pub use replica::Replica;
 
 /// The parameters of the v4 client state.
 #[derive(Clone, Debug)]
@@ -96,6 +99,8 @@ pub struct StateOptions {
     pub patience: Duration,
     /// Limits on the amount of state.
     pub bounds: Bounds,
+    /// Where another machine finds the record, to take this server over.
+    pub replica: Option<Arc<dyn Replica>>,
 }
 
 impl Default for StateOptions {
@@ -104,7 +109,8 @@ impl Default for StateOptions {
     fn default() -> StateOptions {
         let lease = Duration::from_secs(90);
         let patience = Duration::from_secs(5);
-        StateOptions { directory: None, lease, grace: lease, patience, bounds: Bounds::default() }
+        let bounds = Bounds::default();
+        StateOptions { directory: None, lease, grace: lease, patience, bounds, replica: None }
     }
 }
 
@@ -112,7 +118,7 @@ impl Default for StateOptions {
 #[derive(Debug)]
 pub(crate) struct State {
     tables: Mutex<Tables>,
-    records: Option<Arc<Mutex<Records>>>,
+    records: Option<Replicated>,
     /// One change of the recorded hosts at a time.
     host_turn: tokio::sync::Mutex<()>,
     epoch: u32,
@@ -212,7 +218,7 @@ impl State {
                 early: Early::default(),
                 closed: Closed::default(),
             }),
-            records: records.map(|records| Arc::new(Mutex::new(records))),
+            records: records.map(|records| Replicated::new(records, options.replica.clone())),
             host_turn: tokio::sync::Mutex::default(),
             epoch,
             server,
@@ -379,13 +385,23 @@ impl State {
         self.write_records(move |records| records.remove(&name)).await
     }
 
-    /// Writes to the durable record on a blocking thread.
+    /// Stores the record where another machine finds it, as it is after the start: with a new epoch.
+    ///
+    /// # Errors
+    /// If that place does not take it.
+    pub(crate) async fn replicate(&self) -> io::Result<()> {
+        self.write_records(|_| Ok(())).await
+    }
+
+    /// Writes to the durable record on a blocking thread, and to the copy.
     async fn write_records(
         &self,
         job: impl FnOnce(&mut Records) -> io::Result<()> + Send + 'static,
     ) -> io::Result<()> {
-        let Some(records) = self.records.clone() else { return Ok(()) };
-        tokio::task::spawn_blocking(move || job(&mut records.lock())).await.map_err(io::Error::other)?
+        match &self.records {
+            Some(records) => records.write(job).await,
+            None => Ok(()),
+        }
     }
 
     /// Ends grace, after the file systems have dropped the state that was not reclaimed. A client that has

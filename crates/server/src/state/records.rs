@@ -70,6 +70,8 @@ pub(crate) struct Records {
     lease: Duration,
     clients: Holders,
     entries: usize,
+    /// Counts the changes of the clients and of the lease.
+    version: u64,
     /// A write has failed: the file may lack entries, or have a torn one that hides those behind it.
     damaged: bool,
 }
@@ -103,7 +105,7 @@ impl Records {
         };
         let file = write_anew(&path, incarnation, &clients)?;
         let entries = 1 + clients.len();
-        Ok(Records { path, file, incarnation, lease, clients, entries, damaged: false })
+        Ok(Records { path, file, incarnation, lease, clients, entries, version: 0, damaged: false })
     }
 
     /// The epoch of this incarnation: never zero, and different from earlier ones.
@@ -127,12 +129,23 @@ impl Records {
         &self.clients
     }
 
+    /// Grows with each change.
+    pub(crate) fn version(&self) -> u64 {
+        self.version
+    }
+
+    /// The contents of a file with this record.
+    pub(crate) fn contents(&self) -> Vec<u8> {
+        contents(self.incarnation, &self.clients)
+    }
+
     /// Adds a client: from now on it may have state that it could reclaim.
     pub(crate) fn add(&mut self, name: &ClientName, client: Before) -> io::Result<()> {
         let was_known = self.clients.insert(name.clone(), client) == Some(client);
         if was_known && !self.damaged {
             return Ok(());
         }
+        self.version += 1;
         self.append(&client_entry(name, client))
     }
 
@@ -141,6 +154,7 @@ impl Records {
         if self.clients.remove(name).is_none() && !self.damaged {
             return Ok(());
         }
+        self.version += 1;
         self.append(&entry(GONE, &body(name)))
     }
 
@@ -149,6 +163,7 @@ impl Records {
         if names == self.clients && self.incarnation.lease == self.lease && !self.damaged {
             return Ok(());
         }
+        self.version += 1;
         self.clients = names;
         self.incarnation.lease = self.lease;
         self.rewrite()
@@ -209,11 +224,16 @@ pub(crate) fn first_incarnation() -> io::Result<(u32, ServerId)> {
     Ok((u32::from_be_bytes(epoch).max(1), server))
 }
 
-fn write_anew(path: &Path, incarnation: Incarnation, clients: &Holders) -> io::Result<File> {
+fn contents(incarnation: Incarnation, clients: &Holders) -> Vec<u8> {
     let mut bytes = entry(INCARNATION, &incarnation.body());
     for (name, client) in clients {
         bytes.extend_from_slice(&client_entry(name, *client));
     }
+    bytes
+}
+
+fn write_anew(path: &Path, incarnation: Incarnation, clients: &Holders) -> io::Result<File> {
+    let bytes = contents(incarnation, clients);
     let beside = path.with_extension("new");
     let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(&beside)?;
     file.write_all(&bytes)?;
