@@ -25,6 +25,7 @@ use vfs::{
 };
 
 use crate::core::Core;
+use crate::held_lease::HeldLease;
 use crate::lease::Early;
 use crate::object::RestingLease;
 use crate::opens::RestingOpen;
@@ -232,14 +233,20 @@ impl Core {
     }
 
     /// At the end of the process, returns the leases on files that no client here uses. If there is no next
-    /// process, no other client then has to wait for them. The other leases are left to the layer below.
+    /// process, no other client then has to wait for them. The other leases are left to the layer below: also
+    /// those that the layer above has given to clients, who do not hear a recall any more.
     pub async fn return_unused(&self) {
         let Some(core) = self.share() else { return };
         let unused = |handle: &SharedHandle| {
-            // An object at rest is not used.
-            let Found::Awake(object) = self.memory.table().find(&handle.handle(), None) else { return true };
+            let table = self.memory.table();
+            let Found::Awake(object) = table.find(&handle.handle(), None) else {
+                return !table.rests_given(&handle.handle()) || !self.above.is_heard();
+            };
             self.with(&object, |state| {
-                state.held.lease.is_some() && !state.held.opens.is_local() && state.held.locks.is_empty()
+                let is_free = |lease: &HeldLease| !lease.given || !self.above.is_heard();
+                state.held.lease.as_ref().is_some_and(is_free)
+                    && !state.held.opens.is_local()
+                    && state.held.locks.is_empty()
             })
         };
         let unused = self.origin.leases().all().into_iter().filter(unused).collect();

@@ -190,6 +190,11 @@ impl ObjectTable {
         shard.resting.known(handle, used).map_or(Found::Nothing, Found::Resting)
     }
 
+    /// Does the object rest with a lease that the layer above holds?
+    pub fn rests_given(&self, handle: &Handle) -> bool {
+        self.shard(handle).lock().resting.is_given(handle)
+    }
+
     /// May we have written this object since then, although it was evicted meanwhile and its new state does
     /// not tell?
     pub fn may_be_written_since(&self, handle: &Handle, since: Instant) -> bool {

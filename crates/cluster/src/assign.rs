@@ -68,6 +68,11 @@ pub fn assign<'v>(
     assigned
 }
 
+/// The server of something that none was chosen for, by rendezvous hashing. None if there are no servers.
+pub fn home<'v>(of: &str, servers: &'v [String]) -> Option<&'v str> {
+    servers.iter().map(String::as_str).max_by_key(|server| (score(server, of), *server))
+}
+
 /// The weight of a member for a server (rendezvous hashing, Thaler and Ravishankar 1996): FNV-1a of both, with
 /// the last step of SplitMix64, because FNV alone mixes the last bytes badly.
 fn score(member: &str, server: &str) -> u64 {

@@ -63,7 +63,7 @@ impl Handle {
         self.state.clone()
     }
 
-    /// A server that is not ordered any more has stopped.
+    /// A server that is to be given away does not run.
     pub async fn stopped(&self, server: &str) {
         let _ = self.commands.send(Command::Stopped(server.to_owned())).await;
     }

@@ -7,6 +7,8 @@
 //! - If a transaction has no answer, nobody knows whether it was carried out. The next answer tells: the own
 //!   record then has the beat of that transaction, or an older one. In the first case the term counts from
 //!   when that transaction was sent.
+//! - A member that drains says so in its record, and gives its servers away when the others have had the
+//!   time to see it. From then on they look often, so that a server is taken soon after it was released.
 //! - A member whose record is gone was fenced. It runs nothing from then on, and joins again under a new
 //!   incarnation, so that no record of a server seems to be held by it again.
 
@@ -48,6 +50,9 @@ pub struct Orders {
     pub until: Option<Moment>,
     /// The servers.
     pub run: BTreeMap<String, Run>,
+    /// Servers to give away. They are to be stopped, and reported by [`Member::stopped`] even if they have
+    /// never run here.
+    pub give: BTreeSet<String>,
 }
 
 /// A server that this member runs.
@@ -138,6 +143,8 @@ pub struct Member {
     servers: Vec<String>,
     draining: bool,
     leaving: bool,
+    /// When the record first said that this member drains or leaves.
+    announced: Option<Moment>,
     standing: Standing,
     beat: u64,
     in_flight: Option<Sent>,
@@ -161,6 +168,7 @@ impl Member {
             servers,
             draining: false,
             leaving: false,
+            announced: None,
             standing: Standing::Out,
             beat: 0,
             in_flight: None,
@@ -172,8 +180,7 @@ impl Member {
         }
     }
 
-    /// The servers that this member runs, and until when. A server that is not in the next orders must be
-    /// stopped, and reported by [`Member::stopped`].
+    /// The servers that this member runs, and until when.
     pub fn orders(&mut self, now: Moment) -> Orders {
         let Standing::In { until, .. } = self.standing else { return Orders::default() };
         self.decide_what_to_give(now);
@@ -181,7 +188,9 @@ impl Member {
         let run = mine.map(|(server, (record, changed_at))| {
             (server.clone(), Run { epoch: record.epoch, changed_at: *changed_at })
         });
-        Orders { until: Some(until), run: run.collect() }
+        let run = run.collect();
+        let give = self.giving.iter().filter(|(_, stopped)| !**stopped).map(|(server, _)| server.clone());
+        Orders { until: Some(until), run, give: give.collect() }
     }
 
     /// Gives all servers away, or takes part again.
@@ -199,7 +208,7 @@ impl Member {
         self.standing == Standing::Out && self.in_flight.is_none()
     }
 
-    /// A server that was not ordered any more has stopped: nothing answers for it here.
+    /// A server that is to be given away does not run: nothing answers for it here.
     pub fn stopped(&mut self, server: &str) {
         if let Some(stopped) = self.giving.get_mut(server) {
             *stopped = true;
@@ -218,8 +227,23 @@ impl Member {
 
     /// When the next transaction is to be sent.
     pub fn due(&self, now: Moment) -> Moment {
-        let regular = self.last_sent.map_or(now, |sent| sent + self.times.period());
+        let period = if self.expects_servers() { self.times.period() / 16 } else { self.times.period() };
+        let regular = self.last_sent.map_or(now, |sent| sent + period);
         if self.unknown.is_empty() && self.has_to_act(now) { now } else { regular }
+    }
+
+    /// Does another member drain that still has servers?
+    fn expects_servers(&self) -> bool {
+        let Some(view) = &self.view else { return false };
+        let has_servers = |name: &str| view.servers.keys().any(|server| view.holder(server) == Some(name));
+        view.members.iter().any(|(name, (record, _))| {
+            record.draining && *name != self.identity.name && has_servers(name)
+        })
+    }
+
+    /// Does this member give its servers away? It lets the others know before.
+    fn gives(&self, now: Moment) -> bool {
+        self.announced.is_some_and(|announced| now >= announced + self.times.period())
     }
 
     fn has_to_act(&self, now: Moment) -> bool {
@@ -385,6 +409,11 @@ impl Member {
         let view = View::parse(&self.keys, &committed)?;
         self.see(now, &view);
         self.view = Some(view);
+        self.announced = match self.announced {
+            _ if !(self.draining || self.leaving) => None,
+            None => self.is_announced().then_some(now),
+            announced => announced,
+        };
         if committed.succeeded && sent.leaves {
             self.standing = Standing::Out;
         } else if committed.succeeded
@@ -444,6 +473,12 @@ impl Member {
         self.unknown.clear();
     }
 
+    /// Does the own record say that this member drains?
+    fn is_announced(&self) -> bool {
+        let own = self.view.as_ref().and_then(|view| view.members.get(&self.identity.name));
+        own.is_some_and(|(record, _)| record.draining)
+    }
+
     /// Notes which revisions of other members there are.
     fn see(&mut self, now: Moment, view: &View) {
         self.peers.retain(|name, _| view.members.contains_key(name));
@@ -497,8 +532,7 @@ impl Member {
     fn assigned(&self, now: Moment) -> BTreeMap<&str, &str> {
         let Some(view) = &self.view else { return BTreeMap::new() };
         let takes_part = |name: &str, record: &MemberRecord| {
-            let draining =
-                if name == self.identity.name { self.draining || self.leaving } else { record.draining };
+            let draining = if name == self.identity.name { self.gives(now) } else { record.draining };
             !draining && (name == self.identity.name || !self.is_silent(now, name))
         };
         let settled = |name: &str| {

@@ -285,7 +285,8 @@ impl World {
                 assert_eq!(*holder, name, "{server} has two holders in epoch {}", run.epoch);
             }
         }
-        let mut stopped = Vec::new();
+        let mut stopped: Vec<String> =
+            orders.give.iter().filter(|server| !process.running.contains_key(*server)).cloned().collect();
         for (server, running) in &mut process.running {
             match running.gone {
                 None if !orders.run.contains_key(server) => running.gone = Some(now + takes),

@@ -13,6 +13,7 @@
 //! | | then `{"done": …}` or `{"error": "…"}` |
 //! | `{"holders": {"command": …}}` | the same |
 //! | `{"writeback": {"command": …}}` | the same |
+//! | `{"cluster": "drain"}`, or `"resume"` | `{"done": …}` or `{"error": "…"}` |
 //!
 //! **Versions** may differ between the two sides. The earliest clients send no request: a client that sends
 //! nothing within a second gets the state. If this side does not know a request, it answers with an error
@@ -37,6 +38,7 @@ use crate::cachectl::{self, CacheRequest, Reply};
 use crate::departure::{Departure, Left, Progress, Stage};
 use crate::holders::{self, Holders, HoldersRequest};
 use crate::live::Live;
+use crate::membership::{ClusterRequest, Membership};
 use crate::status::Source;
 use crate::writeback::{self, WritebackRequest};
 
@@ -67,6 +69,8 @@ pub enum Request {
     Holders(HoldersRequest),
     /// A request about delayed writes.
     Writeback(WritebackRequest),
+    /// A request to a member of a cluster.
+    Cluster(ClusterRequest),
 }
 
 /// Shortest time between two lines of progress that only differ in what is left.
@@ -97,6 +101,8 @@ pub struct Sources {
     pub cache: Caches,
     /// What clients hold, if there are clients.
     pub holders: Option<Holders>,
+    /// The membership in a cluster, if this process is a member.
+    pub cluster: Option<Membership>,
     /// Work to be done before the client of a recording is told that it runs.
     pub before_recording: Option<BeforeRecording>,
 }
@@ -186,6 +192,12 @@ impl Answering {
             Request::Writeback(request) => {
                 let cache = self.of.cache.one()?;
                 Ok(Box::pin(async move { writeback::execute(&cache, request, sink).await }))
+            }
+            Request::Cluster(request) => {
+                let member = self.of.cluster.clone().ok_or(
+                    "this process is no member of a cluster; name the directory of a proxy with a [cluster]",
+                )?;
+                Ok(Box::pin(async move { member.execute(request).await }))
             }
             Request::Status | Request::Usage | Request::Depart => {
                 Err("the request has no such answer".to_owned())

@@ -1,6 +1,7 @@
 //! Commands and options. clap makes `--help` and the man pages from the doc comments in this module.
 
 pub mod cache;
+pub mod cluster;
 mod config;
 mod kerberos;
 mod network;
@@ -20,6 +21,7 @@ pub use network::{Network, parse_metrics};
 pub use tls::{Tls, TlsPolicy};
 pub use watching::{Holding, HoldingOf, Revoke, Status, Top};
 
+use cluster::CLUSTER_HELP;
 use config::CONFIG_HELP;
 use watching::{REVOKE_HELP, TOP_HELP};
 use writeback::WRITEBACK_HELP;
@@ -84,6 +86,9 @@ pub enum Command {
     /// List, send, export and discard the delayed writes of a mount, also of one that was killed
     #[command(after_help = WRITEBACK_HELP)]
     Writeback(writeback::WritebackArguments),
+    /// Show and direct a member of a cluster of proxies
+    #[command(after_help = CLUSTER_HELP)]
+    Cluster(cluster::ClusterArguments),
     /// Show the state and counters of a running `serve`, `proxy` or `mount`
     Status(Status),
     /// Show live which clients and files are used most, and what the cache saves

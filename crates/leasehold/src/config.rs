@@ -5,6 +5,7 @@
 //! key, and a key that contradicts it. The exports of `serve`, and the
 //! origins of a `proxy` with several, are tables of their own: see [`exports`] and [`origins`].
 
+pub mod cluster;
 pub mod command;
 pub mod exports;
 mod file;
@@ -103,6 +104,7 @@ pub fn parse(given: &[OsString], base: &Path) -> Result<Configured, Wrong> {
     let entries = keys::read(&file, &command)?;
     if has_tables {
         origins::read(&file)?;
+        cluster::read(&file)?;
         keys::check_several(&file, &entries, of_command)?;
     }
     let used: Vec<&Entry> =

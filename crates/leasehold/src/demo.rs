@@ -142,7 +142,8 @@ async fn set_up(
         users: &Users::default(),
     };
     let proxy =
-        Stack::start(vec![served], Keep { state: &state, handle_key: None }, nqnfs, listening).await?;
+        Stack::start(vec![served], Keep { state: &state, handle_key: None, replica: None }, nqnfs, listening)
+            .await?;
     progress.inc(2);
     Ok(Setting { proxy, upstream, relay, origin, directory })
 }
@@ -153,7 +154,7 @@ async fn start_origin(directory: &Path, sample: Arc<dyn FileSystem>) -> Result<S
     let nqnfs = stack::nqnfs(&state)?;
     let arbiter = stack::arbiter(sample, &version4, nqnfs.recovery(), true);
     let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
-    let keep = Keep { state: &state, handle_key: None };
+    let keep = Keep { state: &state, handle_key: None, replica: None };
     let listening = Listening {
         network: &loopback(),
         tls: None,

@@ -19,6 +19,7 @@ mod hosts;
 mod kerberos;
 mod live;
 mod logging;
+mod membership;
 mod metrics;
 mod mount;
 mod output;
@@ -144,6 +145,7 @@ fn run(arguments: Arguments, reload: Reload) -> Result<ExitCode, Failure> {
             Command::Bench(arguments) => Box::pin(bench::run(*arguments)).await,
             Command::Demo(demo) => Box::pin(demo::run(demo)).await,
             Command::Cache(cache) => return Box::pin(cachectl::run(cache)).await,
+            Command::Cluster(of) => membership::command::run(&of).await,
             Command::Writeback(of) => writeback::run(&of).await,
             Command::Mount(mount) => Box::pin(mount::run(*mount, reload)).await,
             Command::Umount(umount) => mount::unmount::run(&umount).await,

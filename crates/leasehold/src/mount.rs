@@ -214,6 +214,7 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
         usage,
         cache: Caches::One(cache.clone()),
         holders: None,
+        cluster: None,
         before_recording: Some(Arc::new(move || Box::pin(make_kernel_ask(asked.clone())))),
     };
     let admin = Admin::start(&directory, sources)?;

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 
 use serde_json::{Value, json};
-use server::{Front, Nqnfs};
+use server::{Front, Nqnfs, Replica};
 
 use crate::admin::{Admin, Caches, Sources};
 use crate::auditing::AuditLog;
@@ -23,13 +23,14 @@ use crate::cli::{Command, Proxy, Version4};
 use crate::config::origins::{self as tables, OriginConfig};
 use crate::holders::Holders;
 use crate::live::Live;
+use crate::membership::virtual_server::{Order, VirtualServer};
 use crate::metrics::{Measured, Metrics};
 use crate::owner::Incarnation;
 use crate::reload::{ACCESS, LIMITS, ORIGINS, Reload};
 use crate::service::{self, Service};
 use crate::stack::{self, End, Keep, Listening, Stack, Told};
 use crate::state::{self, Kind, Lock};
-use crate::{Failure, cli, kerberos, status, tls, usage};
+use crate::{Failure, cli, config, kerberos, membership, status, tls, usage};
 use opening::Opening;
 use origin::{Common, Wanted};
 use origins::{Origins, Site};
@@ -42,8 +43,24 @@ const CACHES: &str = "origins";
 
 /// Serves until the process is told to stop.
 pub async fn run(arguments: Proxy, reload: Reload) -> Result<(), Failure> {
+    let config = arguments.config.as_deref().filter(|_| arguments.origin.is_none());
+    let cluster = config.map(config::cluster::load).transpose()?.flatten();
+    let order = Order::from_environment()?;
+    let virtual_server = match (cluster, order) {
+        (Some(cluster), None) => {
+            let (tables, directory) =
+                (tables::load(config.unwrap_or(Path::new("")))?, site_directory(&arguments)?);
+            return Box::pin(membership::run(arguments, cluster, tables, directory, reload)).await;
+        }
+        (Some(cluster), Some(order)) => {
+            let (tables, directory) =
+                (tables::load(config.unwrap_or(Path::new("")))?, site_directory(&arguments)?);
+            Some(VirtualServer::begin(order, &cluster, tables, &directory).await?)
+        }
+        (None, _) => None,
+    };
     let end = End::listen(reload.has_file())?;
-    let wants = Wants::of(&arguments)?;
+    let wants = Wants::of(&arguments, virtual_server)?;
     let begun = Begun::new(&arguments, &wants.wanted)?;
     Box::pin(serve(arguments, wants, begun, end, reload)).await
 }
@@ -143,7 +160,7 @@ async fn serve(
     mut end: End,
     mut reload: Reload,
 ) -> Result<(), Failure> {
-    let Wants { directory, wanted, is_one } = wants;
+    let Wants { directory, wanted, is_one, virtual_server } = wants;
     let configured = wanted.clone();
     let (locked, mut opening) = if let [one] = &wanted[..]
         && is_one
@@ -171,11 +188,15 @@ async fn serve(
         exports = opening::exports(&mut opening) => exports,
         () = end.wait() => return Ok(()),
     };
+    let whole = arguments.access.to_server();
+    let referrals_there = virtual_server.iter().flat_map(|of| of.referrals(&whole));
+    let exports = exports.into_iter().chain(referrals_there).collect();
     let wanted = arguments.version4.lease_time;
     let lease_time = opening.iter().map(|opening| opening.lease_time(wanted)).min().unwrap_or(wanted);
     let version4 = Version4 { lease_time, ..arguments.version4.clone() };
     let listening = begun.listening(&arguments, &version4);
-    let stack = Stack::start(exports, keep(&arguments, &state), nqnfs, listening).await?;
+    let replica = virtual_server.clone().map(|of| -> Arc<dyn Replica> { of });
+    let stack = Stack::start(exports, keep(&arguments, &state, replica), nqnfs, listening).await?;
     let (front, address) = (stack.front().clone(), stack.address());
     let site = Site { front, address, directory: directory.clone(), referrals, common };
     let origins = Origins::start(site, opening).await;
@@ -199,10 +220,15 @@ async fn serve(
         audit.reopen();
         begun.reopen(&stack);
         let mut change = None;
-        let live: &[&[&str]] = if is_one { &[&LIMITS, &ACCESS] } else { &[&LIMITS, &ACCESS, &ORIGINS] };
+        let live: &[&[&str]] = if is_one || virtual_server.is_some() {
+            &[&LIMITS, &ACCESS]
+        } else {
+            &[&LIMITS, &ACCESS, &ORIGINS]
+        };
         reload.read_again(&live.concat(), |command| {
             let Command::Proxy(new) = command else { return Ok(()) };
-            let new = Wants::again(new, &begun.policy, &directory, is_one.then_some(&configured[..]))?;
+            let one = is_one.then_some(&configured[..]);
+            let new = Wants::again(new, &begun.policy, &directory, one, virtual_server.as_deref())?;
             origins.check(&new)?;
             begun.prepare(&stack, &new)?;
             origins.apply(&new);
@@ -240,21 +266,25 @@ struct Wants {
     wanted: Vec<Wanted>,
     /// A URL names the only origin, and not a table.
     is_one: bool,
+    /// The virtual server of a cluster that this process is.
+    virtual_server: Option<Arc<VirtualServer>>,
 }
 
 impl Wants {
-    fn of(arguments: &Proxy) -> Result<Wants, Failure> {
+    fn of(arguments: &Proxy, virtual_server: Option<Arc<VirtualServer>>) -> Result<Wants, Failure> {
         let tables = match (&arguments.origin, &arguments.config) {
             (None, Some(config)) => tables::load(config)?,
             _ => Vec::new(),
         };
         if tables.is_empty() {
             let one = the_one(arguments, &arguments.tls)?;
-            return Ok(Wants { directory: one.directory.clone(), wanted: vec![one], is_one: true });
+            let directory = one.directory.clone();
+            return Ok(Wants { directory, wanted: vec![one], is_one: true, virtual_server: None });
         }
         let directory = site_directory(arguments)?;
+        let tables = own(tables, virtual_server.as_deref());
         let wanted = several(arguments, &arguments.tls, &directory, tables)?;
-        Ok(Wants { directory, wanted, is_one: false })
+        Ok(Wants { directory, wanted, is_one: false, virtual_server })
     }
 
     /// The origins after a reload. `one` is the only one, whose URL and path need a restart to change.
@@ -263,6 +293,7 @@ impl Wants {
         tls: &cli::Tls,
         directory: &Path,
         one: Option<&[Wanted]>,
+        virtual_server: Option<&VirtualServer>,
     ) -> Result<Vec<Wanted>, Failure> {
         if let Some([one, ..]) = one {
             let new = the_one_of(arguments, tls, one.url.clone())?;
@@ -274,12 +305,25 @@ impl Wants {
                 "a proxy of several origins becomes one of a single origin by a restart".into(),
             ));
         }
-        several(arguments, tls, directory, tables)
+        several(arguments, tls, directory, own(tables, virtual_server))
     }
 }
 
-fn keep<'p>(arguments: &'p Proxy, state: &'p Path) -> Keep<'p> {
-    Keep { state, handle_key: arguments.handle_key.as_deref() }
+/// The origins of this process.
+fn own(tables: Vec<OriginConfig>, virtual_server: Option<&VirtualServer>) -> Vec<OriginConfig> {
+    match virtual_server {
+        Some(of) => of.own(tables),
+        None => tables,
+    }
+}
+
+fn keep<'p>(arguments: &'p Proxy, state: &'p Path, replica: Option<Arc<dyn Replica>>) -> Keep<'p> {
+    Keep { state, handle_key: arguments.handle_key.as_deref(), replica }
+}
+
+/// The directory of an origin, in that of a proxy of several.
+pub fn directory_of(directory: &Path, url: &client::Url) -> PathBuf {
+    directory.join(CACHES).join(Wanted::directory_name(url))
 }
 
 /// The directory of a proxy of several origins.
@@ -324,7 +368,7 @@ fn several(
     for table in tables {
         let access = table.access(&whole);
         let xprtsec = tls::confine(tls, access.xprtsec, &table.path)?;
-        let own = directory.join(CACHES).join(Wanted::directory_name(&table.url));
+        let own = directory_of(directory, &table.url);
         wanted.push(Wanted {
             url: table.url,
             path: table.path,
@@ -369,7 +413,14 @@ fn show(
     };
     let holders = Holders { front: stack.front().clone(), exports: listed };
     let usage = usage::of_server(status.clone(), holders.clone());
-    let sources = Sources { status, usage, cache: caches, holders: Some(holders), before_recording: None };
+    let sources = Sources {
+        status,
+        usage,
+        cache: caches,
+        holders: Some(holders),
+        cluster: None,
+        before_recording: None,
+    };
     Ok((Admin::start(directory, sources)?, measured))
 }
 

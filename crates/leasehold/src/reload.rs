@@ -42,6 +42,11 @@ impl Reload {
         Reload { given, base: std::env::current_dir().unwrap_or_default(), settings, has_file }
     }
 
+    /// The command line of this process.
+    pub fn given(&self) -> &[OsString] {
+        &self.given
+    }
+
     /// Is there a configuration file?
     pub fn has_file(&self) -> bool {
         self.has_file

@@ -112,7 +112,7 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     let (network, version4) = (&arguments.network, &arguments.version4);
     let listening =
         Listening { network, tls: tls.as_ref(), gss: gss.as_ref(), version4, users: &arguments.users };
-    let keep = Keep { state: &state, handle_key: None };
+    let keep = Keep { state: &state, handle_key: None, replica: None };
     let stack = Stack::start(exports, keep, nqnfs, listening).await?;
     if !rustix::process::geteuid().is_root() {
         let uid = rustix::process::geteuid().as_raw();
@@ -128,6 +128,7 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
         usage,
         cache: Caches::None,
         holders: Some(holders),
+        cluster: None,
         before_recording: None,
     };
     let admin = Admin::start(&state, sources)?;

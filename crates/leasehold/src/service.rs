@@ -37,6 +37,12 @@ impl Service {
     }
 }
 
+/// The service runs. It has no port of its own by which a watchdog could see that.
+pub fn started(status: &str) {
+    tracing::info!("{status}; version {}, process {}", env!("CARGO_PKG_VERSION"), std::process::id());
+    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+}
+
 /// The service reads its configuration again.
 pub fn reloading() {
     tell(&[NotifyState::Reloading]);

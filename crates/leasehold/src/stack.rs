@@ -15,7 +15,7 @@ use server::exports::{ExportId, ExportsError};
 use server::portmapper::Portmapper;
 use server::rpcbind::Registration;
 use server::{
-    Bounds, Export, ExportOptions, Exports, Front, Groups, HandleKey, Handles, Nqnfs, NqnfsOptions,
+    Bounds, Export, ExportOptions, Exports, Front, Groups, HandleKey, Handles, Nqnfs, NqnfsOptions, Replica,
     StateOptions,
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -106,6 +106,8 @@ pub struct Keep<'p> {
     pub state: &'p Path,
     /// The file with the handle key, if not one in the state directory.
     pub handle_key: Option<&'p Path>,
+    /// Where another machine finds the record of clients.
+    pub replica: Option<Arc<dyn Replica>>,
 }
 
 /// How `--memory-in-flight` is divided.
@@ -165,9 +167,18 @@ impl Stack {
         let granted = version4.delegations_max.saturating_mul(exports.iter().count());
         let delegations = defaults.delegations.max(granted.saturating_add(REVOKED_MAX));
         let bounds = Bounds { cached_bytes: memory.cached, delegations, ..defaults };
-        let state = StateOptions { directory, lease, grace: lease, bounds, ..StateOptions::default() };
+        let replica = keep.replica.clone();
+        let has_replica = replica.is_some();
+        let state =
+            StateOptions { directory, lease, grace: lease, bounds, replica, ..StateOptions::default() };
         let front = Front::with_leases(exports, handles, &state, nqnfs)
             .map_err(|error| in_state("the records of NFSv4 clients", error))?;
+        if has_replica {
+            front
+                .replicate()
+                .await
+                .map_err(|error| Failure(format!("cannot store the record of clients: {error}")))?;
+        }
         if users.manage_gids {
             front.manage_gids(Groups::new(Nsswitch));
         }

@@ -21,6 +21,8 @@ pub async fn run(arguments: &Status) -> Result<(), Failure> {
         crate::output::line(format_args!("{status}"));
     } else if arguments.all {
         crate::output::line(format_args!("{}", text(&status)));
+    } else if status.get("cluster").is_some() {
+        crate::output::line(crate::membership::command::text(&status["cluster"]));
     } else {
         crate::output::line(summary::text(&status, seconds(SystemTime::now())));
     }

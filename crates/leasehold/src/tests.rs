@@ -71,7 +71,7 @@ async fn start(fs: Arc<dyn FileSystem>, kept: &Path) -> (Stack, Arc<Arbiter>) {
     };
     let listening =
         Listening { network: &network, tls: None, gss: None, version4: &version4, users: &Users::default() };
-    let keep = Keep { state: kept, handle_key: None };
+    let keep = Keep { state: kept, handle_key: None, replica: None };
     let served = stack::export("delayed", "/export".to_owned(), arbiter.clone(), open);
     let serve = Stack::start(vec![served], keep, nqnfs, listening).await.unwrap();
     (serve, arbiter)

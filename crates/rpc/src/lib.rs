@@ -39,6 +39,7 @@ pub mod rtt;
 pub mod server;
 pub mod service;
 mod sys;
+pub mod term;
 pub mod tls;
 mod udp;
 mod wire;

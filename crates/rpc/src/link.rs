@@ -450,6 +450,7 @@ impl Shared {
                     self.pending.sending(xid).and_then(|sending| sending.contents.message())
                     && let Ok(bytes) = message.to_bytes()
                 {
+                    crate::term::check();
                     // A full buffer or an unreachable host counts as a lost datagram: the timer resends it.
                     let _ = socket.try_send(&bytes);
                 }

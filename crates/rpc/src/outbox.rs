@@ -151,6 +151,9 @@ impl Outbox {
             loop {
                 progress.current.extend(self.queue.lock().drain(..));
                 let is_done = progress.current.is_empty();
+                if !is_done {
+                    crate::term::check();
+                }
                 match if is_done { wire.settle() } else { self.step(&mut progress, wire) } {
                     Ok(()) if is_done => {
                         progress.backlog = None;

@@ -94,6 +94,7 @@ pub(crate) async fn serve(
         // The source address of a peer that is not admitted may be forged. Such a peer gets no more bytes
         // than came in its name.
         if admitted || bytes.len() <= length {
+            crate::term::check();
             let _ = socket.send_to(&bytes, peer).await;
         }
     }
@@ -109,6 +110,7 @@ impl Datagrams {
     pub fn send_call(&self, to: SocketAddr, header: &CallHeader, arguments: Message) -> bool {
         let Some(socket) = self.0.upgrade() else { return false };
         let Ok(bytes) = encode_call(header, arguments).to_bytes() else { return false };
+        crate::term::check();
         socket.try_send_to(&bytes, to).is_ok()
     }
 }
@@ -165,8 +167,10 @@ pub(crate) async fn answer(
 
 async fn reply_to(socket: &UdpSocket, peer: SocketAddr, xid: u32, outcome: Outcome) {
     if let Some(Ok(bytes)) = reply_message(xid, outcome).map(|message| message.to_bytes())
-        && let Err(error) = socket.send_to(&bytes, peer).await
     {
-        tracing::debug!(%peer, %error, "a reply could not be sent");
+        crate::term::check();
+        if let Err(error) = socket.send_to(&bytes, peer).await {
+            tracing::debug!(%peer, %error, "a reply could not be sent");
+        }
     }
 }

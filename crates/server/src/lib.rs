@@ -56,7 +56,8 @@ mod usage;
 
 pub use counts::Counts;
 pub use exports::{
-    ClientList, Export, ExportOptions, Exports, Flavor, HostDatabase, Locations, Sec, Squash, XprtSec,
+    ClientList, Export, ExportOptions, Exports, Flavor, HostDatabase, Location, Locations, Sec, Squash,
+    XprtSec,
 };
 pub use front::{Front, LockManager};
 pub use groups::{Groups, UserDatabase};

@@ -88,6 +88,11 @@ impl RestingObjects {
         self.leases.get(&self.key(handle)).map(|(used, _)| *used)
     }
 
+    /// Does an object rest whose lease the layer above holds?
+    pub fn is_given(&self, handle: &Handle) -> bool {
+        self.leases.get(&self.key(handle)).is_some_and(|(_, lease)| lease.is_given())
+    }
+
     /// All leases at rest.
     pub fn leases(&self) -> impl Iterator<Item = &RestingLease> {
         self.leases.values().map(|(_, lease)| lease)

@@ -212,6 +212,9 @@ pub fn read(file: &ConfigFile, command: &Command) -> Result<Vec<Entry>, Failure>
         if command.get_name() == "proxy" && name == origins::TABLE && value.get_ref().as_array().is_some() {
             continue;
         }
+        if command.get_name() == "proxy" && super::cluster::TABLES.contains(&name.as_ref()) {
+            continue;
+        }
         let Some(known) = of(command).find(|known| known.name == *name) else {
             return Err(file.wrong(at, unknown(command, name)));
         };

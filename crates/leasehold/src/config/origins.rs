@@ -3,6 +3,7 @@
 //! A table has the address of the origin and its place in the name space, its share of the cache, and the
 //! keys of exports(5). A key of exports(5) that it does not have is that of the whole file.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use clap::ValueEnum;
@@ -25,7 +26,8 @@ pub const ORIGINS_MAX: usize = 64;
 const SHARE_MAX: u32 = 1000;
 
 /// The keys of an origin that are of this file alone, with their defaults.
-const OWN_KEYS: [(&str, &str); 4] = [("url", ""), ("path", ""), ("cache_share", "1"), ("offline", "")];
+const OWN_KEYS: [(&str, &str); 5] =
+    [("url", ""), ("path", ""), ("cache_share", "1"), ("offline", ""), ("server", "")];
 /// The keys of an origin whose default is the value of the whole file.
 const SHARED_KEYS: [&str; 9] =
     ["ro", "root_squash", "all_squash", "anonuid", "anongid", "secure", "clients", "xprtsec", "sec"];
@@ -52,6 +54,7 @@ struct OriginTable {
     #[serde(default = "one")]
     cache_share: Spanned<u32>,
     offline: Option<Spanned<String>>,
+    server: Option<Spanned<String>>,
     ro: Option<bool>,
     root_squash: Option<bool>,
     all_squash: Option<bool>,
@@ -78,6 +81,8 @@ pub struct OriginConfig {
     pub cache_share: u32,
     /// What to do while it is away; as for the whole file, if absent.
     pub offline: Option<OfflineAnswer>,
+    /// The virtual server that has it, in a cluster; chosen by hashing, if absent.
+    pub server: Option<SocketAddr>,
     /// Its options of exports(5), over those of the whole file.
     access: Access,
 }
@@ -212,11 +217,20 @@ impl OriginConfig {
             Some([]) => Some(ClientList::default()),
             Some(list) => Some(list.join(",").parse().map_err(|wrong| (at, wrong))?),
         };
+        let server = match table.server {
+            None => None,
+            Some(text) => Some(text.get_ref().parse().map_err(|_| {
+                let why =
+                    format!("`server` is `{}`, and must be the address of a [[server]]", text.get_ref());
+                (text.span().start, why)
+            })?),
+        };
         Ok(OriginConfig {
             url,
             path,
             cache_share,
             offline,
+            server,
             access: Access {
                 ro: table.ro,
                 squash: (table.all_squash, table.root_squash),

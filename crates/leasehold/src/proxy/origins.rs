@@ -166,7 +166,8 @@ impl Origins {
         let holders = Holders { front, exports: Live::fixed(vec![served.listed.clone()]) };
         let usage = usage::of_server(status.clone(), holders.clone());
         let cache = Caches::One(served.caching.cache.clone());
-        let sources = Sources { status, usage, cache, holders: Some(holders), before_recording: None };
+        let sources =
+            Sources { status, usage, cache, holders: Some(holders), cluster: None, before_recording: None };
         Admin::start(&member.wanted().directory, sources)
     }
 

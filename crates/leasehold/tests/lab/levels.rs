@@ -57,7 +57,8 @@ fn long_handles_before_knfsd_last_over_restarts_of_all_levels() {
     guest.mount_nfs(&chain[2].origin(), "/mnt/nfs", V3);
     guest.sh("mkdir -p /tmp/tree/a/b /tmp/tree/c; for i in $(seq 40); do echo $i >/tmp/tree/a/b/$i; echo c$i >/tmp/tree/c/$i; done");
     guest.sh("cp -r /tmp/tree /mnt/nfs/tree && diff -r /tmp/tree /mnt/nfs/tree");
-    let open = guest.spawn("exec 3</mnt/nfs/tree/a/b/7; while [ ! -e /tmp/release ]; do sleep 0.1; done; cat <&3");
+    let open =
+        guest.spawn("exec 3</mnt/nfs/tree/a/b/7; while [ ! -e /tmp/release ]; do sleep 0.1; done; cat <&3");
     chain.iter_mut().for_each(|proxy| proxy.process.kill());
     chain.iter_mut().for_each(|proxy| proxy.process.restart());
     chain.iter().for_each(Leasehold::wait);

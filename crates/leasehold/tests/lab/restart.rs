@@ -211,8 +211,7 @@ fn what_is_counted_under_a_lock_adds_up_through_kills() {
     let serve = stack::serve(&lab, &served);
     let origin = serve.origin();
     let mut proxy = stack::proxy_in(&lab, &origin, "4.2", "cache", &[]);
-    let clients =
-        [("one", proxy.origin(), V4_1), ("two", proxy.origin(), V4_2), ("direct", origin, V4_2)];
+    let clients = [("one", proxy.origin(), V4_1), ("two", proxy.origin(), V4_2), ("direct", origin, V4_2)];
     let mut rng = lab::Rng::from_environment();
     adds_up(&lab, &clients, &served.join("number"), || {
         for _ in 0..8 {

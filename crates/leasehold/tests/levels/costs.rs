@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use client::Origin;
 use vfs::{
-    AccessMask, CreateHow, Lock, LockKind, LockRequest, Locked, SetAttributes, Share,
-    StateidBasis, Want,
+    AccessMask, CreateHow, Lock, LockKind, LockRequest, Locked, SetAttributes, Share, StateidBasis, Want,
 };
 
 use crate::chain::{Calls, Chain, LAST, PROXIES, named, open, owner, read, request, until, user};
@@ -101,8 +100,7 @@ const GETATTR: Row = [&[("GETATTR", 1)], &[], &[]];
 async fn file(bench: &Bench) {
     let [one, two] = &bench.clients;
     let share = bench.share();
-    let opened =
-        bench.costs("open, cached", open(one, "one", share), [&[("OPEN", 1)], &[], &[]]).await;
+    let opened = bench.costs("open, cached", open(one, "one", share), [&[("OPEN", 1)], &[], &[]]).await;
     bench.costs("stat", one.getattr(&user(), &opened.handle), FREE).await.unwrap();
     assert_eq!(bench.costs("read, cached", read(one, &opened), FREE).await, "content");
     let second = bench.costs("second client opens", open(two, "two", share), GETATTR).await;

@@ -1,0 +1,220 @@
+//! A member of a cluster: `leasehold proxy` with a table `[cluster]`.
+//!
+//! This process decides nothing about files. It takes part in the cluster (crate `cluster`), and starts a
+//! process for each virtual server that it is to run ([`keeper`]). That process is a proxy of several
+//! origins, with three things more ([`virtual_server`]): it may speak until the end of the member's term and
+//! no longer, it keeps a copy of the record of its clients in the store, and it refers clients of version 4
+//! to the other virtual servers for what those have.
+//!
+//! A process for each server means that a server that must stop at once is killed, whatever it is doing.
+
+pub mod command;
+mod digest;
+mod keeper;
+mod status;
+pub mod virtual_server;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use cluster::etcd::Etcd;
+use cluster::{Driver, Handle, Identity, Member, State, Times, Trouble};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+use crate::admin::{Admin, Caches, Sources};
+use crate::cli::Proxy;
+use crate::config::cluster::ClusterConfig;
+use crate::config::origins::OriginConfig;
+use crate::reload::Reload;
+use crate::stack::{End, Told};
+use crate::{Failure, service, state};
+use keeper::Keeper;
+
+/// How long the end of the process waits until all servers are given away.
+const LEAVE_MAX: Duration = Duration::from_secs(60);
+
+/// A request about the cluster, over the admin socket of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ClusterRequest {
+    /// Give all servers of this member to others.
+    Drain,
+    /// Take servers again.
+    Resume,
+}
+
+/// The member of this process.
+#[derive(Clone, Debug)]
+pub struct Membership {
+    handle: Handle,
+    name: String,
+}
+
+/// Takes part in a cluster until the process is told to stop.
+///
+/// # Errors
+/// If the directory, the handle key or the program itself cannot be used, or if another member is of another
+/// configuration.
+pub async fn run(
+    arguments: Proxy,
+    config: ClusterConfig,
+    origins: Vec<OriginConfig>,
+    directory: PathBuf,
+    reload: Reload,
+) -> Result<(), Failure> {
+    let mut end = End::listen(reload.has_file())?;
+    let state = crate::proxy::make_state(&directory)?;
+    let lock = tokio::select! {
+        lock = state::lock_after(&state, &directory) => lock?,
+        () = end.wait() => return Ok(()),
+    };
+    let digest = digest::of(&config, &origins, arguments.handle_key.as_deref())?;
+    let identity = Identity {
+        name: config.member.clone(),
+        life: life()?,
+        place: format!("{}:{}", machine(), directory.display()),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        digest,
+    };
+    let servers = config.servers.iter().map(|server| server.address.to_string()).collect();
+    let times = Times { term: config.term, ..Times::default() };
+    let member = Member::new(&config.name, identity, servers, times);
+    let (driver, handle) = Driver::new(Etcd::new(&config.endpoints), member);
+    let driving = tokio::spawn(driver.run());
+    let membership = Membership { handle: handle.clone(), name: config.member.clone() };
+    let admin = Admin::start(&directory, sources(&config, &membership))?;
+    crate::output::announce(format_args!(
+        "member {} of cluster {} on {}; leasehold cluster status {} shows it",
+        config.member,
+        config.name,
+        crate::units::counted(config.servers.len() as u64, "virtual server", "virtual servers"),
+        directory.display()
+    ));
+    service::started(&format!("member {} of cluster {}", config.member, config.name));
+    let config = Arc::new(config);
+    let keepers: Vec<Keeper> = config
+        .servers
+        .iter()
+        .map(|server| Keeper::start(&config, server, &directory, &handle, &reload))
+        .collect();
+    let told = tokio::spawn(tell_of_changes(handle.state(), config.clone()));
+    while end.next().await == Told::Reload {
+        keepers.iter().for_each(Keeper::reload);
+    }
+    service::stopping();
+    handle.leave().await;
+    let mut states = handle.state();
+    let out = states.wait_for(|state| state.is_out);
+    if tokio::time::timeout(LEAVE_MAX, out).await.is_err() {
+        crate::output::tell("the cluster was not left in time: another member waits for the end of the term");
+    }
+    drop(keepers);
+    told.abort();
+    driving.abort();
+    admin.end(None).await;
+    lock.until_exit();
+    Ok(())
+}
+
+fn sources(config: &ClusterConfig, membership: &Membership) -> Sources {
+    let (status, usage) = (status::source(config, membership), status::source(config, membership));
+    Sources {
+        status,
+        usage,
+        cache: Caches::None,
+        holders: None,
+        before_recording: None,
+        cluster: Some(membership.clone()),
+    }
+}
+
+impl Membership {
+    /// Carries out a request. Returns when this member has done its part.
+    ///
+    /// # Errors
+    /// If there is nobody who would take the servers.
+    pub async fn execute(&self, request: ClusterRequest) -> Result<Value, String> {
+        let mut states = self.handle.state();
+        if request == ClusterRequest::Resume {
+            self.handle.drain(false).await;
+            return Ok(json!({ "draining": false }));
+        }
+        let others = states.borrow().view.as_ref().map_or(0, |view| {
+            view.members.iter().filter(|(name, (of, _))| **name != self.name && !of.draining).count()
+        });
+        if others == 0 {
+            return Err("no other member would take the servers; start one first".to_owned());
+        }
+        self.handle.drain(true).await;
+        let given = states.wait_for(|state| {
+            let is_drained = |view: &cluster::View| {
+                let mine = view.servers.keys().filter(|server| view.holder(server) == Some(&self.name));
+                mine.count() == 0 && view.members.get(&self.name).is_none_or(|(of, _)| of.draining)
+            };
+            state.view.as_deref().is_some_and(is_drained)
+        });
+        match given.await {
+            Ok(_) => Ok(json!({ "draining": true })),
+            Err(_) => Err("the member has ended".to_owned()),
+        }
+    }
+}
+
+/// Says on standard error what the administrator should know: troubles, and which servers run here.
+async fn tell_of_changes(mut states: watch::Receiver<State>, config: Arc<ClusterConfig>) {
+    let mut trouble = None;
+    let mut was_in = false;
+    loop {
+        let (now, is_in) = {
+            let state = states.borrow_and_update();
+            (state.trouble.clone(), state.orders.until.is_some())
+        };
+        if now != trouble {
+            match &now {
+                Some(Trouble::Silent(why)) => {
+                    // One that comes and goes with each beat is told once.
+                    if !matches!(trouble, Some(Trouble::Silent(_))) {
+                        crate::output::tell(format_args!("etcd does not answer: {why}; still trying"));
+                    }
+                }
+                Some(Trouble::Refused(why)) => crate::output::tell(format_args!("{why}")),
+                None => crate::output::tell("etcd answers again, and the cluster takes this member"),
+            }
+            trouble = now;
+        }
+        if was_in && !is_in {
+            crate::output::tell(format_args!(
+                "member {} was taken for dead by another one, and joins again",
+                config.member
+            ));
+        }
+        was_in = is_in;
+        if states.changed().await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A random text.
+fn life() -> Result<String, Failure> {
+    let mut bytes = [0; 8];
+    getrandom::fill(&mut bytes).map_err(|error| Failure(format!("the system has no randomness: {error}")))?;
+    Ok(format!("{:016x}", u64::from_be_bytes(bytes)))
+}
+
+/// What tells this machine from others.
+fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+    // Containers and copied images have the same machine id, or none.
+    let id = read("/etc/machine-id").filter(|id| !id.is_empty()).unwrap_or_default();
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}:{id}")
+}
+
+/// The directory of a virtual server, in that of the member.
+fn server_directory(directory: &Path, address: &str) -> PathBuf {
+    directory.join(state::file_name(address))
+}
