@@ -236,9 +236,9 @@ impl Member {
     fn expects_servers(&self) -> bool {
         let Some(view) = &self.view else { return false };
         let has_servers = |name: &str| view.servers.keys().any(|server| view.holder(server) == Some(name));
-        view.members.iter().any(|(name, (record, _))| {
-            record.draining && *name != self.identity.name && has_servers(name)
-        })
+        view.members
+            .iter()
+            .any(|(name, (record, _))| record.draining && *name != self.identity.name && has_servers(name))
     }
 
     /// Does this member give its servers away? It lets the others know before.

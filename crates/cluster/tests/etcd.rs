@@ -1,135 +1,21 @@
-//! The store in real etcd processes. Without `/usr/bin/etcd` these tests are skipped, except if `CI=true`.
+//! The store in real etcd processes.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 use std::collections::BTreeMap;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cluster::etcd::{CALL_MAX, Endpoint, Etcd};
 use cluster::store::{Change, Committed, Condition, Memory, Store, StoreError, Transaction};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
-const ETCD: &str = "/usr/bin/etcd";
 /// How long a cluster may take to start, or to elect a leader.
 const READY_MAX: Duration = Duration::from_secs(10);
 /// How long a call may take, with the delay of a busy machine.
 const CALL_BOUND: Duration = Duration::from_millis(CALL_MAX.as_millis() as u64 + 500);
 
-/// An etcd cluster on the loopback interface. Dropping it kills its processes and removes its data.
-pub struct TestEtcd {
-    members: Vec<Member>,
-    directory: tempfile::TempDir,
-}
-
-struct Member {
-    process: Child,
-    arguments: Vec<String>,
-    log: PathBuf,
-    endpoint: Endpoint,
-}
-
-impl Drop for TestEtcd {
-    fn drop(&mut self) {
-        for index in 0..self.members.len() {
-            self.kill(index);
-        }
-    }
-}
-
-impl TestEtcd {
-    /// Starts a cluster and waits until each member answers. `None` if etcd is not installed.
-    pub async fn start(members: usize) -> Option<TestEtcd> {
-        if !Path::new(ETCD).exists() {
-            assert!(std::env::var("CI").as_deref() != Ok("true"), "{ETCD} is missing; install etcd-server");
-            println!("skipped: {ETCD} is missing");
-            return None;
-        }
-        let directory = tempfile::tempdir().unwrap();
-        // All listeners live until the last port is known, so that the ports differ.
-        let listeners: Vec<_> =
-            (0..2 * members).map(|_| TcpListener::bind(("127.0.0.1", 0)).unwrap()).collect();
-        let port = |index: usize| listeners[index].local_addr().unwrap().port();
-        let urls: Vec<String> = (0..2 * members).map(|i| format!("http://127.0.0.1:{}", port(i))).collect();
-        drop(listeners);
-        let (clients, peers) = urls.split_at(members);
-        let initial: Vec<String> = peers.iter().enumerate().map(|(i, url)| format!("m{i}={url}")).collect();
-        let start = |(index, (client, peer)): (usize, (&String, &String))| {
-            let data = directory.path().join(format!("m{index}"));
-            let arguments = [
-                ("--name", format!("m{index}")),
-                ("--data-dir", data.to_str().unwrap().to_owned()),
-                ("--listen-client-urls", client.clone()),
-                ("--advertise-client-urls", client.clone()),
-                ("--listen-peer-urls", peer.clone()),
-                ("--initial-advertise-peer-urls", peer.clone()),
-                ("--initial-cluster", initial.join(",")),
-            ];
-            let arguments: Vec<String> = arguments.map(|(name, value)| format!("{name}={value}")).to_vec();
-            let log = directory.path().join(format!("m{index}.log"));
-            Member { process: spawn(&arguments, &log), arguments, log, endpoint: client.parse().unwrap() }
-        };
-        let members = clients.iter().zip(peers).enumerate().map(start).collect();
-        let cluster = TestEtcd { members, directory };
-        for index in 0..cluster.members.len() {
-            cluster.wait(index).await;
-        }
-        Some(cluster)
-    }
-
-    /// The endpoints of all members.
-    pub fn endpoints(&self) -> Vec<Endpoint> {
-        self.members.iter().map(|member| member.endpoint.clone()).collect()
-    }
-
-    /// Waits until a member answers transactions.
-    pub async fn wait(&self, index: usize) {
-        let member = &self.members[index];
-        if let Err(error) = wait(&Etcd::new(std::slice::from_ref(&member.endpoint))).await {
-            let log = std::fs::read_to_string(&member.log).unwrap_or_default();
-            panic!("member {index} in {} does not answer: {error}\n{log}", self.directory.path().display());
-        }
-    }
-
-    /// The index of the leader.
-    pub fn leader(&self) -> usize {
-        let is_leader = |member: &Member| {
-            let endpoint = format!("--endpoints={}", member.endpoint);
-            let mut command = Command::new("etcdctl");
-            command.env("ETCDCTL_API", "3").args([&endpoint, "endpoint", "status", "-w", "json"]);
-            let status: serde_json::Value =
-                serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
-            let status = &status[0]["Status"];
-            status["leader"] == status["header"]["member_id"]
-        };
-        self.members.iter().position(is_leader).unwrap()
-    }
-
-    /// Kills a member with SIGKILL.
-    pub fn kill(&mut self, index: usize) {
-        // It may be dead already.
-        let _ = self.members[index].process.kill();
-        let _ = self.members[index].process.wait();
-    }
-
-    /// Kills a member and starts it again with its data.
-    pub fn restart(&mut self, index: usize) {
-        self.kill(index);
-        let member = &mut self.members[index];
-        member.process = spawn(&member.arguments, &member.log);
-    }
-
-    /// Sends a signal to a member: STOP suspends it, CONT resumes it.
-    pub fn signal(&self, index: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.members[index].process), signal).unwrap();
-    }
-}
-
-fn spawn(arguments: &[String], log: &Path) -> Child {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-    Command::new(ETCD).args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+fn endpoints(etcd: &lab::Etcd) -> Vec<Endpoint> {
+    etcd.endpoints().iter().map(|endpoint| endpoint.parse().unwrap()).collect()
 }
 
 /// Waits until a store answers, and returns how long that took. Each failure meanwhile must be `Unknown`.
@@ -183,8 +69,8 @@ impl Random {
 async fn etcd_does_what_memory_does() {
     const KEYS: [&str; 9] = ["\0", "a", "a/", "a/1", "a/2", "a\u{7f}", "b", "é", "\u{10ffff}"];
     const PREFIXES: [&str; 6] = ["", "a", "a/", "é", "\u{10ffff}", "none"];
-    let Some(cluster) = TestEtcd::start(1).await else { return };
-    let store = Etcd::new(&cluster.endpoints());
+    let cluster = lab::Etcd::start(1);
+    let store = Etcd::new(&endpoints(&cluster));
     let mut memory = Memory::default();
     let start = timed(&store, &Transaction::default()).await.unwrap().revision;
     // A revision of the memory, and the same moment in etcd. Removing an absent key is a revision of the
@@ -252,10 +138,10 @@ async fn etcd_does_what_memory_does() {
 
 #[tokio::test]
 async fn calls_go_on_after_the_leader_is_killed() {
-    let Some(mut cluster) = TestEtcd::start(3).await else { return };
+    let mut cluster = lab::Etcd::start(3);
     let leader = cluster.leader();
     // The store is connected to the leader.
-    let mut endpoints = cluster.endpoints();
+    let mut endpoints = endpoints(&cluster);
     endpoints.rotate_left(leader);
     let store = Etcd::new(&endpoints);
     let mut created = Vec::new();
@@ -294,8 +180,8 @@ async fn calls_go_on_after_the_leader_is_killed() {
 
 #[tokio::test]
 async fn without_a_quorum_nothing_is_known() {
-    let Some(cluster) = TestEtcd::start(3).await else { return };
-    let store = Etcd::new(&cluster.endpoints());
+    let cluster = lab::Etcd::start(3);
+    let store = Etcd::new(&endpoints(&cluster));
     timed(&store, &Transaction::default()).await.unwrap();
     for index in [0, 2] {
         cluster.signal(index, Signal::STOP);
@@ -314,19 +200,19 @@ async fn without_a_quorum_nothing_is_known() {
 
 #[tokio::test]
 async fn an_idle_connection_that_was_closed_is_made_again() {
-    let Some(mut cluster) = TestEtcd::start(1).await else { return };
-    let store = Etcd::new(&cluster.endpoints());
+    let mut cluster = lab::Etcd::start(1);
+    let store = Etcd::new(&endpoints(&cluster));
     timed(&store, &create("a")).await.unwrap();
     cluster.restart(0);
-    cluster.wait(0).await;
+    cluster.wait(0);
     let committed = timed(&store, &create("a")).await.unwrap();
     assert!(!committed.succeeded && committed.entries.len() == 1);
 }
 
 #[tokio::test]
 async fn another_cluster_is_refused() {
-    let (Some(mut ours), Some(other)) = (TestEtcd::start(1).await, TestEtcd::start(1).await) else { return };
-    let store = Etcd::new(&[ours.endpoints(), other.endpoints()].concat());
+    let (mut ours, other) = (lab::Etcd::start(1), lab::Etcd::start(1));
+    let store = Etcd::new(&[endpoints(&ours), endpoints(&other)].concat());
     timed(&store, &create("a")).await.unwrap();
     ours.kill(0);
     // Until the runtime has seen the end of the connection, a request over it is `Unknown`.
@@ -335,6 +221,6 @@ async fn another_cluster_is_refused() {
     println!("{error}");
     assert!(matches!(&error, StoreError::Refused(cause) if cause.contains("is another etcd cluster")));
     ours.restart(0);
-    ours.wait(0).await;
+    ours.wait(0);
     assert_eq!(timed(&store, &create("a")).await.unwrap().entries.len(), 1);
 }

@@ -22,6 +22,7 @@
 
 mod close_to_open;
 mod coherence;
+mod etcd;
 mod guard;
 mod guest;
 mod hand;
@@ -38,6 +39,7 @@ pub mod suite;
 
 pub use close_to_open::{CloseToOpen, Seat};
 pub use coherence::{Coherence, Player, Report};
+pub use etcd::Etcd;
 pub use guest::{Guest, GuestOptions, Output, Task, V2, V3, V4_0, V4_1, V4_2};
 pub use hand::{Access, Agent, Hand, Mode, OpenFile, Opened, Stat};
 pub use lane::count as lanes;

@@ -34,6 +34,9 @@ const KERBEROS: [(&str, &str); 4] = [
     ("kinit", "krb5-user"),
 ];
 
+/// Programs of [`Etcd`](crate::Etcd), each with its Debian package. They need no root.
+const ETCD: [(&str, &str); 2] = [("etcd", "etcd-server"), ("etcdctl", "etcd-client")];
+
 /// Other files that the lab needs.
 const FILES: [(&str, &str); 2] = [
     ("/usr/lib/x86_64-linux-gnu/ganesha/libfsalvfs.so", "nfs-ganesha-vfs"),
@@ -69,6 +72,7 @@ impl std::fmt::Display for Missing {
 /// Checks the requirements.
 pub fn missing() -> Missing {
     let mut missing = kerberos_missing();
+    missing.packages.extend(etcd_missing().packages);
     let absent = PROGRAMS.iter().filter(|(program, _)| find(program).is_none());
     missing.packages.extend(absent.map(|(_, package)| *package));
     missing
@@ -94,6 +98,12 @@ pub(crate) fn kerberos_missing() -> Missing {
     let mut packages: Vec<&str> = absent.map(|(_, package)| *package).collect();
     packages.dedup();
     Missing { packages, reasons: Vec::new() }
+}
+
+/// Checks the requirements of an [`Etcd`](crate::Etcd) alone.
+pub(crate) fn etcd_missing() -> Missing {
+    let absent = ETCD.iter().filter(|(program, _)| find(program).is_none());
+    Missing { packages: absent.map(|(_, package)| *package).collect(), reasons: Vec::new() }
 }
 
 /// True if this process has root's rights.
