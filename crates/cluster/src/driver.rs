@@ -45,7 +45,7 @@ pub enum Trouble {
 }
 
 enum Command {
-    Stopped(String),
+    Stopped(String, u64),
     Drain(bool),
     Leave,
 }
@@ -63,9 +63,9 @@ impl Handle {
         self.state.clone()
     }
 
-    /// A server that is to be given away does not run.
-    pub async fn stopped(&self, server: &str) {
-        let _ = self.commands.send(Command::Stopped(server.to_owned())).await;
+    /// A server that is to be given away in this epoch does not run.
+    pub async fn stopped(&self, server: &str, epoch: u64) {
+        let _ = self.commands.send(Command::Stopped(server.to_owned(), epoch)).await;
     }
 
     /// Gives all servers away, or takes part again.
@@ -102,8 +102,9 @@ impl<S: Store> Driver<S> {
         loop {
             let wait = self.member.due(now()).max(not_before).saturating_sub(now());
             tokio::select! {
+                biased;
                 command = self.commands.recv() => match command {
-                    Some(Command::Stopped(server)) => self.member.stopped(&server),
+                    Some(Command::Stopped(server, epoch)) => self.member.stopped(&server, epoch),
                     Some(Command::Drain(draining)) => self.member.drain(draining),
                     Some(Command::Leave) => self.member.leave(),
                     None => return,

@@ -52,7 +52,7 @@ pub struct Orders {
     pub run: BTreeMap<String, Run>,
     /// Servers to give away. They are to be stopped, and reported by [`Member::stopped`] even if they have
     /// never run here.
-    pub give: BTreeSet<String>,
+    pub give: BTreeMap<String, Run>,
 }
 
 /// A server that this member runs.
@@ -189,7 +189,10 @@ impl Member {
             (server.clone(), Run { epoch: record.epoch, changed_at: *changed_at })
         });
         let run = run.collect();
-        let give = self.giving.iter().filter(|(_, stopped)| !**stopped).map(|(server, _)| server.clone());
+        let give = self.held().filter(|(server, _)| self.giving.get(*server) == Some(&false));
+        let give = give.map(|(server, (record, changed_at))| {
+            (server.clone(), Run { epoch: record.epoch, changed_at: *changed_at })
+        });
         Orders { until: Some(until), run, give: give.collect() }
     }
 
@@ -208,9 +211,10 @@ impl Member {
         self.standing == Standing::Out && self.in_flight.is_none()
     }
 
-    /// A server that is to be given away does not run: nothing answers for it here.
-    pub fn stopped(&mut self, server: &str) {
-        if let Some(stopped) = self.giving.get_mut(server) {
+    /// A server that is to be given away in this epoch does not run: nothing answers for it here.
+    pub fn stopped(&mut self, server: &str, epoch: u64) {
+        let is_it = self.held().any(|(held, (record, _))| held == server && record.epoch == epoch);
+        if let Some(stopped) = self.giving.get_mut(server).filter(|_| is_it) {
             *stopped = true;
         }
     }

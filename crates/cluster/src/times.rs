@@ -37,12 +37,11 @@ impl Times {
 
     /// How long a member waits for a beat of another one before it fences that one.
     ///
-    /// A term of the slowest clock, measured by the fastest: `term * (1 + drift) / (1 - drift)`.
+    /// A term and the margin of the slowest clock, measured by the fastest: times `(1 + drift) / (1 - drift)`.
     pub fn patience(&self) -> Duration {
         const MILLION: u32 = 1_000_000;
         let drift = self.drift_ppm.min(MILLION / 2);
-        let longest = self.term * (MILLION + drift) / (MILLION - drift);
-        longest + self.margin
+        (self.term + self.margin) * (MILLION + drift) / (MILLION - drift)
     }
 }
 

@@ -205,6 +205,8 @@ async fn an_idle_connection_that_was_closed_is_made_again() {
     timed(&store, &create("a")).await.unwrap();
     cluster.restart(0);
     cluster.wait(0);
+    // The runtime hears of the closed connection.
+    tokio::time::sleep(Duration::from_millis(100)).await;
     let committed = timed(&store, &create("a")).await.unwrap();
     assert!(!committed.succeeded && committed.entries.len() == 1);
 }

@@ -285,18 +285,19 @@ impl World {
                 assert_eq!(*holder, name, "{server} has two holders in epoch {}", run.epoch);
             }
         }
-        let mut stopped: Vec<String> =
-            orders.give.iter().filter(|server| !process.running.contains_key(*server)).cloned().collect();
+        let never_ran = orders.give.iter().filter(|(server, _)| !process.running.contains_key(*server));
+        let mut stopped: Vec<(String, u64)> =
+            never_ran.map(|(server, run)| (server.clone(), run.epoch)).collect();
         for (server, running) in &mut process.running {
             match running.gone {
                 None if !orders.run.contains_key(server) => running.gone = Some(now + takes),
-                Some(gone) if gone <= now => stopped.push(server.clone()),
+                Some(gone) if gone <= now => stopped.push((server.clone(), running.epoch)),
                 _ => {}
             }
         }
-        for server in stopped {
+        for (server, epoch) in stopped {
             process.running.remove(&server);
-            process.member.stopped(&server);
+            process.member.stopped(&server, epoch);
         }
     }
 

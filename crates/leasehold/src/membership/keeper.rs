@@ -103,11 +103,15 @@ impl Kept {
         loop {
             let address = self.address.clone();
             let concerns =
-                |state: &State| state.orders.give.contains(&address) || ordered(state, &address).is_some();
-            let found = self.states.wait_for(concerns).await.map(|state| ordered(&state, &address));
-            let Ok(found) = found else { return };
+                |state: &State| state.orders.give.contains_key(&address) || ordered(state, &address).is_some();
+            let found = self.states.wait_for(concerns).await.map(|state| {
+                (ordered(&state, &address), state.orders.give.get(&address).copied())
+            });
+            let Ok((found, given)) = found else { return };
             let Some((run, until)) = found else {
-                self.handle.stopped(&address).await;
+                if let Some(run) = given {
+                    self.handle.stopped(&address, run.epoch).await;
+                }
                 if self.states.changed().await.is_err() {
                     return;
                 }
@@ -124,7 +128,7 @@ impl Kept {
             };
             self.hook("remove").await;
             match ended {
-                Ended::Given => self.handle.stopped(&address).await,
+                Ended::Given => self.handle.stopped(&address, run.epoch).await,
                 Ended::Over => {}
                 Ended::ByItself => {
                     pause = if begun.elapsed() > GOOD { AGAIN.0 } else { (pause * 2).min(AGAIN.1) };
@@ -171,7 +175,7 @@ impl Kept {
                         let _ = input.flush().await;
                     }
                 }
-                None if now.orders.give.contains(&self.address)
+                None if now.orders.give.contains_key(&self.address)
                     && now.orders.until.is_some_and(|end| end > cluster::now()) =>
                 {
                     return self.give(child, until).await;
