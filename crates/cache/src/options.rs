@@ -204,6 +204,9 @@ pub struct Options {
     /// While the origin is away, a request that needs it gets `Delay` and does not wait. For a server whose
     /// clients have other work. A change that was sent before is waited for: its outcome is not known.
     pub puts_off: bool,
+    /// Another machine has used what is held at the origin since this index was written. So a lease that is
+    /// taken over vouches for nothing in it.
+    pub taken_over: bool,
     /// Whether and how writes are delayed.
     pub write_behind: Option<WriteBehind>,
     /// The clock for the time of day.
@@ -235,6 +238,7 @@ impl Options {
             close_delay: Duration::from_secs(1),
             flush_interval: Duration::from_millis(150),
             puts_off: false,
+            taken_over: false,
             write_behind: None,
             clock: Arc::new(SystemClock),
         }

@@ -19,10 +19,13 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use blocks::Blocks;
+
+use crate::replica::Mirror;
 
 const MAGIC: &[u8] = b"leasehold client 1\n";
 const PUT: u8 = 1;
@@ -72,6 +75,8 @@ pub(crate) struct Journal {
     pending: Vec<u8>,
     /// Obsolete bytes that do not justify another file.
     slack_bytes: usize,
+    /// A copy elsewhere.
+    mirror: Option<Arc<Mirror>>,
 }
 
 /// Reads a file. Returns `None` if it does not exist.
@@ -194,7 +199,13 @@ impl Journal {
         }
         let (file, file_bytes, live) = anew.finish(path)?;
         let (pending, slack_bytes) = (Vec::new(), SLACK_BYTES);
-        Ok(Journal { path: path.into(), file, live, live_bytes, file_bytes, pending, slack_bytes })
+        let (path, mirror) = (path.into(), None);
+        Ok(Journal { path, file, live, live_bytes, file_bytes, pending, slack_bytes, mirror })
+    }
+
+    /// Keeps a copy from now on. The copy must have all entries already.
+    pub(crate) fn mirrored(&mut self, mirror: Arc<Mirror>) {
+        self.mirror = Some(mirror);
     }
 
     /// Makes `wanted` the only entries whose keys have this prefix. All keys of `wanted` must have it.
@@ -218,6 +229,7 @@ impl Journal {
         if let Some(span) = self.live.remove(key) {
             self.live_bytes -= size(key, span.length as usize);
             frame(REMOVE, key, &[], &mut self.pending);
+            self.mirror.iter().for_each(|mirror| mirror.change(key, None));
         }
     }
 
@@ -229,6 +241,7 @@ impl Journal {
             return;
         }
         frame(PUT, key, value, &mut self.pending);
+        self.mirror.iter().for_each(|mirror| mirror.change(key, Some(value)));
         self.live_bytes += size(key, value.len());
         if let Some(old) = self.live.insert(Key::from_slice(key), span) {
             self.live_bytes -= size(key, old.length as usize);
@@ -282,6 +295,7 @@ impl Journal {
 
     /// Removes the file, so that the next incarnation does not use it.
     pub(crate) fn abandon(self) -> io::Result<()> {
+        self.mirror.iter().for_each(|mirror| mirror.begin(Entries::new()));
         std::fs::remove_file(&self.path)
     }
 }

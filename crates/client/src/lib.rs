@@ -28,6 +28,7 @@ mod nqnfs;
 mod origin;
 mod portmapper;
 mod pulse;
+pub mod replica;
 mod transport;
 pub mod url;
 

@@ -380,7 +380,9 @@ impl FileSystem for Nfs4 {
 #[async_trait]
 impl Opens for Nfs4 {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
-        self.open_file_with_piggyback(caller, request).await
+        let opened = self.open_file_with_piggyback(caller, request).await;
+        self.inner.channel.replicated().await;
+        opened
     }
 
     async fn downgrade(&self, caller: &Caller, open: OpenId, access: Share, deny: Share) -> Result<()> {
@@ -392,7 +394,9 @@ impl Opens for Nfs4 {
     }
 
     async fn lock(&self, caller: &Caller, open: OpenId, request: &LockRequest) -> Result<Locked> {
-        self.take_lock(caller, open, request).await
+        let locked = self.take_lock(caller, open, request).await;
+        self.inner.channel.replicated().await;
+        locked
     }
 
     async fn unlock(&self, caller: &Caller, open: OpenId, owner: &Owner, range: (u64, u64)) -> Result<()> {

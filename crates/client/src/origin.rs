@@ -18,6 +18,7 @@ use crate::groups::Sixteen;
 use crate::nfs3::Nfs3;
 use crate::nfs4::{Incarnation, Nfs4};
 use crate::nqnfs::Nqnfs;
+use crate::replica::Replica;
 use crate::url::{Proto, Url, Version};
 
 /// Numbers of the state held at a server and of the calls in flight. They are zero once
@@ -74,6 +75,11 @@ pub trait Origin: FileSystem + Debug {
     /// # Errors
     /// If the file cannot be written.
     fn keep_record(&self, path: &Path) -> std::io::Result<()>;
+
+    /// Keeps a copy of the record there, so that another machine can take the state over. Must be called
+    /// before [`Origin::keep_record`]. Versions without state at the server have nothing to copy, and the
+    /// locks of version 3 are not copied.
+    fn replicate_record(&self, replica: Arc<dyn Replica>);
 
     /// Says that there will be no next incarnation that takes over this state. So [`FileSystem::shutdown`]
     /// gives it back even if it is recorded, and removes the record.

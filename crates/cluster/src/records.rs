@@ -5,6 +5,7 @@
 //! /leasehold/CLUSTER/live/members/NAME      a member
 //! /leasehold/CLUSTER/live/servers/ADDRESS   a virtual server
 //! /leasehold/CLUSTER/kept/ADDRESS           the records of a virtual server's clients
+//! /leasehold/CLUSTER/held/ADDRESS/ORIGIN/…  what a virtual server holds at an origin
 //! ```
 //!
 //! A member reads everything below `live` with each beat, so that part is small.
@@ -85,6 +86,11 @@ impl Keys {
     /// The records of a virtual server's clients.
     pub fn kept(&self, address: &str) -> String {
         format!("{}kept/{address}", self.root)
+    }
+
+    /// The prefix of what a virtual server holds at an origin.
+    pub fn held(&self, address: &str, origin: &str) -> String {
+        format!("{}held/{address}/{origin}/", self.root)
     }
 
     /// The name of the member or server that a key is of.

@@ -132,5 +132,8 @@ fn bounds_that_are_too_small_are_found_out() {
 
 #[test]
 fn a_server_that_was_reported_as_stopped_and_runs_is_found_out() {
-    broken("runs although it stopped", Bounds { lies: true, drains: 1, sends: &[2, 2], ticks: 2, ..Bounds::default() });
+    broken(
+        "runs although it stopped",
+        Bounds { lies: true, drains: 1, sends: &[2, 2], ticks: 2, ..Bounds::default() },
+    );
 }

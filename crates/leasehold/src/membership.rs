@@ -36,6 +36,9 @@ use keeper::Keeper;
 /// How long the end of the process waits until all servers are given away.
 const LEAVE_MAX: Duration = Duration::from_secs(60);
 
+/// How long a drain waits for another member.
+const OTHERS_MAX: Duration = Duration::from_secs(5);
+
 /// A request about the cluster, over the admin socket of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -105,6 +108,7 @@ pub async fn run(
         keepers.iter().for_each(Keeper::reload);
     }
     service::stopping();
+    told.abort();
     handle.leave().await;
     let mut states = handle.state();
     let out = states.wait_for(|state| state.is_out);
@@ -112,7 +116,6 @@ pub async fn run(
         crate::output::tell("the cluster was not left in time: another member waits for the end of the term");
     }
     drop(keepers);
-    told.abort();
     driving.abort();
     admin.end(None).await;
     lock.until_exit();
@@ -142,10 +145,14 @@ impl Membership {
             self.handle.drain(false).await;
             return Ok(json!({ "draining": false }));
         }
-        let others = states.borrow().view.as_ref().map_or(0, |view| {
-            view.members.iter().filter(|(name, (of, _))| **name != self.name && !of.draining).count()
-        });
-        if others == 0 {
+        let has_others = |state: &State| {
+            let mut members = state.view.iter().flat_map(|view| &view.members);
+            members.any(|(name, (of, _))| *name != self.name && !of.draining)
+        };
+        // One that has just been started or resumed is seen with the next beats.
+        let seen = tokio::time::timeout(OTHERS_MAX, states.wait_for(has_others)).await;
+        let has_others = seen.is_ok_and(|seen| seen.is_ok());
+        if !has_others {
             return Err("no other member would take the servers; start one first".to_owned());
         }
         self.handle.drain(true).await;

@@ -122,11 +122,16 @@ struct Locked {
 }
 
 impl Locked {
-    fn new(arguments: &Proxy, state: PathBuf, lock: Option<Lock>) -> Result<Locked, Failure> {
+    fn new(
+        arguments: &Proxy,
+        state: PathBuf,
+        lock: Option<Lock>,
+        virtual_server: Option<Arc<VirtualServer>>,
+    ) -> Result<Locked, Failure> {
         let nqnfs = stack::nqnfs(&state)?;
         let audit = AuditLog::open(&arguments.auditing)?;
         let version4 = arguments.version4.clone();
-        let common = Common { version4, recovery: nqnfs.recovery(), audit };
+        let common = Common { version4, recovery: nqnfs.recovery(), audit, virtual_server };
         Ok(Locked { state, nqnfs, common, lock })
     }
 }
@@ -147,7 +152,7 @@ async fn open_one(
         reached = Box::pin(reaching) => reached?,
         () = end.wait() => return Ok(None),
     };
-    let locked = Locked::new(arguments, make_state(&wanted.directory)?, None)?;
+    let locked = Locked::new(arguments, make_state(&wanted.directory)?, None, None)?;
     let opening = Opening::of(wanted, incarnation, origin, &locked.common).await?;
     Ok(Some((locked, opening)))
 }
@@ -174,7 +179,7 @@ async fn serve(
             lock = state::lock_after(&state, &directory) => lock?,
             () = end.wait() => return Ok(()),
         };
-        let locked = Locked::new(&arguments, state, Some(lock))?;
+        let locked = Locked::new(&arguments, state, Some(lock), virtual_server.clone())?;
         let opening = wanted.into_iter().map(|wanted| Opening::begin(wanted, locked.common.clone()));
         let opening = opening.collect();
         (locked, opening)

@@ -148,15 +148,7 @@ impl Stack {
             ))
         };
         let key_file = keep.handle_key.map_or_else(|| keep.state.join("handle.key"), Path::to_owned);
-        let key = HandleKey::load_or_create(&key_file).map_err(|error| {
-            let way_out = match error.kind() {
-                std::io::ErrorKind::StorageFull => "; free some space there",
-                // This error names its own way out.
-                _ if error.get_ref().is_some() => "",
-                _ => "; it must be a file of 16 secret bytes that this user may read",
-            };
-            Failure(format!("cannot use the handle key {}: {error}{way_out}", key_file.display()))
-        })?;
+        let key = handle_key(&key_file)?;
         let handles = Handles::open(key, keep.state).map_err(|error| in_state("the handle table", error))?;
         let replies = ReplyCache::open(keep.state).map_err(|error| in_state("the reply log", error))?;
         let lease = Duration::from_secs(version4.lease_time.into());
@@ -251,6 +243,22 @@ impl Stack {
         // One that waits for its origin must not keep the others.
         futures_util::future::join_all(exports.iter().map(|export| export.fs().shutdown())).await;
     }
+}
+
+/// The key of a file; makes the file if it is not there.
+///
+/// # Errors
+/// If it cannot be used.
+pub fn handle_key(file: &Path) -> Result<HandleKey, Failure> {
+    HandleKey::load_or_create(file).map_err(|error| {
+        let way_out = match error.kind() {
+            std::io::ErrorKind::StorageFull => "; free some space there",
+            // This error names its own way out.
+            _ if error.get_ref().is_some() => "",
+            _ => "; it must be a file of 16 secret bytes that this user may read",
+        };
+        Failure(format!("cannot use the handle key {}: {error}{way_out}", file.display()))
+    })
 }
 
 /// The command that mounts an export of a server at this address.

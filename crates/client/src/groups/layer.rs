@@ -25,6 +25,7 @@ use vfs::{
 use super::{Concerns, Sixteen, after, is_in, many};
 use crate::counts::ProcedureCounts;
 use crate::origin::{Follow, Holdings, Origin};
+use crate::replica::Replica;
 use crate::url::Url;
 
 /// The attributes of the object that a reply shows, and the lease that it brings.
@@ -589,6 +590,10 @@ impl<O: Origin + ?Sized> Origin for Sixteen<O> {
 
     fn keep_record(&self, path: &Path) -> std::io::Result<()> {
         self.below.keep_record(path)
+    }
+
+    fn replicate_record(&self, replica: Arc<dyn Replica>) {
+        self.below.replicate_record(replica);
     }
 
     fn leave_nothing(&self) {

@@ -11,6 +11,7 @@ use vfs::Handle;
 use super::Nfs3;
 use crate::counts::ProcedureCounts;
 use crate::origin::{Follow, Holdings, Origin};
+use crate::replica::Replica;
 use crate::url::Url;
 
 impl Origin for Nfs3 {
@@ -57,6 +58,8 @@ impl Origin for Nfs3 {
     fn keep_record(&self, path: &Path) -> std::io::Result<()> {
         self.locks.as_ref().map_or(Ok(()), |locks| locks.keep_record(path))
     }
+
+    fn replicate_record(&self, _: Arc<dyn Replica>) {}
 
     fn leave_nothing(&self) {
         if let Some(locks) = &self.locks {

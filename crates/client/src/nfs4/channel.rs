@@ -1,6 +1,7 @@
 //! Sends compounds to the origin: over several links, with the caller's credential, for as long as the caller
 //! or mount waits.
 
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use protocol::Call;
@@ -17,6 +18,7 @@ use crate::counts::Counting;
 use crate::links::Links;
 use crate::nonsense::Nonsense;
 use crate::pulse::Pulse;
+use crate::replica::{Mirror, Replica};
 use crate::url::Url;
 
 /// The connections to one origin.
@@ -32,6 +34,8 @@ pub(crate) struct Channel {
     pub(crate) operations: Counting<Operation>,
     pub(crate) nonsense: Nonsense,
     pub(crate) pulse: Pulse,
+    /// A copy of the record of what is held.
+    mirror: OnceLock<Arc<Mirror>>,
 }
 
 /// An answer.
@@ -63,6 +67,24 @@ impl Channel {
             operations: Counting::default(),
             nonsense,
             pulse: Pulse::default(),
+            mirror: OnceLock::new(),
+        }
+    }
+
+    /// Keeps a copy of the record there, if none is kept yet.
+    pub(crate) fn replicate(&self, replica: Arc<dyn Replica>) {
+        self.mirror.get_or_init(|| Mirror::start(replica));
+    }
+
+    /// The copy of the record.
+    pub(crate) fn mirror(&self) -> Option<&Arc<Mirror>> {
+        self.mirror.get()
+    }
+
+    /// Waits until the copy of the record has all changes so far.
+    pub(crate) async fn replicated(&self) {
+        if let Some(mirror) = self.mirror.get() {
+            mirror.stored().await;
         }
     }
 
@@ -146,6 +168,7 @@ impl Channel {
 
     /// Makes one call, and returns the failure of the RPC layer unchanged.
     pub(crate) async fn call(&self, sending: &Sending<'_>, patience: Patience) -> Result<Answer, CallError> {
+        self.replicated().await;
         let mut encoder = Encoder::with_capacity(512);
         sending.args.encode(&mut encoder);
         let outgoing = Unsent {

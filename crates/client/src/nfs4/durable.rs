@@ -18,6 +18,7 @@ pub(crate) mod record;
 use std::collections::BTreeMap;
 use std::ops::{Deref, DerefMut};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -30,6 +31,7 @@ use super::state::{Delegation, Open, State, Touched};
 use crate::journal::fields::TooLarge;
 use crate::journal::{self, Contents, Entries, Journal, boot};
 use crate::nlm;
+use crate::replica::Mirror;
 use crate::url::Url;
 use record::{Entry, Going, Opening};
 
@@ -221,12 +223,26 @@ impl RecordedState {
     }
 
     /// Records everything, now and from now on, in the file `path`, and replaces what was there.
-    pub(super) fn keep(&self, path: &Path, incarnation: &record::Incarnation) -> std::io::Result<()> {
+    /// With a mirror, a copy is kept there.
+    pub(super) fn keep(
+        &self,
+        path: &Path,
+        incarnation: &record::Incarnation,
+        mirror: Option<Arc<Mirror>>,
+    ) -> std::io::Result<()> {
         let mut followed = self.inner.lock();
         let Followed { state, journal } = &mut *followed;
         state.record(true);
         let entries = all(state, incarnation).map_err(|failed| std::io::Error::other(in_words(failed)));
-        match entries.and_then(|entries| Journal::begin(path, &entries)) {
+        let begun = entries.and_then(|entries| {
+            let mut begun = Journal::begin(path, &entries)?;
+            if let Some(mirror) = mirror {
+                mirror.begin(entries);
+                begun.mirrored(mirror);
+            }
+            Ok(begun)
+        });
+        match begun {
             Ok(begun) => *journal = Some(begun),
             Err(error) => {
                 state.record(false);

@@ -13,6 +13,7 @@ use super::Nfs4;
 use super::moved::Following;
 use crate::counts::ProcedureCounts;
 use crate::origin::{Follow, Holdings, Origin};
+use crate::replica::Replica;
 use crate::url::Url;
 
 impl Origin for Nfs4 {
@@ -55,6 +56,10 @@ impl Origin for Nfs4 {
 
     fn keep_record(&self, path: &Path) -> std::io::Result<()> {
         self.inner.keep_record(path)
+    }
+
+    fn replicate_record(&self, replica: Arc<dyn Replica>) {
+        self.inner.channel.replicate(replica);
     }
 
     fn leave_nothing(&self) {

@@ -476,7 +476,7 @@ impl Nfs4Client {
             _ => [0; 16],
         };
         let incarnation = self.incarnation(session);
-        self.state.keep(path, &incarnation)
+        self.state.keep(path, &incarnation, self.channel.mirror().cloned())
     }
 
     fn incarnation(&self, session: [u8; 16]) -> durable::record::Incarnation {

@@ -11,6 +11,7 @@ use vfs::Handle;
 use super::Nqnfs;
 use crate::counts::ProcedureCounts;
 use crate::origin::{Follow, Holdings, Origin};
+use crate::replica::Replica;
 use crate::url::Url;
 
 impl Origin for Nqnfs {
@@ -57,6 +58,8 @@ impl Origin for Nqnfs {
     fn keep_record(&self, _: &Path) -> std::io::Result<()> {
         Ok(())
     }
+
+    fn replicate_record(&self, _: Arc<dyn Replica>) {}
 
     fn leave_nothing(&self) {}
 

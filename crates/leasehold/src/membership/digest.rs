@@ -17,12 +17,15 @@ use crate::config::origins::OriginConfig;
 /// If the handle key cannot be read. It is not made: each member would make another one.
 pub fn of(config: &ClusterConfig, origins: &[OriginConfig], key: Option<&Path>) -> Result<String, Failure> {
     let key = key.unwrap_or(Path::new(""));
-    let secret = std::fs::read(key).map_err(|error| {
+    let failed = |error: std::io::Error| {
         Failure(format!(
-            "cannot read the handle key {}: {error}; make it with: head -c 16 /dev/urandom > {0}, and copy it to all members",
+            "cannot read the handle key {}: {error}; make it with: (umask 077; head -c 16 /dev/urandom >{0}), and copy it to all members",
             key.display()
         ))
-    })?;
+    };
+    let secret = std::fs::read(key).map_err(failed)?;
+    // The processes of the servers check more.
+    crate::stack::handle_key(key)?;
     let mut hasher = SipHasher24::new_with_keys(0, 0);
     let mut add = |bytes: &[u8]| {
         hasher.write(&(bytes.len() as u64).to_be_bytes());

@@ -33,6 +33,8 @@ use crate::reload::Reload;
 const AGAIN: (Duration, Duration) = (Duration::from_millis(500), Duration::from_secs(10));
 /// A process that ran so long did not fail at its start.
 const GOOD: Duration = Duration::from_secs(30);
+/// After so many failures in a row, the member gives its servers to others.
+const FAILURES_MAX: usize = 3;
 /// How long the hook may take.
 const HOOK_MAX: Duration = Duration::from_secs(5);
 
@@ -99,14 +101,17 @@ struct Kept {
 
 impl Kept {
     async fn keep(mut self) {
-        let mut pause = AGAIN.0;
+        let (mut pause, mut failures) = (AGAIN.0, 0);
         loop {
             let address = self.address.clone();
-            let concerns =
-                |state: &State| state.orders.give.contains_key(&address) || ordered(state, &address).is_some();
-            let found = self.states.wait_for(concerns).await.map(|state| {
-                (ordered(&state, &address), state.orders.give.get(&address).copied())
-            });
+            let concerns = |state: &State| {
+                state.orders.give.contains_key(&address) || ordered(state, &address).is_some()
+            };
+            let found = self
+                .states
+                .wait_for(concerns)
+                .await
+                .map(|state| (ordered(&state, &address), state.orders.give.get(&address).copied()));
             let Ok((found, given)) = found else { return };
             let Some((run, until)) = found else {
                 if let Some(run) = given {
@@ -131,7 +136,15 @@ impl Kept {
                 Ended::Given => self.handle.stopped(&address, run.epoch).await,
                 Ended::Over => {}
                 Ended::ByItself => {
-                    pause = if begun.elapsed() > GOOD { AGAIN.0 } else { (pause * 2).min(AGAIN.1) };
+                    let was_good = begun.elapsed() > GOOD;
+                    pause = if was_good { AGAIN.0 } else { (pause * 2).min(AGAIN.1) };
+                    failures = if was_good { 0 } else { failures + 1 };
+                    if failures == FAILURES_MAX {
+                        crate::output::tell(format_args!(
+                            "the process of {address} has ended {failures} times; this member gives its servers to others, until `leasehold cluster resume`"
+                        ));
+                        self.handle.drain(true).await;
+                    }
                     tokio::time::sleep(pause).await;
                 }
             }

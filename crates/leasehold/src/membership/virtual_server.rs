@@ -6,10 +6,12 @@
 //! - **The epoch.** The state directory remembers the epoch of the virtual server that its files are of. In
 //!   the same epoch, this process is a proxy that was started again. In another one, other members have run
 //!   the server meanwhile: what the files say of clients, and of what is held at the origins, is out of date.
-//!   Then the record of clients comes from the store, and what an origin still holds for the earlier epoch is
-//!   dropped there: this process has the same client owner, with another verifier (RFC 8881, section 8.4.2).
-//! - **The record of clients** is kept in the store too. It is written there on the condition that nobody has
-//!   taken the server since.
+//!   Then both come from the store, and this process goes on as if it had run before: with the same client
+//!   owner and verifier at each origin, which has kept all opens, locks and delegations meanwhile.
+//! - **The record of clients, and what is held at the origins**, are kept in the store too ([`held`]). They
+//!   are written there on the condition that nobody has taken the server since.
+
+mod held;
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -19,7 +21,7 @@ use std::time::Duration;
 
 use cluster::etcd::Etcd;
 use cluster::records::Keys;
-use cluster::store::{Change, Condition, Store, StoreError, Transaction};
+use cluster::store::{Change, Condition, Entry, Store, StoreError, Transaction};
 use serde::{Deserialize, Serialize};
 use server::{Export, ExportOptions, Location, Locations, Replica};
 
@@ -73,6 +75,8 @@ pub struct VirtualServer {
     store: Etcd,
     /// All origins of the cluster, with the virtual server of each.
     origins: Vec<(OriginConfig, String)>,
+    /// Another member has run the server since this one did.
+    taken_over: bool,
 }
 
 impl VirtualServer {
@@ -94,14 +98,42 @@ impl VirtualServer {
             let home = home(&origin, &servers);
             (origin, home)
         });
-        let of = VirtualServer {
+        let mut of = VirtualServer {
             keys: Keys::new(&order.cluster),
             store: Etcd::new(&config.endpoints),
             origins: origins.collect(),
+            taken_over: false,
             order,
         };
-        of.prepare(directory).await?;
+        of.taken_over = of.prepare(directory).await?;
         Ok(Arc::new(of))
+    }
+
+    /// Has another member run the server since this one did? Then caches know less than they think.
+    pub fn is_taken_over(&self) -> bool {
+        self.taken_over
+    }
+
+    /// The place of a copy of what is held at an origin.
+    pub fn replica(self: &Arc<VirtualServer>, url: &client::Url) -> Arc<dyn client::replica::Replica> {
+        Arc::new(held::HeldAt { server: self.clone(), prefix: self.held_prefix(url) })
+    }
+
+    fn held_prefix(&self, url: &client::Url) -> String {
+        let origin = server::exports::ExportId::of(&url.to_string());
+        self.keys.held(&self.order.address, &format!("{:08x}", origin.0))
+    }
+
+    /// Carries out changes, on the condition that nobody has taken this server. Returns the entries with the
+    /// prefix.
+    async fn write(&self, changes: Vec<Change>, prefix: String) -> io::Result<Vec<Entry>> {
+        let server = self.keys.server(&self.order.address);
+        let conditions = vec![Condition { key: server, changed_at: self.order.changed_at }];
+        match self.store.transact(&Transaction { conditions, changes, prefix }).await {
+            Ok(told) if told.succeeded => Ok(told.entries),
+            Ok(_) => Err(io::Error::other("another member has taken this server")),
+            Err(error) => Err(io::Error::other(error)),
+        }
     }
 
     /// The origins of this server, of all those of the file.
@@ -130,8 +162,8 @@ impl VirtualServer {
         exports.collect()
     }
 
-    /// Makes the files of the directory those of this epoch.
-    async fn prepare(&self, directory: &Path) -> Result<(), Failure> {
+    /// Makes the files of the directory those of this epoch. True if they were of another one.
+    async fn prepare(&self, directory: &Path) -> Result<bool, Failure> {
         let state = make_state(directory)?;
         // The process of an earlier member may not have ended yet.
         let _lock = state::lock_after(&state, directory).await?;
@@ -151,10 +183,14 @@ impl VirtualServer {
                 for name in ["client.state", "client.locks"] {
                     remove(&of_origin.join(name)).map_err(failed)?;
                 }
+                let held = held::read(self, &self.held_prefix(&origin.url)).await?;
+                if !held.is_empty() {
+                    client::replica::import(&of_origin.join("client.state"), held).map_err(failed)?;
+                }
             }
         }
         if is_same {
-            return Ok(());
+            return Ok(false);
         }
         for name in OF_EPOCH {
             remove(&state.join(name)).map_err(failed)?;
@@ -162,7 +198,8 @@ impl VirtualServer {
         if let Some(record) = self.record().await? {
             std::fs::write(state.join("nfs4-clients"), record).map_err(failed)?;
         }
-        std::fs::write(&file, self.order.epoch.to_string()).map_err(failed)
+        std::fs::write(&file, self.order.epoch.to_string()).map_err(failed)?;
+        Ok(true)
     }
 
     /// The record of clients in the store.
@@ -185,19 +222,10 @@ impl VirtualServer {
 
 impl Replica for VirtualServer {
     fn store(&self, record: Vec<u8>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
-        let (server, kept) = (self.keys.server(&self.order.address), self.keys.kept(&self.order.address));
-        let transaction = Transaction {
-            conditions: vec![Condition { key: server, changed_at: self.order.changed_at }],
-            changes: vec![Change::Put { key: kept.clone(), value: record }],
-            prefix: format!("{kept}/"),
-        };
-        Box::pin(async move {
-            match self.store.transact(&transaction).await {
-                Ok(told) if told.succeeded => Ok(()),
-                Ok(_) => Err(io::Error::other("another member has taken this server")),
-                Err(error) => Err(io::Error::other(error)),
-            }
-        })
+        let key = self.keys.kept(&self.order.address);
+        let nothing = format!("{key}/");
+        let changes = vec![Change::Put { key, value: record }];
+        Box::pin(async move { self.write(changes, nothing).await.map(drop) })
     }
 }
 

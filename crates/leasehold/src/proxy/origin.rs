@@ -15,6 +15,7 @@ use crate::auditing::AuditLog;
 use crate::cli::Version4;
 use crate::cli::cache::Keeping;
 use crate::holders::Listed;
+use crate::membership::virtual_server::VirtualServer;
 use crate::metrics::Caching;
 use crate::owner::Incarnation;
 use crate::state::{self, Lock};
@@ -92,6 +93,8 @@ pub struct Common {
     pub recovery: Arc<Recovery>,
     /// The audit log.
     pub audit: AuditLog,
+    /// The virtual server of a cluster that this process is.
+    pub virtual_server: Option<Arc<VirtualServer>>,
 }
 
 /// An origin that is served.
@@ -121,6 +124,10 @@ impl Served {
             options.limits = wanted.limits(wanted.keeping.cache_size / FIRST_PART);
         }
         options.puts_off = wanted.among_others;
+        if let Some(server) = &common.virtual_server {
+            options.taken_over = server.is_taken_over();
+            origin.replicate_record(server.replica(&wanted.url));
+        }
         let cache = open_cache(origin.clone(), options).await?;
         // The directory may be that of a mount that was killed.
         settle(&cache).await?;

@@ -160,6 +160,13 @@ pub(crate) fn incarnation(incarnation: &Incarnation) -> Result<Vec<u8>, TooLarge
     encoded(incarnation)
 }
 
+/// The value of the incarnation, as one of this boot of a machine. `None` if it is invalid.
+pub(crate) fn in_boot(value: &[u8], boot: &[u8]) -> Option<Vec<u8>> {
+    let record: Incarnation = xdr::from_bytes(Bytes::copy_from_slice(value)).ok()?;
+    let boot = Opaque::new(Bytes::copy_from_slice(boot))?;
+    encoded(&Incarnation { boot, ..record }).ok()
+}
+
 /// The value of a renewal.
 pub(crate) fn renewed(seconds: u64) -> Result<Vec<u8>, TooLarge> {
     encoded(&seconds)

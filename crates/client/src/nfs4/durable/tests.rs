@@ -194,7 +194,7 @@ proptest! {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("client.state");
         let mut held = RecordedState::default();
-        held.keep(&path, &incarnation_of(&identity())).unwrap();
+        held.keep(&path, &incarnation_of(&identity()), None).unwrap();
         let mut ever = 0;
         for (turn, step) in steps.iter().enumerate() {
             take(&held, step, turn as u64);
@@ -210,7 +210,7 @@ proptest! {
                     past.leases.iter().for_each(|(id, (held, going))| state.adopt_lease(*id, held.clone(), *going));
                 }
                 let incarnation = record::Incarnation { last_name: past.last_name, ..incarnation_of(&identity()) };
-                next.keep(&path, &incarnation).unwrap();
+                next.keep(&path, &incarnation, None).unwrap();
                 ever = ever.max(past.last_name);
                 held = next;
                 let names = held.lock().last_name();
@@ -240,7 +240,7 @@ fn a_record_is_gone_on_with_if_it_is_of_this_origin_and_boot_and_whole() {
     let (first, reason) = Incarnation::resume(&url(), us.clone(), &path);
     assert!(!first.resumes() && reason.is_none(), "nothing was there, and nothing is said");
     let held = RecordedState::default();
-    held.keep(&path, &incarnation_of(&first.identity)).unwrap();
+    held.keep(&path, &incarnation_of(&first.identity), None).unwrap();
     held.lock().opened(granted(1, 1, Share::READ, 1));
     let (next, reason) = Incarnation::resume(&url(), us.clone(), &path);
     assert_eq!((next.identity.clone(), reason), (first.identity.clone(), None));
@@ -266,7 +266,7 @@ fn a_record_is_gone_on_with_if_it_is_of_this_origin_and_boot_and_whole() {
     std::fs::write(&path, damaged).unwrap();
     clean(&url(), &us, "damaged");
     let of_another_boot = record::Incarnation { boot: opaque(b"another"), ..incarnation_of(&first.identity) };
-    held.keep(&path, &of_another_boot).unwrap();
+    held.keep(&path, &of_another_boot, None).unwrap();
     clean(&url(), &us, "restarted");
 }
 
@@ -275,7 +275,7 @@ fn a_record_that_cannot_be_written_is_removed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("client.state");
     let held = RecordedState::default();
-    held.keep(&path, &incarnation_of(&identity())).unwrap();
+    held.keep(&path, &incarnation_of(&identity()), None).unwrap();
     let mut opened = granted(1, 1, Share::READ, 1);
     opened.owner = Owner(Bytes::from(vec![1; 10_000]));
     held.lock().opened(opened);
@@ -288,7 +288,7 @@ fn a_record_that_cannot_be_written_is_removed() {
 fn a_lease_that_may_have_run_out_is_not_claimed() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("client.state");
-    RecordedState::default().keep(&path, &incarnation_of(&identity())).unwrap();
+    RecordedState::default().keep(&path, &incarnation_of(&identity()), None).unwrap();
     let past = read_back(&path);
     assert!(past.is_within_lease());
     let short = record::Incarnation { lease_seconds: 0, ..past.incarnation.clone() };

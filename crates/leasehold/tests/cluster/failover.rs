@@ -1,0 +1,159 @@
+//! A virtual server moves from one member to another, and its clients keep what they have locked.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use client::Origin;
+use rustix::process::{Signal, test_kill_process};
+use vfs::Locked;
+
+use crate::program::{self, path};
+use crate::site::{LONGEST, Site, lock, open, write};
+
+/// A client with a lock, and a rival at the same virtual server that must never get it.
+struct Pair {
+    holder: Arc<dyn Origin>,
+    opened: vfs::Opened,
+    rival: Arc<dyn Origin>,
+}
+
+impl Pair {
+    async fn new(site: &Site, server: usize) -> Pair {
+        let (holder, rival) = (site.client(server).await, site.client(server).await);
+        let opened = open(&holder, "holder").await;
+        assert_eq!(lock(&holder, &opened, "holder").await, Locked::Granted);
+        Pair { holder, opened, rival }
+    }
+
+    /// The holder writes under its lock, and the rival does not get it. Returns how long the write took.
+    async fn check(&self, byte: u8) -> Duration {
+        let begun = Instant::now();
+        write(&self.holder, &self.opened, byte).await;
+        let took = begun.elapsed();
+        let other = open(&self.rival, "rival").await;
+        assert!(matches!(lock(&self.rival, &other, "rival").await, Locked::Denied(_)));
+        took
+    }
+}
+
+// Promise: virtual-servers
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_is_killed_and_another_one_goes_on() {
+    let mut site = Site::new(&["m1", "m2", "m3"]);
+    let pairs = [Pair::new(&site, 0).await, Pair::new(&site, 1).await];
+    for round in 0..3 {
+        let victim = site.holder(0);
+        site.kill(victim);
+        for (server, pair) in pairs.iter().enumerate() {
+            let took = pair.check(b'a' + round).await;
+            eprintln!("round {round}, server {server}: the write took {took:?}");
+            assert_eq!(site.content(server), [b'a' + round; 7]);
+        }
+        assert_ne!(site.holder(0), victim);
+        site.start(victim);
+    }
+}
+
+// Promise: virtual-servers
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_drain_and_an_end_in_order_stop_nobody_for_long() {
+    let mut site = Site::new(&["m1", "m2"]);
+    let pair = Arc::new(Pair::new(&site, 0).await);
+    let ends = Arc::new(AtomicBool::new(false));
+    let (writer, until) = (pair.clone(), ends.clone());
+    let runtime = tokio::runtime::Handle::current();
+    let writing = async move || {
+        let mut longest = Duration::ZERO;
+        while !until.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            write(&writer.holder, &writer.opened, b'w').await;
+            longest = longest.max(begun.elapsed());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        longest
+    };
+    let writing = std::thread::spawn(move || runtime.block_on(writing()));
+    for _ in 0..3 {
+        let from = site.holder(0);
+        let drained = program::run(&["cluster", "drain", path(&site.directory(from))]);
+        assert!(drained.status.success(), "{}", String::from_utf8_lossy(&drained.stderr));
+        assert_ne!(site.holder(0), from);
+        assert!(program::run(&["cluster", "resume", path(&site.directory(from))]).status.success());
+    }
+    let from = site.holder(0);
+    site.terminate(from);
+    assert_ne!(site.holder(0), from);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    ends.store(true, Ordering::Relaxed);
+    let longest = writing.join().unwrap();
+    eprintln!("four moves in order: the longest write took {longest:?}");
+    // Less than a term: nobody was waited for.
+    assert!(longest < Duration::from_secs(4), "{longest:?}");
+    pair.check(b'z').await;
+}
+
+// Promise: virtual-servers
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_member_that_was_stopped_for_a_while_answers_no_more() {
+    let site = Site::new(&["m1", "m2"]);
+    let pair = Pair::new(&site, 0).await;
+    let stopped = site.holder(0);
+    let other = if stopped == "m1" { "m2" } else { "m1" };
+    let servers: Vec<_> = site.processes(stopped).into_iter().skip(1).collect();
+    site.signal(stopped, Signal::STOP);
+    // The other one waits for the term, and takes the server over.
+    assert_eq!(site.holder_by(0, &[other]), other);
+    pair.check(b'x').await;
+    site.signal(stopped, Signal::CONT);
+    let begun = Instant::now();
+    while servers.iter().any(|pid| test_kill_process(*pid).is_ok()) {
+        assert!(begun.elapsed() < Duration::from_secs(5), "a server goes on whose term is over");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    pair.check(b'y').await;
+    assert_eq!(site.content(0), [b'y'; 7]);
+    // And its member is in again.
+    while site.status(stopped)["in"] != true {
+        assert!(begun.elapsed() < LONGEST);
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+// Promise: virtual-servers
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn without_etcd_servers_end_with_the_term_and_come_back() {
+    let site = Site::new(&["m1", "m2"]);
+    let pairs = [Pair::new(&site, 0).await, Pair::new(&site, 1).await];
+    let members = ["m1", "m2"];
+    site.etcd.signal_all(Signal::STOP);
+    // What is served goes on while the term lasts.
+    write(&pairs[0].holder, &pairs[0].opened, b'e').await;
+    let begun = Instant::now();
+    while members.iter().any(|member| site.processes(member).len() > 1) {
+        assert!(begun.elapsed() < Duration::from_secs(8), "a server outlives its term");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    site.etcd.signal_all(Signal::CONT);
+    for (server, pair) in pairs.iter().enumerate() {
+        let took = pair.check(b'f').await;
+        eprintln!("server {server}: the write after the outage took {took:?}");
+        assert_eq!(site.content(server), [b'f'; 7]);
+    }
+}
+
+/// A process of a server that is killed is started again by its member, in the same epoch.
+// Promise: virtual-servers
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_is_killed_is_started_again() {
+    let site = Site::new(&["m1", "m2"]);
+    let pair = Pair::new(&site, 0).await;
+    let holder = site.holder(0);
+    let epoch = |site: &Site| site.status(holder)["servers"][0]["epoch"].as_u64().unwrap();
+    let before = epoch(&site);
+    for pid in site.processes(holder).into_iter().skip(1) {
+        rustix::process::kill_process(pid, Signal::KILL).unwrap();
+    }
+    pair.check(b'k').await;
+    assert_eq!((epoch(&site), site.holder(0)), (before, holder));
+}
