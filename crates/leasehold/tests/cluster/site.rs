@@ -159,6 +159,28 @@ impl Site {
         self.holder_by(server, &members)
     }
 
+    /// Waits until another member has the server.
+    pub fn moved(&self, server: usize, from: &str) -> &'static str {
+        let begun = Instant::now();
+        loop {
+            let now = self.holder(server);
+            if now != from {
+                return now;
+            }
+            assert!(begun.elapsed() < LONGEST, "{from} still has it");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until a member is in the cluster.
+    pub async fn joined(&self, member: &str) {
+        let begun = Instant::now();
+        while self.status(member)["in"] != true {
+            assert!(begun.elapsed() < LONGEST, "{member} is not in");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+
     /// A client of a virtual server.
     pub async fn client(&self, server: usize) -> Arc<dyn Origin> {
         let export = ["a", "b"][server];

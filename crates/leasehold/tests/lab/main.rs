@@ -5,6 +5,7 @@
 
 mod builds;
 mod close_to_open;
+mod cluster;
 mod coherence;
 mod counts;
 mod defaults;
