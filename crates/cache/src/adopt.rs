@@ -70,9 +70,10 @@ impl Core {
     /// The files whose index entries are vouched for by a lease that is held. Removes that record from all
     /// other files.
     fn vouched_for(&self, leases: &[AdoptedLease]) -> HashSet<Handle> {
-        let held: HashMap<Handle, LeaseId> = match self.options.taken_over {
-            true => HashMap::new(),
-            false => leases.iter().map(|lease| (lease.handle, lease.id)).collect(),
+        let held: HashMap<Handle, LeaseId> = if self.options.taken_over {
+            HashMap::new()
+        } else {
+            leases.iter().map(|lease| (lease.handle, lease.id)).collect()
         };
         let mut vouched = HashSet::new();
         let mut from = Vec::new();

@@ -49,8 +49,7 @@ pub fn assign<'v>(
         }
     }
     // A difference of one is left alone: a move costs clients a recovery.
-    loop {
-        let Some((&most, &many)) = counts.iter().max_by_key(|(name, count)| (**count, **name)) else { break };
+    while let Some((&most, &many)) = counts.iter().max_by_key(|(name, count)| (**count, **name)) {
         let settled = candidates.iter().filter(|of| of.settled);
         let Some(least) = settled.min_by_key(|of| (counts[of.name], of.name)).map(|of| of.name) else {
             break;
@@ -73,8 +72,8 @@ pub fn home<'v>(of: &str, servers: &'v [String]) -> Option<&'v str> {
     servers.iter().map(String::as_str).max_by_key(|server| (score(server, of), *server))
 }
 
-/// The weight of a member for a server (rendezvous hashing, Thaler and Ravishankar 1996): FNV-1a of both, with
-/// the last step of SplitMix64, because FNV alone mixes the last bytes badly.
+/// The weight of a member for a server (rendezvous hashing, Thaler and Ravishankar 1996): FNV-1a of both,
+/// with the last step of SplitMix64, because FNV alone mixes the last bytes badly.
 fn score(member: &str, server: &str) -> u64 {
     let bytes = member.bytes().chain([0]).chain(server.bytes());
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {

@@ -356,7 +356,7 @@ impl Member {
         }
         let takes = self.takes(now);
         let holder = Holder { member: self.identity.name.clone(), incarnation: incarnation.to_owned() };
-        (self.setting(beat, takes, Some(holder)), false)
+        (self.setting(beat, takes, Some(&holder)), false)
     }
 
     fn fencing(&self, mut transaction: Transaction, silent: &str) -> Transaction {
@@ -374,13 +374,13 @@ impl Member {
         &self,
         mut transaction: Transaction,
         servers: Vec<String>,
-        holder: Option<Holder>,
+        holder: Option<&Holder>,
     ) -> Transaction {
         for server in servers {
             let known = self.view.as_ref().and_then(|view| view.servers.get(&server));
             let (epoch, changed_at) = known.map_or((0, 0), |(record, at)| (record.epoch, *at));
             let epoch = if holder.is_some() { epoch + 1 } else { epoch };
-            let record = ServerRecord { epoch, holder: holder.clone() };
+            let record = ServerRecord { epoch, holder: holder.cloned() };
             let key = self.keys.server(&server);
             transaction.conditions.push(Condition { key: key.clone(), changed_at });
             let value = serde_json::to_vec(&record).unwrap_or_default();

@@ -37,7 +37,8 @@ impl Times {
 
     /// How long a member waits for a beat of another one before it fences that one.
     ///
-    /// A term and the margin of the slowest clock, measured by the fastest: times `(1 + drift) / (1 - drift)`.
+    /// A term and the margin by the slowest clock, measured by the fastest: `(1 + drift) / (1 - drift)` of
+    /// them.
     pub fn patience(&self) -> Duration {
         const MILLION: u32 = 1_000_000;
         let drift = self.drift_ppm.min(MILLION / 2);

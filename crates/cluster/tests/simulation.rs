@@ -85,7 +85,7 @@ impl Seat {
 
 struct World {
     rng: Rng,
-    /// What the members assume.
+    /// The times that the members assume.
     times: Times,
     /// How long after the end of a term a server may stop.
     late: Moment,
@@ -240,10 +240,9 @@ impl World {
                 self.strays.push(call);
             }
             let process = self.seats[index].process.as_mut().unwrap();
-            match process.member.answered(clock, answer) {
-                Ok(()) => {}
-                Err(refusal @ (Refusal::Foreign { .. } | Refusal::WentBack { .. })) => panic!("{refusal}"),
-                Err(_) => {}
+            let refused = process.member.answered(clock, answer);
+            if let Err(refusal @ (Refusal::Foreign { .. } | Refusal::WentBack { .. })) = refused {
+                panic!("{refusal}");
             }
         } else if process.member.due(clock) <= clock {
             let transaction = process.member.next(clock);
@@ -301,7 +300,8 @@ impl World {
         }
     }
 
-    /// Servers stop at the end of the term, and no later than the margin after it, whatever their member does.
+    /// Servers stop at the end of the term, and no later than the margin after it, whatever their member
+    /// does.
     fn answers(&self, seat: &Seat, server: &str) -> bool {
         let Some(process) = &seat.process else { return false };
         process.running.contains_key(server) && seat.clock(self.now) < process.until + self.late

@@ -44,11 +44,11 @@ impl Etcd {
     pub fn start(members: usize) -> Etcd {
         let missing = etcd_missing();
         assert!(missing.is_none(), "lab: etcd cannot run here: {missing}");
-        let directory = tempfile::tempdir().unwrap();
+        let directory = tempfile::tempdir().expect("a directory");
         // All listeners live until the last port is known, so that the ports differ.
         let listeners: Vec<TcpListener> =
-            (0..2 * members).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap()).collect();
-        let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().unwrap());
+            (0..2 * members).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a port")).collect();
+        let url = |listener: &TcpListener| format!("http://{}", listener.local_addr().expect("its address"));
         let urls: Vec<String> = listeners.iter().map(url).collect();
         drop(listeners);
         let (clients, peers) = urls.split_at(members);
@@ -98,13 +98,13 @@ impl Etcd {
             // endpoint, id, version, size, leader, …
             String::from_utf8_lossy(&told).split(", ").nth(4) == Some("true")
         };
-        (0..self.members.len()).find(is_leader).unwrap()
+        (0..self.members.len()).find(is_leader).expect("a leader")
     }
 
     fn etcdctl(&self, index: usize, arguments: &[&str]) -> std::process::Output {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.members[index].endpoint));
-        command.args(arguments).output().unwrap()
+        command.args(arguments).output().expect("etcdctl")
     }
 
     /// Kills a member with SIGKILL.
@@ -126,7 +126,7 @@ impl Etcd {
     /// # Panics
     /// If it does not run.
     pub fn signal(&self, index: usize, signal: Signal) {
-        kill_process(Pid::from_child(&self.members[index].process), signal).unwrap();
+        kill_process(Pid::from_child(&self.members[index].process), signal).expect("a process");
     }
 
     /// Sends a signal to all members.
@@ -139,7 +139,7 @@ impl Etcd {
 }
 
 fn spawn(arguments: &[String], log: &PathBuf) -> Child {
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+    let log = std::fs::OpenOptions::new().create(true).append(true).open(log).expect("a log");
     let mut command = Command::new("etcd");
-    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+    command.args(arguments).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("etcd")
 }

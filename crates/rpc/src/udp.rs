@@ -166,8 +166,7 @@ pub(crate) async fn answer(
 }
 
 async fn reply_to(socket: &UdpSocket, peer: SocketAddr, xid: u32, outcome: Outcome) {
-    if let Some(Ok(bytes)) = reply_message(xid, outcome).map(|message| message.to_bytes())
-    {
+    if let Some(Ok(bytes)) = reply_message(xid, outcome).map(|message| message.to_bytes()) {
         crate::term::check();
         if let Err(error) = socket.send_to(&bytes, peer).await {
             tracing::debug!(%peer, %error, "a reply could not be sent");

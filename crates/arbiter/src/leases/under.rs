@@ -14,7 +14,7 @@ const MARGIN_DIVISOR: u32 = 8;
 
 /// How much of the time for the answer to a recall of the layer below the holders have.
 pub fn recall_time(time: Duration) -> Duration {
-    time - time / MARGIN_DIVISOR
+    time.saturating_sub(time / MARGIN_DIVISOR)
 }
 
 impl Leases {

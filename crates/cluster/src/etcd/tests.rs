@@ -1,3 +1,5 @@
+//! Requests and answers as text: those of etcd, and any others.
+
 use proptest::prelude::*;
 
 use super::wire::{self, Answer};

@@ -38,7 +38,7 @@ pub struct Bounds {
     pub drains: u8,
     /// How often a member may be told to leave.
     pub leaves: u8,
-    /// What the members assume.
+    /// The times that the members assume.
     pub times: Times,
     /// How many ticks the clock of the first member may lose or gain against the others in all.
     pub skew: u8,

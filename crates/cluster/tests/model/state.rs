@@ -67,7 +67,7 @@ impl Seat {
         Duration::from_nanos(self.clock.into())
     }
 
-    /// What the driver publishes after each event, and what the user of the servers does at once.
+    /// The driver publishes the orders after each event, and the user of the servers obeys at once.
     pub fn publish(&mut self) {
         let now = self.now();
         let orders = Arc::make_mut(&mut self.member).orders(now);

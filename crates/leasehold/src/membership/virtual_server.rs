@@ -40,7 +40,7 @@ const OF_EPOCH: [&str; 3] = ["nfs4-clients", "replies", "replies.old"];
 /// How often the record is asked for at the start. Each attempt takes up to 2 s.
 const ATTEMPTS: usize = 3;
 
-/// What the member orders.
+/// An order of the member.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Order {
     /// The cluster.

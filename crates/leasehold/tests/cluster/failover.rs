@@ -154,7 +154,7 @@ async fn without_etcd_servers_end_with_the_term_and_come_back() {
     let pairs = [Pair::new(&site, 0).await, Pair::new(&site, 1).await];
     let members = ["m1", "m2"];
     site.etcd.signal_all(Signal::STOP);
-    // What is served goes on while the term lasts.
+    // The servers go on while the term lasts.
     write(&pairs[0].holder, &pairs[0].opened, b'e').await;
     let begun = Instant::now();
     while members.iter().any(|member| site.processes(member).len() > 1) {

@@ -86,11 +86,8 @@ fn what_is_counted_under_a_lock_adds_up_while_members_die() {
     let serve = stack::serve(&lab, &served);
     let mut etcd = Etcd::start(3);
     let mut cluster = Cluster::start(&lab, &serve, &etcd);
-    let clients = [
-        ("one", cluster.origin(), V4_1),
-        ("two", cluster.origin(), V4_2),
-        ("direct", serve.origin(), V4_2),
-    ];
+    let clients =
+        [("one", cluster.origin(), V4_1), ("two", cluster.origin(), V4_2), ("direct", serve.origin(), V4_2)];
     adds_up(&lab, &clients, &served.join("number"), || {
         for round in 0..6 {
             std::thread::sleep(Duration::from_secs(3));

@@ -1,5 +1,5 @@
-//! Levels are killed and started again, one after another and all together. What the clients of the last
-//! level have locked stays locked at the origin, and no other client gets it meanwhile.
+//! Levels are killed and started again, one after another and all together. Clients of the last level keep
+//! their locks, and no other client of the origin gets them meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -104,7 +104,7 @@ impl Home {
         let export = Export::new(ExportId(1), "/".into(), fs, open_to_all());
         let handles = Handles::open(HandleKey::new([1; 16]), self.state.path()).unwrap();
         let directory = Some(self.state.path().into());
-        let options = StateOptions { directory, lease, grace: lease, patience, bounds };
+        let options = StateOptions { directory, lease, grace: lease, patience, bounds, replica: None };
         let front = Front::with_state(Exports::new(vec![export]).unwrap(), handles, &options).unwrap();
         let listen = ServerOptions::new(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)));
         let replies = ReplyCache::open(self.state.path()).unwrap();

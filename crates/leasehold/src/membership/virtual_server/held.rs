@@ -41,7 +41,7 @@ impl Replica for HeldAt {
                     }
                 }
             }
-            // What is new first: see [`Changes`].
+            // New entries come first: see [`Changes`].
             let new = entries.into_iter().map(|(key, value)| (key, Some(value)));
             let gone = changes.into_iter().rev();
             self.store(new.chain(gone).collect()).await

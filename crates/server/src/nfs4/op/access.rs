@@ -39,14 +39,13 @@ pub(in crate::nfs4) async fn answer(
     };
     let supported = if has_xattrs { args.access } else { args.access & PLAIN };
     let file = FileKey { export: export.id, handle };
-    let (told, is_dir) = match compound.granted_at_open(&file) {
+    let (told, is_dir) = if let Some(told) = compound.granted_at_open(&file) {
         // The reply to the OPEN is younger than this compound.
-        Some(told) => (told, Some(false)),
-        None => {
-            let asked = export.fs().access(&caller, &handle, asked(supported)).await;
-            let accessed = asked.map_err(convert::error)?;
-            (accessed.granted, accessed.attributes.map(|attributes| attributes.is_dir()))
-        }
+        (told, Some(false))
+    } else {
+        let asked = export.fs().access(&caller, &handle, asked(supported)).await;
+        let accessed = asked.map_err(convert::error)?;
+        (accessed.granted, accessed.attributes.map(|attributes| attributes.is_dir()))
     };
     let supported = supported & !meaningless(is_dir);
     let mut granted = granted(supported, told);
