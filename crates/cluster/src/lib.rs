@@ -19,8 +19,8 @@
 //! 4. A server whose holder has no record may be taken.
 //!
 //! So two members never run the same server: the one that takes it has waited until the term of the other
-//! one was over. This assumes nothing about the time of the store, nor about wall clocks. It assumes that clocks run
-//! equally fast, but for [`Times::drift_ppm`], and that they go on while a machine sleeps.
+//! one was over. This assumes nothing about the time of the store, nor about wall clocks. It assumes that
+//! clocks run equally fast, but for [`Times::drift_ppm`], and that they go on while a machine sleeps.
 //!
 //! Leases of etcd are not used. A server of etcd 3.4 that was stopped for a while can acknowledge the renewal
 //! of a lease, and the lease ends seconds later nevertheless (etcd issues 12528 and 15247). Transactions do
