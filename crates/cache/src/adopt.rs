@@ -243,6 +243,11 @@ impl Core {
         let Some(core) = self.share() else { return };
         let unused = |handle: &SharedHandle| {
             let table = self.memory.table();
+            let adopting = self.origin.adopting();
+            if self.above.is_heard() && adopting.has_any() && !adopting.is_over() {
+                // Clients may still reclaim what an earlier process has given them.
+                return false;
+            }
             let Found::Awake(object) = table.find(&handle.handle(), None) else {
                 return !table.rests_given(&handle.handle()) || !self.above.is_heard();
             };

@@ -45,11 +45,15 @@ pub trait Replica: Debug + Send + Sync {
 /// The end of a store.
 pub type Stored<'a> = Pin<Box<dyn Future<Output = io::Result<()>> + Send + 'a>>;
 
-/// Writes the copy of a record, taken from its place, as the record of this machine.
+/// Writes the copy of a record, taken from its place, as the record of this machine. Without entries, there
+/// is no record.
 ///
 /// # Errors
-/// If the file cannot be written, or if the entries are not a record. Then there is no file.
+/// If the file cannot be written; `InvalidData` if the entries are not a record. Then there is no file.
 pub fn import(path: &Path, mut entries: BTreeMap<Vec<u8>, Vec<u8>>) -> io::Result<()> {
+    if entries.is_empty() {
+        return Ok(());
+    }
     let key = record::incarnation_key();
     let invalid = || io::Error::from(io::ErrorKind::InvalidData);
     let value = entries.get(&key).ok_or_else(invalid)?;

@@ -553,9 +553,11 @@ impl Member {
             .map(|(name, _)| Candidate { name, settled: settled(name) })
             .collect();
         if candidates.is_empty() && !self.leaving {
-            // Nobody would run them.
-            let mine = self.held().map(|(server, _)| (server.as_str(), self.identity.name.as_str()));
-            return mine.collect();
+            // All drain. A server that nobody has is better run by one of them than by none.
+            let here =
+                |server: &&String| view.holder(server).is_none_or(|holder| holder == self.identity.name);
+            let servers = self.servers.iter().filter(here);
+            return servers.map(|server| (server.as_str(), self.identity.name.as_str())).collect();
         }
         let holders = self.servers.iter().map(|server| (server.as_str(), view.holder(server)));
         assign(&candidates, &holders.collect())

@@ -6,6 +6,7 @@
 //! /leasehold/CLUSTER/live/servers/ADDRESS   a virtual server
 //! /leasehold/CLUSTER/kept/ADDRESS           the records of a virtual server's clients
 //! /leasehold/CLUSTER/held/ADDRESS/ORIGIN/…  what a virtual server holds at an origin
+//! /leasehold/CLUSTER/turn/ADDRESS/COPY      changes with each write of one of the two
 //! ```
 //!
 //! A member reads everything below `live` with each beat, so that part is small.
@@ -86,6 +87,11 @@ impl Keys {
     /// The records of a virtual server's clients.
     pub fn kept(&self, address: &str) -> String {
         format!("{}kept/{address}", self.root)
+    }
+
+    /// A key that each write of a copy changes, so that the writes keep their order.
+    pub fn turn(&self, address: &str, copy: &str) -> String {
+        format!("{}turn/{address}/{copy}", self.root)
     }
 
     /// The prefix of what a virtual server holds at an origin.

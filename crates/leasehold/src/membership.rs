@@ -31,7 +31,7 @@ use crate::config::origins::OriginConfig;
 use crate::reload::Reload;
 use crate::stack::{End, Told};
 use crate::{Failure, service, state};
-use keeper::Keeper;
+use keeper::{Keeper, Kin};
 
 /// How long the end of the process waits until all servers are given away.
 const LEAVE_MAX: Duration = Duration::from_secs(60);
@@ -75,13 +75,21 @@ pub async fn run(
         () = end.wait() => return Ok(()),
     };
     let digest = digest::of(&config, &origins, arguments.handle_key.as_deref())?;
+    let life = random()?;
     let identity = Identity {
         name: config.member.clone(),
-        life: life()?,
-        place: format!("{}:{}", machine(), directory.display()),
+        life: life.clone(),
+        place: place(&directory, &state)?,
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        digest,
+        digest: digest.clone(),
     };
+    for server in &config.servers {
+        // The processes of an earlier member end with it, and this one must not be taken for it before.
+        let state = server_directory(&directory, &server.address.to_string()).join("state");
+        if state.is_dir() {
+            drop(state::lock_after(&state, &directory).await?);
+        }
+    }
     let servers = config.servers.iter().map(|server| server.address.to_string()).collect();
     let times = Times { term: config.term, ..Times::default() };
     let member = Member::new(&config.name, identity, servers, times);
@@ -97,13 +105,12 @@ pub async fn run(
         directory.display()
     ));
     service::started(&format!("member {} of cluster {}", config.member, config.name));
-    let config = Arc::new(config);
-    let keepers: Vec<Keeper> = config
-        .servers
-        .iter()
-        .map(|server| Keeper::start(&config, server, &directory, &handle, &reload))
-        .collect();
-    let told = tokio::spawn(tell_of_changes(handle.state(), config.clone()));
+    let _watchdog = service::watched();
+    let kin = Arc::new(Kin { config, handle: handle.clone(), life, digest });
+    let servers = kin.config.servers.iter();
+    let keepers: Vec<Keeper> =
+        servers.map(|server| Keeper::start(&kin, server, &directory, &reload)).collect();
+    let told = tokio::spawn(tell_of_changes(handle.state(), kin.config.member.clone()));
     while end.next().await == Told::Reload {
         keepers.iter().for_each(Keeper::reload);
     }
@@ -171,7 +178,7 @@ impl Membership {
 }
 
 /// Says on standard error what the administrator should know: troubles, and which servers run here.
-async fn tell_of_changes(mut states: watch::Receiver<State>, config: Arc<ClusterConfig>) {
+async fn tell_of_changes(mut states: watch::Receiver<State>, member: String) {
     let mut trouble = None;
     let mut was_in = false;
     loop {
@@ -194,8 +201,7 @@ async fn tell_of_changes(mut states: watch::Receiver<State>, config: Arc<Cluster
         }
         if was_in && !is_in {
             crate::output::tell(format_args!(
-                "member {} was taken for dead by another one, and joins again",
-                config.member
+                "member {member} was taken for dead by another one, and joins again"
             ));
         }
         was_in = is_in;
@@ -206,19 +212,27 @@ async fn tell_of_changes(mut states: watch::Receiver<State>, config: Arc<Cluster
 }
 
 /// A random text.
-fn life() -> Result<String, Failure> {
+fn random() -> Result<String, Failure> {
     let mut bytes = [0; 8];
     getrandom::fill(&mut bytes).map_err(|error| Failure(format!("the system has no randomness: {error}")))?;
     Ok(format!("{:016x}", u64::from_be_bytes(bytes)))
 }
 
-/// What tells this machine from others.
-fn machine() -> String {
-    let read = |path: &str| std::fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
-    // Containers and copied images have the same machine id, or none.
-    let id = read("/etc/machine-id").filter(|id| !id.is_empty()).unwrap_or_default();
+/// The place of a member: its host and directory, and a random text that is in the directory alone. Machines
+/// may have the same name and the same paths.
+fn place(directory: &Path, state: &Path) -> Result<String, Failure> {
+    let file = state.join("place");
+    let failed = |error: std::io::Error| {
+        Failure(format!("cannot use {}: {error}; make it readable and writable", file.display()))
+    };
+    let known = match std::fs::read_to_string(&file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        other => other.map_err(failed)?,
+    };
+    let random = if known.is_empty() { random()? } else { known };
+    std::fs::write(&file, &random).map_err(failed)?;
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
-    format!("{host}:{id}")
+    Ok(format!("{host}:{} ({random})", directory.display()))
 }
 
 /// The directory of a virtual server, in that of the member.

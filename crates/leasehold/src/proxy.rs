@@ -46,20 +46,29 @@ pub async fn run(arguments: Proxy, reload: Reload) -> Result<(), Failure> {
     let config = arguments.config.as_deref().filter(|_| arguments.origin.is_none());
     let cluster = config.map(config::cluster::load).transpose()?.flatten();
     let order = Order::from_environment()?;
-    let virtual_server = match (cluster, order) {
+    let (cluster, order) = match (cluster, order) {
         (Some(cluster), None) => {
             let (tables, directory) =
                 (tables::load(config.unwrap_or(Path::new("")))?, site_directory(&arguments)?);
             return Box::pin(membership::run(arguments, cluster, tables, directory, reload)).await;
         }
+        (None, Some(_)) => {
+            return Err(Failure(
+                "the file of this member has no [cluster] any more; restart all members".into(),
+            ));
+        }
+        (cluster, order) => (cluster, order),
+    };
+    let end = End::listen(reload.has_file())?;
+    let virtual_server = match (cluster, order) {
         (Some(cluster), Some(order)) => {
             let (tables, directory) =
                 (tables::load(config.unwrap_or(Path::new("")))?, site_directory(&arguments)?);
-            Some(VirtualServer::begin(order, &cluster, tables, &directory).await?)
+            let key = arguments.handle_key.as_deref();
+            Some(VirtualServer::begin(order, &cluster, tables, key, &directory).await?)
         }
-        (None, _) => None,
+        _ => None,
     };
-    let end = End::listen(reload.has_file())?;
     let wants = Wants::of(&arguments, virtual_server)?;
     let begun = Begun::new(&arguments, &wants.wanted)?;
     Box::pin(serve(arguments, wants, begun, end, reload)).await

@@ -43,6 +43,16 @@ pub fn started(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
+/// Answers the watchdog of a process without a port, as long as its runtime goes on, until it is dropped.
+pub fn watched() -> Service {
+    let answer = async |interval: Duration| loop {
+        tell(&[NotifyState::Watchdog]);
+        tokio::time::sleep(interval).await;
+    };
+    let watchdog = sd_notify::watchdog_enabled().map(|interval| tokio::spawn(answer(interval / 2)));
+    Service { watchdog }
+}
+
 /// The service reads its configuration again.
 pub fn reloading() {
     tell(&[NotifyState::Reloading]);

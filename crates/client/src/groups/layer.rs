@@ -353,7 +353,11 @@ impl<O: FileSystem + ?Sized> Opens for Sixteen<O> {
         let named = request.create.as_ref().and_then(|(_, set)| set.gid);
         let below = &self.below;
         let call = |caller| async move { below.open(&caller, request).await };
-        let opened = self.with_groups(caller, Concerns::gives(&objects, named), call).await?;
+        let mut opened = self.with_groups(caller, Concerns::gives(&objects, named), call).await?;
+        if many(caller).is_some() {
+            // The origin was sent sixteen groups, and another one may grant more.
+            opened.granted = None;
+        }
         self.opens.lock().opened(opened.id, opened.handle);
         self.note(caller, asked, [(&opened.handle, Some(&opened.attributes))]);
         Ok(opened)

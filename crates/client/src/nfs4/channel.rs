@@ -8,7 +8,7 @@ use protocol::Call;
 use protocol::nfs4::{ArgOp, Attr, Bitmap, CompoundArgs, CompoundRes, Operation, call};
 use rpc::message::Refusal;
 use rpc::{CallError, Patience};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 use vfs::{Principal, Result, Status};
 use xdr::{Decode, Encode, Encoder, Opaque};
 
@@ -168,7 +168,12 @@ impl Channel {
 
     /// Makes one call, and returns the failure of the RPC layer unchanged.
     pub(crate) async fn call(&self, sending: &Sending<'_>, patience: Patience) -> Result<Answer, CallError> {
-        self.replicated().await;
+        match patience {
+            Patience::Until(until) => {
+                timeout_at(until, self.replicated()).await.map_err(|_| CallError::TimedOut)?;
+            }
+            Patience::Hard => self.replicated().await,
+        }
         let mut encoder = Encoder::with_capacity(512);
         sending.args.encode(&mut encoder);
         let outgoing = Unsent {

@@ -39,8 +39,9 @@ use record::{Entry, Going, Opening};
 #[derive(Clone, Debug)]
 pub(crate) struct Past {
     pub(crate) incarnation: record::Incarnation,
-    /// The lease was renewed at this time or later, counted from the start of the machine.
-    pub(crate) renewed: Duration,
+    /// The lease was renewed at this time or later, counted from the start of the machine. Not known of a
+    /// record from another machine.
+    pub(crate) renewed: Option<Duration>,
     pub(crate) opens: BTreeMap<OpenId, (Open, Going)>,
     pub(crate) leases: BTreeMap<LeaseId, (Delegation, Going)>,
     pub(crate) openings: Vec<Opening>,
@@ -131,12 +132,12 @@ impl Past {
     pub(crate) fn parse(contents: &Contents) -> Result<Past, String> {
         let names = contents.entries.keys().chain(&contents.removed).filter_map(|key| record::name_of(key));
         let mut last_name = names.max().unwrap_or(0);
-        let (mut incarnation, mut renewed) = (None, Duration::ZERO);
+        let (mut incarnation, mut renewed) = (None, None);
         let (mut opens, mut leases, mut openings) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         for (key, value) in &contents.entries {
             match record::decode(key, value).ok_or("it has an entry of another version")? {
                 Entry::Incarnation(of) => incarnation = Some(of),
-                Entry::Renewed(seconds) => renewed = Duration::from_secs(seconds),
+                Entry::Renewed(seconds) => renewed = Some(Duration::from_secs(seconds)),
                 Entry::Open(id, open, going) => drop(opens.insert(OpenId(id), (open, going))),
                 Entry::Locks(id, owner, locks, doubt) => {
                     // In the order of keys, an open comes before its locks.
@@ -170,7 +171,7 @@ impl Past {
     /// origin has restarted meanwhile.
     pub(crate) fn is_within_lease(&self) -> bool {
         let lease = Duration::from_secs(self.incarnation.lease_seconds.into());
-        let passed = uptime().and_then(|now| now.checked_sub(self.renewed));
+        let passed = self.renewed.zip(uptime()).and_then(|(renewed, now)| now.checked_sub(renewed));
         passed.is_some_and(|passed| passed < lease)
     }
 }
@@ -234,6 +235,7 @@ impl RecordedState {
         let Followed { state, journal } = &mut *followed;
         state.record(true);
         let entries = all(state, incarnation).map_err(|failed| std::io::Error::other(in_words(failed)));
+        let copy = mirror.clone();
         let begun = entries.and_then(|entries| {
             let mut begun = Journal::begin(path, &entries)?;
             if let Some(mirror) = mirror {
@@ -246,6 +248,8 @@ impl RecordedState {
             Ok(begun) => *journal = Some(begun),
             Err(error) => {
                 state.record(false);
+                // The copy of an earlier machine must not be resumed from later.
+                copy.iter().for_each(|mirror| mirror.begin(Entries::new()));
                 return Err(error);
             }
         }

@@ -38,6 +38,18 @@ const FAILURES_MAX: usize = 3;
 /// How long the hook may take.
 const HOOK_MAX: Duration = Duration::from_secs(5);
 
+/// What all keepers of a member have in common.
+pub struct Kin {
+    /// The cluster.
+    pub config: ClusterConfig,
+    /// The member.
+    pub handle: Handle,
+    /// Tells apart two lives of the member.
+    pub life: String,
+    /// The digest of its configuration.
+    pub digest: String,
+}
+
 /// The keeper of a virtual server. Dropping it kills the process.
 pub struct Keeper {
     task: JoinHandle<()>,
@@ -52,22 +64,16 @@ impl Drop for Keeper {
 
 impl Keeper {
     /// Starts to keep a server.
-    pub fn start(
-        config: &Arc<ClusterConfig>,
-        server: &ServerConfig,
-        directory: &Path,
-        handle: &Handle,
-        reload: &Reload,
-    ) -> Keeper {
+    pub fn start(of: &Arc<Kin>, server: &ServerConfig, directory: &Path, reload: &Reload) -> Keeper {
         let (reloads, reloaded) = watch::channel(());
         let address = server.address.to_string();
         let kept = Kept {
             directory: server_directory(directory, &address),
             command: command_line(reload.given(), server, &server_directory(directory, &address)),
             address,
-            config: config.clone(),
-            handle: handle.clone(),
-            states: handle.state(),
+            handle: of.handle.clone(),
+            states: of.handle.state(),
+            of: of.clone(),
             reloaded,
         };
         Keeper { task: tokio::spawn(kept.keep()), reload: reloads }
@@ -93,7 +99,7 @@ struct Kept {
     address: String,
     directory: PathBuf,
     command: Vec<OsString>,
-    config: Arc<ClusterConfig>,
+    of: Arc<Kin>,
     handle: Handle,
     states: watch::Receiver<State>,
     reloaded: watch::Receiver<()>,
@@ -102,48 +108,35 @@ struct Kept {
 impl Kept {
     async fn keep(mut self) {
         let (mut pause, mut failures) = (AGAIN.0, 0);
+        // A member that was killed has left its address here.
+        self.hook("remove").await;
         loop {
-            let address = self.address.clone();
-            let concerns = |state: &State| {
-                state.orders.give.contains_key(&address) || ordered(state, &address).is_some()
-            };
-            let found = self
-                .states
-                .wait_for(concerns)
-                .await
-                .map(|state| (ordered(&state, &address), state.orders.give.get(&address).copied()));
-            let Ok((found, given)) = found else { return };
-            let Some((run, until)) = found else {
-                if let Some(run) = given {
-                    self.handle.stopped(&address, run.epoch).await;
-                }
-                if self.states.changed().await.is_err() {
-                    return;
-                }
-                continue;
-            };
+            let Some(run) = self.next_order().await else { return };
             self.hook("add").await;
+            self.reloaded.mark_unchanged();
             let begun = tokio::time::Instant::now();
-            let ended = match self.start(run, until) {
-                Ok(child) => self.attend(child, run).await,
-                Err(error) => {
+            // The hook may take longer than what was left of the term.
+            let until = ordered(&self.states.borrow(), &self.address).filter(|(now, _)| *now == run);
+            let ended = match until.map(|(run, until)| self.start(run, until)) {
+                None => Ended::Over,
+                Some(Ok(child)) => self.attend(child, run).await,
+                Some(Err(error)) => {
+                    let address = &self.address;
                     crate::output::tell(format_args!("cannot start the process of {address}: {error}"));
                     Ended::ByItself
                 }
             };
             self.hook("remove").await;
             match ended {
-                Ended::Given => self.handle.stopped(&address, run.epoch).await,
+                Ended::Given => self.handle.stopped(&self.address, run.epoch).await,
                 Ended::Over => {}
                 Ended::ByItself => {
                     let was_good = begun.elapsed() > GOOD;
                     pause = if was_good { AGAIN.0 } else { (pause * 2).min(AGAIN.1) };
                     failures = if was_good { 0 } else { failures + 1 };
-                    if failures == FAILURES_MAX {
-                        crate::output::tell(format_args!(
-                            "the process of {address} has ended {failures} times; this member gives its servers to others, until `leasehold cluster resume`"
-                        ));
-                        self.handle.drain(true).await;
+                    if failures >= FAILURES_MAX {
+                        failures = 0;
+                        self.give_up().await;
                     }
                     tokio::time::sleep(pause).await;
                 }
@@ -151,13 +144,44 @@ impl Kept {
         }
     }
 
+    /// Waits for the order to run the server. Reports it as stopped if it is to be given away before it ran.
+    async fn next_order(&mut self) -> Option<Run> {
+        loop {
+            let concerns = |state: &State| {
+                state.orders.give.contains_key(&self.address) || ordered(state, &self.address).is_some()
+            };
+            let (found, given) = {
+                let state = self.states.wait_for(concerns).await.ok()?;
+                (ordered(&state, &self.address), state.orders.give.get(&self.address).copied())
+            };
+            if let Some((run, _)) = found {
+                return Some(run);
+            }
+            if let Some(run) = given {
+                self.handle.stopped(&self.address, run.epoch).await;
+            }
+            self.states.changed().await.ok()?;
+        }
+    }
+
+    /// The process has failed again and again: another member may have more luck.
+    async fn give_up(&self) {
+        crate::output::tell(format_args!(
+            "the process of {} has ended {FAILURES_MAX} times; this member gives its servers to others, until `leasehold cluster resume`",
+            self.address
+        ));
+        self.handle.drain(true).await;
+    }
+
     fn start(&self, run: Run, until: Moment) -> std::io::Result<Child> {
         let order = Order {
-            cluster: self.config.name.clone(),
+            cluster: self.of.config.name.clone(),
             address: self.address.clone(),
             epoch: run.epoch,
             changed_at: run.changed_at,
             until_nanos: nanos(until),
+            life: self.of.life.clone(),
+            digest: self.of.digest.clone(),
         };
         std::fs::create_dir_all(&self.directory)?;
         Command::new(std::env::current_exe()?)
@@ -168,6 +192,8 @@ impl Kept {
             .env_remove("WATCHDOG_USEC")
             .env_remove("WATCHDOG_PID")
             .stdin(Stdio::piped())
+            // Ctrl-C is for the member, which stops its servers in order.
+            .process_group(0)
             .kill_on_drop(true)
             .spawn()
     }
@@ -199,7 +225,11 @@ impl Kept {
                 }
             }
             tokio::select! {
-                _ = child.wait() => return Ended::ByItself,
+                _ = child.wait() => {
+                    // At the end of the term, and without etcd, it ends as it should.
+                    let is_well = until > cluster::now() && self.states.borrow().trouble.is_none();
+                    return if is_well { Ended::ByItself } else { Ended::Over };
+                }
                 changed = self.states.changed() => {
                     if changed.is_err() {
                         end_now(&mut child).await;
@@ -224,7 +254,7 @@ impl Kept {
 
     /// Calls the administrator's program, which moves the address.
     async fn hook(&self, what: &str) {
-        let Some(hook) = &self.config.hook else { return };
+        let Some(hook) = &self.of.config.hook else { return };
         let ip = self.address.rsplit_once(':').map_or(self.address.as_str(), |(ip, _)| ip);
         let mut command = Command::new(hook);
         command.arg(what).arg(ip.trim_matches(['[', ']'])).stdin(Stdio::null()).kill_on_drop(true);

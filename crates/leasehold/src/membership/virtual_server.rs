@@ -37,6 +37,9 @@ pub const ENVIRONMENT: &str = "LEASEHOLD_VIRTUAL_SERVER";
 const LOOK: Duration = Duration::from_millis(20);
 /// The files of a state directory that are of one epoch.
 const OF_EPOCH: [&str; 3] = ["nfs4-clients", "replies", "replies.old"];
+/// The file in the state directory of an origin that tells that other members have run the virtual server
+/// since the index of the cache there was written. It is removed when the cache has heard of it.
+const TAKEN_OVER: &str = "taken-over";
 /// How often the record is asked for at the start. Each attempt takes up to 2 s.
 const ATTEMPTS: usize = 3;
 
@@ -53,6 +56,10 @@ pub struct Order {
     pub changed_at: u64,
     /// The end of the term.
     pub until_nanos: u64,
+    /// Tells apart two lives of the member.
+    pub life: String,
+    /// The digest of the configuration of the member.
+    pub digest: String,
 }
 
 impl Order {
@@ -75,8 +82,23 @@ pub struct VirtualServer {
     store: Etcd,
     /// All origins of the cluster, with the virtual server of each.
     origins: Vec<(OriginConfig, String)>,
-    /// Another member has run the server since this one did.
-    taken_over: bool,
+    /// The copy of the record of clients.
+    kept: Copy,
+}
+
+/// A copy in the store. Its writes follow each other: one that has no answer cannot be carried out after a
+/// later one.
+#[derive(Debug)]
+struct Copy {
+    turn: String,
+    /// The revision of the key `turn`, if it is known.
+    changed_at: tokio::sync::Mutex<Option<u64>>,
+}
+
+impl Copy {
+    fn new(turn: String) -> Copy {
+        Copy { turn, changed_at: tokio::sync::Mutex::new(None) }
+    }
 }
 
 impl VirtualServer {
@@ -88,8 +110,14 @@ impl VirtualServer {
         order: Order,
         config: &ClusterConfig,
         origins: Vec<OriginConfig>,
+        key: Option<&Path>,
         directory: &Path,
     ) -> Result<Arc<VirtualServer>, Failure> {
+        if super::digest::of(config, &origins, key)? != order.digest {
+            return Err(Failure(
+                "the configuration or the handle key has changed since this member was started; restart all members".into(),
+            ));
+        }
         rpc::term::set(Duration::from_nanos(order.until_nanos));
         std::thread::spawn(hear_of_terms);
         std::thread::spawn(watch_the_term);
@@ -98,25 +126,21 @@ impl VirtualServer {
             let home = home(&origin, &servers);
             (origin, home)
         });
-        let mut of = VirtualServer {
-            keys: Keys::new(&order.cluster),
+        let keys = Keys::new(&order.cluster);
+        let of = VirtualServer {
+            kept: Copy::new(keys.turn(&order.address, "kept")),
+            keys,
             store: Etcd::new(&config.endpoints),
             origins: origins.collect(),
-            taken_over: false,
             order,
         };
-        of.taken_over = of.prepare(directory).await?;
+        of.prepare(directory).await?;
         Ok(Arc::new(of))
-    }
-
-    /// Has another member run the server since this one did? Then caches know less than they think.
-    pub fn is_taken_over(&self) -> bool {
-        self.taken_over
     }
 
     /// The place of a copy of what is held at an origin.
     pub fn replica(self: &Arc<VirtualServer>, url: &client::Url) -> Arc<dyn client::replica::Replica> {
-        Arc::new(held::HeldAt { server: self.clone(), prefix: self.held_prefix(url) })
+        Arc::new(held::HeldAt::new(self.clone(), self.held_prefix(url)))
     }
 
     fn held_prefix(&self, url: &client::Url) -> String {
@@ -124,15 +148,48 @@ impl VirtualServer {
         self.keys.held(&self.order.address, &format!("{:08x}", origin.0))
     }
 
-    /// Carries out changes, on the condition that nobody has taken this server. Returns the entries with the
-    /// prefix.
-    async fn write(&self, changes: Vec<Change>, prefix: String) -> io::Result<Vec<Entry>> {
+    /// Changes a copy, on the condition that nobody has taken this server, and after all earlier writes.
+    async fn write(&self, copy: &Copy, mut changes: Vec<Change>) -> io::Result<()> {
+        let mut turn = copy.changed_at.lock().await;
+        // It is known again when the answer is there.
+        let known = match turn.take() {
+            Some(known) => known,
+            None => self
+                .read(&copy.turn)
+                .await?
+                .iter()
+                .find(|of| of.key == copy.turn)
+                .map_or(0, |of| of.changed_at),
+        };
         let server = self.keys.server(&self.order.address);
-        let conditions = vec![Condition { key: server, changed_at: self.order.changed_at }];
-        match self.store.transact(&Transaction { conditions, changes, prefix }).await {
-            Ok(told) if told.succeeded => Ok(told.entries),
-            Ok(_) => Err(io::Error::other("another member has taken this server")),
+        let conditions = vec![
+            Condition { key: server, changed_at: self.order.changed_at },
+            Condition { key: copy.turn.clone(), changed_at: known },
+        ];
+        changes.push(Change::Put { key: copy.turn.clone(), value: self.order.life.clone().into_bytes() });
+        let nothing = format!("{}/", copy.turn);
+        match self.store.transact(&Transaction { conditions, changes, prefix: nothing }).await {
+            Ok(told) if told.succeeded => {
+                *turn = Some(told.revision);
+                Ok(())
+            }
+            Ok(_) => {
+                Err(io::Error::other("an earlier write came late, or another member has taken this server"))
+            }
             Err(error) => Err(io::Error::other(error)),
+        }
+    }
+
+    /// Reads the entries with a prefix.
+    async fn read(&self, prefix: &str) -> io::Result<Vec<Entry>> {
+        let asking = Transaction { prefix: prefix.to_owned(), ..Transaction::default() };
+        let mut attempt = 1;
+        loop {
+            match self.store.transact(&asking).await {
+                Ok(told) => return Ok(told.entries),
+                Err(StoreError::Unknown(_)) if attempt < ATTEMPTS => attempt += 1,
+                Err(error) => return Err(io::Error::other(error)),
+            }
         }
     }
 
@@ -162,71 +219,77 @@ impl VirtualServer {
         exports.collect()
     }
 
-    /// Makes the files of the directory those of this epoch. True if they were of another one.
-    async fn prepare(&self, directory: &Path) -> Result<bool, Failure> {
+    /// Makes the files of the directory those of this epoch.
+    async fn prepare(&self, directory: &Path) -> Result<(), Failure> {
         let state = make_state(directory)?;
         // The process of an earlier member may not have ended yet.
         let _lock = state::lock_after(&state, directory).await?;
-        let file = state.join("epoch");
         let failed = |error: io::Error| {
-            Failure(format!("cannot write in {}: {error}; make it writable", state.display()))
+            Failure(format!("cannot prepare {}: {error}; make it writable", directory.display()))
         };
-        let is_same =
-            std::fs::read_to_string(&file).is_ok_and(|epoch| epoch.trim().parse() == Ok(self.order.epoch));
+        let silent = |error: io::Error| {
+            Failure(format!("the records of {} are not in reach: {error}", self.order.address))
+        };
+        // A store that was restored may have an epoch a second time.
+        let epoch = format!("{} {} {}", self.order.cluster, self.order.epoch, self.order.life);
+        let file = state.join("epoch");
+        let is_same = std::fs::read_to_string(&file).is_ok_and(|found| found == epoch);
         for (origin, _) in self.origins.iter().filter(|(_, home)| *home == self.order.address) {
             let of_origin = make_state(&crate::proxy::directory_of(directory, &origin.url))?;
             let owner = format!("leasehold {} {} {}", self.order.cluster, self.order.address, origin.url);
             // RFC 8881 allows 1,024 bytes.
             let owner: String = owner.chars().take(500).collect();
             std::fs::write(of_origin.join("client.owner"), owner).map_err(failed)?;
-            if !is_same {
-                for name in ["client.state", "client.locks"] {
-                    remove(&of_origin.join(name)).map_err(failed)?;
+            if is_same {
+                continue;
+            }
+            // Locks over version 3 are those of this host, and stay to be given up.
+            remove(&of_origin.join("client.state")).map_err(failed)?;
+            std::fs::write(of_origin.join(TAKEN_OVER), "").map_err(failed)?;
+            let held = held::read(self, &self.held_prefix(&origin.url)).await.map_err(silent)?;
+            match client::replica::import(&of_origin.join("client.state"), held) {
+                Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+                    crate::output::tell(format_args!(
+                        "what an earlier member held at {} is not taken over: its record is damaged; opens and locks are made anew",
+                        origin.url
+                    ))
                 }
-                let held = held::read(self, &self.held_prefix(&origin.url)).await?;
-                if !held.is_empty() {
-                    client::replica::import(&of_origin.join("client.state"), held).map_err(failed)?;
-                }
+                imported => imported.map_err(failed)?,
             }
         }
         if is_same {
-            return Ok(false);
+            return Ok(());
         }
         for name in OF_EPOCH {
             remove(&state.join(name)).map_err(failed)?;
         }
-        if let Some(record) = self.record().await? {
-            std::fs::write(state.join("nfs4-clients"), record).map_err(failed)?;
-        }
-        std::fs::write(&file, self.order.epoch.to_string()).map_err(failed)?;
-        Ok(true)
-    }
-
-    /// The record of clients in the store.
-    async fn record(&self) -> Result<Option<Vec<u8>>, Failure> {
         let key = self.keys.kept(&self.order.address);
-        let asking = Transaction { prefix: key.clone(), ..Transaction::default() };
-        let mut attempt = 1;
-        loop {
-            match self.store.transact(&asking).await {
-                Ok(told) => {
-                    let found = told.entries.into_iter().find(|entry| entry.key == key);
-                    return Ok(found.map(|entry| entry.value));
-                }
-                Err(StoreError::Unknown(_)) if attempt < ATTEMPTS => attempt += 1,
-                Err(error) => return Err(Failure(format!("the record of clients is not in reach: {error}"))),
-            }
+        let kept = self.read(&key).await.map_err(silent)?;
+        if let Some(record) = kept.into_iter().find(|entry| entry.key == key) {
+            std::fs::write(state.join("nfs4-clients"), record.value).map_err(failed)?;
         }
+        std::fs::write(&file, epoch).map_err(failed)
     }
 }
 
 impl Replica for VirtualServer {
     fn store(&self, record: Vec<u8>) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + '_>> {
-        let key = self.keys.kept(&self.order.address);
-        let nothing = format!("{key}/");
-        let changes = vec![Change::Put { key, value: record }];
-        Box::pin(async move { self.write(changes, nothing).await.map(drop) })
+        let changes = vec![Change::Put { key: self.keys.kept(&self.order.address), value: record }];
+        Box::pin(self.write(&self.kept, changes))
     }
+}
+
+/// Have other members run the virtual server since the index of the cache in this directory was written?
+pub fn is_taken_over(state: &Path) -> bool {
+    state.join(TAKEN_OVER).exists()
+}
+
+/// The cache has heard of it.
+///
+/// # Errors
+/// If the file cannot be removed.
+pub fn forget_taken_over(state: &Path) -> io::Result<()> {
+    remove(&state.join(TAKEN_OVER))
 }
 
 /// The virtual server of an origin: the one that the file names, or one by rendezvous hashing.
@@ -271,6 +334,8 @@ mod tests {
             epoch: 3,
             changed_at: 17,
             until_nanos: u64::MAX,
+            life: "00ff".into(),
+            digest: "d".into(),
         };
         let text = serde_json::to_string(&order).unwrap();
         assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), order);

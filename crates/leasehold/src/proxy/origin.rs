@@ -15,7 +15,7 @@ use crate::auditing::AuditLog;
 use crate::cli::Version4;
 use crate::cli::cache::Keeping;
 use crate::holders::Listed;
-use crate::membership::virtual_server::VirtualServer;
+use crate::membership::virtual_server::{self, VirtualServer};
 use crate::metrics::Caching;
 use crate::owner::Incarnation;
 use crate::state::{self, Lock};
@@ -125,10 +125,17 @@ impl Served {
         }
         options.puts_off = wanted.among_others;
         if let Some(server) = &common.virtual_server {
-            options.taken_over = server.is_taken_over();
+            options.taken_over = virtual_server::is_taken_over(&state_of(&wanted.directory));
             origin.replicate_record(server.replica(&wanted.url));
         }
+        let was_taken_over = options.taken_over;
         let cache = open_cache(origin.clone(), options).await?;
+        if was_taken_over {
+            let of = state_of(&wanted.directory);
+            virtual_server::forget_taken_over(&of).map_err(|error| {
+                Failure(format!("cannot remove a file in {}: {error}; make it writable", of.display()))
+            })?;
+        }
         // The directory may be that of a mount that was killed.
         settle(&cache).await?;
         let state = make_state(&wanted.directory)?;

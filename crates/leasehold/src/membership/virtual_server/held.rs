@@ -4,62 +4,79 @@
 //! only a few megabytes.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::sync::Arc;
 
 use client::replica::{Changes, Replica, Stored};
-use cluster::store::{Change, Store, StoreError, Transaction};
+use cluster::store::Change;
 
-use super::VirtualServer;
-use crate::Failure;
+use super::{Copy, VirtualServer};
 
 /// The digits of keys, and the names of the parts.
 const DIGITS: &[u8; 16] = b"0123456789abcdef";
 /// Changes in one transaction. etcd allows 128 operations.
 const AT_ONCE: usize = 100;
-/// Attempts to read a part.
-const ATTEMPTS: usize = 3;
+/// Bytes of changes in one transaction. etcd allows 1.5 MiB.
+const BYTES_MAX: usize = 512 << 10;
 
 /// The copy of what is held at one origin.
 #[derive(Debug)]
 pub struct HeldAt {
-    pub(super) server: Arc<VirtualServer>,
-    pub(super) prefix: String,
+    server: Arc<VirtualServer>,
+    prefix: String,
+    copy: Copy,
+}
+
+impl HeldAt {
+    pub(super) fn new(server: Arc<VirtualServer>, prefix: String) -> HeldAt {
+        let origin = prefix.trim_end_matches('/').rsplit('/').next().unwrap_or_default();
+        let copy = Copy::new(server.keys.turn(&server.order.address, origin));
+        HeldAt { server, prefix, copy }
+    }
+
+    async fn store_part(&self, part: &[(Vec<u8>, Option<Vec<u8>>)]) -> io::Result<()> {
+        let changes = part.iter().map(|(key, value)| {
+            let key = text(&self.prefix, key);
+            match value {
+                Some(value) => Change::Put { key, value: value.clone() },
+                None => Change::Delete { key },
+            }
+        });
+        self.server.write(&self.copy, changes.collect()).await
+    }
 }
 
 impl Replica for HeldAt {
     fn begin(&self, mut entries: BTreeMap<Vec<u8>, Vec<u8>>) -> Stored<'_> {
         Box::pin(async move {
-            let mut changes = Changes::new();
-            for digit in DIGITS {
-                let part = format!("{}{}/", self.prefix, char::from(*digit));
-                for found in self.server.write(Vec::new(), part).await? {
-                    let Some(key) = key_of(&self.prefix, &found.key) else { continue };
-                    match entries.get(&key) {
-                        Some(value) if *value == found.value => drop(entries.remove(&key)),
-                        Some(_) => {}
-                        None => changes.push((key, None)),
-                    }
+            // After this, no earlier write is carried out any more.
+            self.store_part(&[]).await?;
+            let mut gone = Vec::new();
+            for (key, value) in read(&self.server, &self.prefix).await? {
+                match entries.get(&key) {
+                    Some(wanted) if *wanted == value => drop(entries.remove(&key)),
+                    Some(_) => {}
+                    None => gone.push((key, None)),
                 }
             }
-            // New entries come first: see [`Changes`].
+            // New entries come first, and the first keys go last: see [`Changes`].
             let new = entries.into_iter().map(|(key, value)| (key, Some(value)));
-            let gone = changes.into_iter().rev();
-            self.store(new.chain(gone).collect()).await
+            self.store(new.chain(gone.into_iter().rev()).collect()).await
         })
     }
 
     fn store(&self, changes: Changes) -> Stored<'_> {
         Box::pin(async move {
-            let nothing = format!("{}none/", self.prefix);
-            for part in changes.chunks(AT_ONCE) {
-                let changes = part.iter().map(|(key, value)| {
-                    let key = text(&self.prefix, key);
-                    match value {
-                        Some(value) => Change::Put { key, value: value.clone() },
-                        None => Change::Delete { key },
-                    }
+            let mut rest = &changes[..];
+            while !rest.is_empty() {
+                let mut bytes = 0;
+                let fits = rest.iter().take(AT_ONCE).take_while(|(key, value)| {
+                    bytes += key.len() + value.as_ref().map_or(0, Vec::len);
+                    bytes <= BYTES_MAX
                 });
-                self.server.write(changes.collect(), nothing.clone()).await?;
+                let (part, behind) = rest.split_at(fits.count().max(1));
+                self.store_part(part).await?;
+                rest = behind;
             }
             Ok(())
         })
@@ -70,25 +87,10 @@ impl Replica for HeldAt {
 ///
 /// # Errors
 /// If the store does not answer.
-pub(super) async fn read(
-    server: &VirtualServer,
-    prefix: &str,
-) -> Result<BTreeMap<Vec<u8>, Vec<u8>>, Failure> {
+pub(super) async fn read(server: &VirtualServer, prefix: &str) -> io::Result<BTreeMap<Vec<u8>, Vec<u8>>> {
     let mut entries = BTreeMap::new();
     for digit in DIGITS {
-        let part =
-            Transaction { prefix: format!("{prefix}{}/", char::from(*digit)), ..Transaction::default() };
-        let mut attempt = 1;
-        let told = loop {
-            match server.store.transact(&part).await {
-                Ok(told) => break told,
-                Err(StoreError::Unknown(_)) if attempt < ATTEMPTS => attempt += 1,
-                Err(error) => {
-                    return Err(Failure(format!("what is held at the origins is not in reach: {error}")));
-                }
-            }
-        };
-        let found = told.entries.into_iter();
+        let found = server.read(&format!("{prefix}{}/", char::from(*digit))).await?.into_iter();
         entries.extend(found.filter_map(|entry| Some((key_of(prefix, &entry.key)?, entry.value))));
     }
     Ok(entries)
