@@ -25,7 +25,6 @@ use vfs::{
 };
 
 use crate::core::Core;
-use crate::held_lease::HeldLease;
 use crate::lease::Early;
 use crate::object::RestingLease;
 use crate::opens::RestingOpen;
@@ -237,23 +236,22 @@ impl Core {
     }
 
     /// At the end of the process, returns the leases on files that no client here uses. If there is no next
-    /// process, no other client then has to wait for them. The other leases are left to the layer below: also
-    /// those that the layer above has given to clients, who do not hear a recall any more.
+    /// process, no other client then has to wait for them. The other leases are left to the layer below: with
+    /// `leaves_given`, also those that clients hold, or may still reclaim.
     pub async fn return_unused(&self) {
         let Some(core) = self.share() else { return };
+        let leaves_given = self.options.leaves_given;
+        let adopting = self.origin.adopting();
+        if leaves_given && adopting.has_any() && !adopting.is_over() {
+            return;
+        }
         let unused = |handle: &SharedHandle| {
             let table = self.memory.table();
-            let adopting = self.origin.adopting();
-            if self.above.is_heard() && adopting.has_any() && !adopting.is_over() {
-                // Clients may still reclaim what an earlier process has given them.
-                return false;
-            }
             let Found::Awake(object) = table.find(&handle.handle(), None) else {
-                return !table.rests_given(&handle.handle()) || !self.above.is_heard();
+                return !(leaves_given && table.rests_given(&handle.handle()));
             };
             self.with(&object, |state| {
-                let is_free = |lease: &HeldLease| !lease.given || !self.above.is_heard();
-                state.held.lease.as_ref().is_some_and(is_free)
+                state.held.lease.as_ref().is_some_and(|lease| !(leaves_given && lease.given))
                     && !state.held.opens.is_local()
                     && state.held.locks.is_empty()
             })

@@ -204,6 +204,9 @@ pub struct Options {
     /// While the origin is away, a request that needs it gets `Delay` and does not wait. For a server whose
     /// clients have other work. A change that was sent before is waited for: its outcome is not known.
     pub puts_off: bool,
+    /// The layer above has clients who do not hear a recall any more when this process ends. Leases that they
+    /// hold are left to the next process, to which they come back.
+    pub leaves_given: bool,
     /// Another machine has used what is held at the origin since this index was written. So a lease that is
     /// taken over vouches for nothing in it.
     pub taken_over: bool,
@@ -238,6 +241,7 @@ impl Options {
             close_delay: Duration::from_secs(1),
             flush_interval: Duration::from_millis(150),
             puts_off: false,
+            leaves_given: false,
             taken_over: false,
             write_behind: None,
             clock: Arc::new(SystemClock),

@@ -124,6 +124,7 @@ impl Served {
             options.limits = wanted.limits(wanted.keeping.cache_size / FIRST_PART);
         }
         options.puts_off = wanted.among_others;
+        options.leaves_given = true;
         if let Some(server) = &common.virtual_server {
             options.taken_over = virtual_server::is_taken_over(&state_of(&wanted.directory));
             origin.replicate_record(server.replica(&wanted.url));
