@@ -67,7 +67,7 @@ fn a_silent_member_is_fenced_when_its_term_is_over_and_not_before() {
     // It has seen the last beat of the other one at 1 s.
     let patience = at(1) + times().patience();
     assert!(patience > at(0) + times().term);
-    exchange(&mut two, patience - Duration::from_millis(1), &mut store).unwrap();
+    exchange(&mut two, patience.saturating_sub(Duration::from_millis(1)), &mut store).unwrap();
     assert!(two.orders(patience).run.is_empty());
     assert_eq!(take(&mut two, patience, &mut store).epoch, 2);
     // The other one learns of it, runs nothing, and joins again under another incarnation.

@@ -252,7 +252,7 @@ impl VirtualServer {
                     crate::output::tell(format_args!(
                         "what an earlier member held at {} is not taken over: its record is damaged; opens and locks are made anew",
                         origin.url
-                    ))
+                    ));
                 }
                 imported => imported.map_err(failed)?,
             }
