@@ -184,3 +184,33 @@ async fn a_server_that_is_killed_is_started_again() {
     pair.check(b'k').await;
     assert_eq!((epoch(&site), site.holder(0)), (before, holder));
 }
+
+/// The hook is called before a server starts and after it has ended, and once when a member starts: one that
+/// was killed has left its addresses.
+// Promise: virtual-servers
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_hook_moves_addresses() {
+    let mut site = Site::new(&["m1"]);
+    let (script, log) = (site.home.path().join("hook"), site.home.path().join("hook.log"));
+    std::fs::write(&script, format!("#!/bin/sh\necho $1 $2 >>{}\n", log.display())).unwrap();
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    site.kill("m1");
+    let config = site.config("m1", "");
+    let text = std::fs::read_to_string(&config).unwrap();
+    let text = text.replace("term = 4\n", &format!("term = 4\nhook = '{}'\n", script.display()));
+    std::fs::write(&config, text).unwrap();
+    site.start_with("m1", &config);
+    let pair = Pair::new(&site, 0).await;
+    pair.check(b'h').await;
+    let calls = |address: &str| {
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        text.lines()
+            .filter_map(|line| line.strip_suffix(address))
+            .map(|what| what.trim().to_owned())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(calls("127.0.0.5"), ["remove", "add"]);
+    site.terminate("m1");
+    assert_eq!(calls("127.0.0.5"), ["remove", "add", "remove"]);
+    assert_eq!(calls("127.0.0.6").last().unwrap(), "remove");
+}

@@ -86,7 +86,12 @@ impl Site {
     /// Starts a member, or starts it again.
     pub fn start(&mut self, member: &'static str) {
         let config = self.config(member, "");
-        let running = Running::start(&["proxy", "--config", path(&config)]);
+        self.start_with(member, &config);
+    }
+
+    /// Starts a member with this configuration.
+    pub fn start_with(&mut self, member: &'static str, config: &std::path::Path) {
+        let running = Running::start(&["proxy", "--config", path(config)]);
         self.members.insert(member, running);
     }
 
