@@ -2,9 +2,9 @@
 //!
 //! This process decides nothing about files. It takes part in the cluster (crate `cluster`), and starts a
 //! process for each virtual server that it is to run ([`keeper`]). That process is a proxy of several
-//! origins, with three things more ([`virtual_server`]): it may speak until the end of the member's term and
-//! no longer, it keeps a copy of the record of its clients in the store, and it refers clients of version 4
-//! to the other virtual servers for what those have.
+//! origins, with three things more ([`virtual_server`]). It may speak until the end of the member's term. It
+//! keeps a copy of its records in the store. And it refers clients of version 4 to the other virtual servers
+//! for their origins.
 //!
 //! A process for each server means that a server that must stop at once is killed, whatever it is doing.
 

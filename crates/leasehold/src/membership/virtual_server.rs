@@ -6,7 +6,7 @@
 //! - **The epoch.** The state directory remembers the epoch of the virtual server that its files are of. In
 //!   the same epoch, this process is a proxy that was started again. In another one, other members have run
 //!   the server meanwhile: what the files say of clients, and of what is held at the origins, is out of date.
-//!   Then both come from the store, and this process goes on as if it had run before: with the same client
+//!   Then both come from the store, and this process goes on as if it had run before. It has the same client
 //!   owner and verifier at each origin, which has kept all opens, locks and delegations meanwhile.
 //! - **The record of clients, and what is held at the origins**, are kept in the store too ([`held`]). They
 //!   are written there on the condition that nobody has taken the server since.
