@@ -33,9 +33,9 @@ use crate::stack::{End, Told};
 use crate::{Failure, service, state};
 use keeper::{Keeper, Kin};
 
-/// How long the end of the process waits until all servers are given away.
-const LEAVE_MAX: Duration = Duration::from_secs(60);
-
+/// The end of the process waits for so many terms until all servers are given away. Without etcd, none runs
+/// after one.
+const LEAVE_TERMS: u32 = 3;
 /// How long a drain waits for another member.
 const OTHERS_MAX: Duration = Duration::from_secs(5);
 
@@ -119,7 +119,7 @@ pub async fn run(
     handle.leave().await;
     let mut states = handle.state();
     let out = states.wait_for(|state| state.is_out);
-    if tokio::time::timeout(LEAVE_MAX, out).await.is_err() {
+    if tokio::time::timeout(times.term * LEAVE_TERMS, out).await.is_err() {
         crate::output::tell("the cluster was not left in time: another member waits for the end of the term");
     }
     drop(keepers);

@@ -42,7 +42,7 @@ pub use origin::{cache_options, check_options, make_state, open_cache, reach, se
 const CACHES: &str = "origins";
 
 /// Serves until the process is told to stop.
-pub async fn run(arguments: Proxy, reload: Reload) -> Result<(), Failure> {
+pub async fn run(mut arguments: Proxy, reload: Reload) -> Result<(), Failure> {
     let config = arguments.config.as_deref().filter(|_| arguments.origin.is_none());
     let cluster = config.map(config::cluster::load).transpose()?.flatten();
     let order = Order::from_environment()?;
@@ -65,6 +65,8 @@ pub async fn run(arguments: Proxy, reload: Reload) -> Result<(), Failure> {
             let (tables, directory) =
                 (tables::load(config.unwrap_or(Path::new("")))?, site_directory(&arguments)?);
             let key = arguments.handle_key.as_deref();
+            // Those of the file would be those of each virtual server of this machine.
+            arguments.network.metrics = cluster.metrics_of(&order.address);
             Some(VirtualServer::begin(order, &cluster, tables, key, &directory).await?)
         }
         _ => None,

@@ -76,6 +76,13 @@ pub struct ServerConfig {
     pub metrics: Option<SocketAddr>,
 }
 
+impl ClusterConfig {
+    /// Where the virtual server at this address has its metrics.
+    pub fn metrics_of(&self, address: &str) -> Option<SocketAddr> {
+        self.servers.iter().find(|server| server.address.to_string() == address)?.metrics
+    }
+}
+
 /// Reads the cluster of the file at `path`; none if it has no table `[cluster]`.
 ///
 /// # Errors
@@ -214,6 +221,8 @@ mod tests {
         let addresses: Vec<String> =
             cluster.servers.iter().map(|server| server.address.to_string()).collect();
         assert_eq!(addresses, ["10.0.0.5:2049", "10.0.0.6:2049"]);
+        assert_eq!(cluster.metrics_of("10.0.0.5:2049"), Some("127.0.0.1:9000".parse().unwrap()));
+        assert_eq!(cluster.metrics_of("10.0.0.6:2049"), None);
     }
 
     #[test]

@@ -291,7 +291,7 @@ fn nanos(moment: Moment) -> u64 {
 
 /// The command line of a server's process: that of this one, with an address and a directory of its own.
 fn command_line(given: &[OsString], server: &ServerConfig, directory: &Path) -> Vec<OsString> {
-    const OWN: [&str; 3] = ["--cache", "--listen", "--metrics"];
+    const OWN: [&str; 2] = ["--cache", "--listen"];
     let mut line = Vec::new();
     let mut arguments = given.iter().skip(1);
     while let Some(argument) = arguments.next() {
@@ -305,9 +305,6 @@ fn command_line(given: &[OsString], server: &ServerConfig, directory: &Path) -> 
     let mut add = |option: &str, value: OsString| line.extend([option.into(), value]);
     add("--cache", directory.into());
     add("--listen", server.address.to_string().into());
-    if let Some(metrics) = server.metrics {
-        add("--metrics", metrics.to_string().into());
-    }
     line
 }
 

@@ -1,6 +1,8 @@
-//! The store in real etcd processes.
+//! The store in real etcd processes, and before servers that are not etcd.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
+
+mod not_etcd;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

@@ -1,39 +1,15 @@
 //! Endpoints that are dead, or that are not etcd.
 
-#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
-
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use cluster::etcd::{ANSWER_MAX_BYTES, CALL_MAX, Endpoint, Etcd};
-use cluster::store::{Change, Committed, Condition, Store, StoreError, Transaction};
+use cluster::etcd::{ANSWER_MAX_BYTES, Endpoint, Etcd};
+use cluster::store::{Store, StoreError};
 
-/// How long a call may take, with the delay of a busy machine.
-const CALL_BOUND: Duration = Duration::from_millis(CALL_MAX.as_millis() as u64 + 500);
-
-/// Carries out a transaction, and checks how long it takes and that a message is one line.
-async fn timed(store: &Etcd, transaction: &Transaction) -> Result<Committed, StoreError> {
-    let start = Instant::now();
-    let result = store.transact(transaction).await;
-    assert!(start.elapsed() < CALL_BOUND, "{:?}: {result:?}", start.elapsed());
-    if let Err(error) = &result {
-        let message = error.to_string();
-        assert!(message.lines().count() == 1 && message.contains("http://127.0.0.1:"), "{message}");
-    }
-    result
-}
-
-/// Creates a key, if it is absent.
-fn create(key: &str) -> Transaction {
-    Transaction {
-        conditions: vec![Condition { key: key.to_owned(), changed_at: 0 }],
-        changes: vec![Change::Put { key: key.to_owned(), value: b"v".to_vec() }],
-        prefix: key.to_owned(),
-    }
-}
+use crate::{create, timed};
 
 #[tokio::test]
 async fn dead_endpoints_are_unknown_at_once() {
