@@ -260,21 +260,36 @@ impl Core {
 
     async fn revoked(&self, object: &Arc<Object>, id: LeaseId) {
         self.counters.revoked.bump();
-        let ended = self.with(object, |state| {
+        let lost = self.with(object, |state| {
             state.held.lease.as_ref().filter(|lease| lease.id == id)?;
-            let suspended = self.suspend_writes(state);
-            Some((self.drop_lease(state)?, suspended))
+            self.end_lost_lease(state, object)
         });
-        let Some((lease, suspended)) = ended else { return };
-        if suspended {
-            self.settle_suspended_soon(object);
-        }
-        self.origin.leases().forget(id);
-        lease.returned.notify_one();
+        let Some(lease) = lost else { return };
         if lease.given {
             self.tell_above(Callback::Revoked { id: lease.above, handle: object.handle }).await;
         }
         self.settle_soon(object);
+    }
+
+    /// The origin has granted another lease on the object. The one that is held has ended there, and the news
+    /// of that have not arrived.
+    pub fn lose_lease(&self, state: &mut ObjectState, object: &Arc<Object>) {
+        self.counters.revoked.bump();
+        if let Some(lease) = self.end_lost_lease(state, object).filter(|lease| lease.given) {
+            self.above.try_send(Callback::Revoked { id: lease.above, handle: object.handle });
+        }
+    }
+
+    /// Ends a lease that the origin does not count as held any more.
+    fn end_lost_lease(&self, state: &mut ObjectState, object: &Arc<Object>) -> Option<HeldLease> {
+        let suspended = self.suspend_writes(state);
+        let lease = self.drop_lease(state)?;
+        if suspended {
+            self.settle_suspended_soon(object);
+        }
+        self.origin.leases().forget(lease.id);
+        lease.returned.notify_one();
+        Some(lease)
     }
 
     /// The origin asks for the attributes of a file under a write lease (CB_GETATTR). The answer is the known

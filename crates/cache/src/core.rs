@@ -25,6 +25,7 @@ use crate::open_table::OpenTable;
 use crate::options::Options;
 use crate::outage::Outage;
 use crate::policy::Policy;
+use crate::preemption;
 use crate::prefetch::{IN_FLIGHT_MAX, Prefetch};
 use crate::recording::Recorder;
 use crate::settling::Settling;
@@ -258,6 +259,7 @@ impl Core {
 
     /// Runs `work` on the state of an object, then does the follow-up work that the state asks for.
     pub fn with<T>(&self, object: &Arc<Object>, work: impl FnOnce(&mut ObjectState) -> T) -> T {
+        preemption::point();
         let mut state = object.state.lock();
         let result = work(&mut state);
         if std::mem::take(&mut state.index.unvouched) {

@@ -255,6 +255,11 @@ impl Data {
         self.fetches.iter().any(|fetch| self.wants(fetch) && overlap(&fetch.range, range))
     }
 
+    /// Is nothing valid, and no fetch in flight that would bring valid bytes?
+    pub fn is_blank(&self) -> bool {
+        self.valid.is_empty() && !self.fetches.iter().any(|fetch| self.wants(fetch))
+    }
+
     /// Has the disk failed on this object lately?
     pub fn is_refused(&self) -> bool {
         self.refused.is_some_and(|at| at.elapsed() < REFUSED_FOR)

@@ -84,6 +84,7 @@ mod options;
 mod outage;
 mod pace;
 mod policy;
+pub mod preemption;
 mod prefetch;
 mod profile;
 mod ranges;

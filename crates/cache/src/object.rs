@@ -74,8 +74,12 @@ pub enum Opening {
 /// The relation of the attributes in a reply to the known state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
-    /// They are the known state now.
-    Known,
+    /// They are the known state now, in this epoch. Another thread may end the epoch before the rest of the
+    /// reply is recorded. What the reply says then belongs to a state that is over.
+    Known {
+        /// The epoch of the object.
+        epoch: u64,
+    },
     /// They are older than the known state.
     Late,
     /// Operations of ours are in flight, and may or may not explain the attributes.
@@ -415,14 +419,14 @@ impl ObjectState {
                 policy.news.seen(attributes.ctime, policy.event());
             }
             self.adopt(policy, attributes, sent);
-            return Seen::Known;
+            return self.seen_known();
         };
         if same(&known.attributes, attributes) {
             confirm(known, policy, attributes, sent);
             self.presumed.shown(sent.sequence >= self.distrusted_before);
             // The index can now record that the lease vouches.
             self.index.changed |= self.held.lease.is_some() && !self.index.vouched;
-            return Seen::Known;
+            return self.seen_known();
         }
         let overtaken = sent.sequence < known.received;
         if overtaken
@@ -441,7 +445,7 @@ impl ObjectState {
             self.own.ours = false;
             self.data.clip(attributes.size);
             self.adopt(policy, attributes, sent);
-            return Seen::Known;
+            return self.seen_known();
         }
         self.doubt_writes();
         self.drop_all(policy);
@@ -453,7 +457,22 @@ impl ObjectState {
             // The timestamps do not tell which of the two states is the later one.
             self.distrust(policy);
         }
-        Seen::Known
+        self.seen_known()
+    }
+
+    fn seen_known(&self) -> Seen {
+        Seen::Known { epoch: self.epoch }
+    }
+
+    /// Does a reply that was seen so still belong to the known state? If it had no attributes, it belongs to
+    /// the state `before` the call or to a later one.
+    pub fn is_of(&self, seen: Option<Seen>, before: &Before) -> bool {
+        let epoch = match seen {
+            None => before.epoch,
+            Some(Seen::Known { epoch }) => epoch,
+            Some(Seen::Late | Seen::Unclear) => return false,
+        };
+        self.known.is_some() && self.epoch == epoch
     }
 
     /// Forgets everything known of the object: the origin no longer has it, or the cleaner evicts it.

@@ -9,6 +9,7 @@ use vfs::{Caller, Clock, Freshness, Timestamp};
 
 use crate::news::{NEGATIVE_MAX, News};
 use crate::options::{Consistency, LookupCache, Options, Timeouts};
+use crate::preemption;
 use crate::trust::{OriginClock, Sent, since};
 
 /// The state that all objects of one cache share.
@@ -48,6 +49,7 @@ impl Policy {
 
     /// The next event: a place in the order of everything that happens.
     pub fn event(&self) -> u64 {
+        preemption::point();
         self.events.fetch_add(1, Ordering::AcqRel)
     }
 

@@ -55,7 +55,7 @@ impl Core {
                 match state.observe(&self.policy, &attributes, &sent, Opening::Yes) {
                     // A later state is known, which is as good an answer.
                     Seen::Late => state.attributes().copied().unwrap_or(attributes),
-                    Seen::Known | Seen::Unclear => attributes,
+                    Seen::Known { .. } | Seen::Unclear => attributes,
                 }
             })),
             Err(error) => {

@@ -249,7 +249,7 @@ impl Core {
             let entry = NameEntry { leads, epoch, racy, within: None };
             let reply = Reply { seen, lease: opened.lease.as_ref(), forgotten, sent };
             let came = read.and_then(|(start, read)| self.take_piggybacked(state, start, read, &reply));
-            ((seen == Seen::Known && !moved).then_some(entry), usage, early, came)
+            ((matches!(seen, Seen::Known { .. }) && !moved).then_some(entry), usage, early, came)
         });
         let brought = self.brought(&object, came);
         let usage = usage.map(|id| Use { core: self.weak(), object: object.clone(), id });
@@ -271,7 +271,7 @@ impl Core {
         opened: &Opened,
         (seen, sent): (Seen, &Sent),
     ) {
-        if seen != Seen::Known || sent.sequence <= state.rights.touched() {
+        if !matches!(seen, Seen::Known { .. }) || sent.sequence <= state.rights.touched() {
             return;
         }
         if let Some(granted) = opened.granted {
@@ -298,22 +298,18 @@ impl Core {
         (seen, sent): (Seen, &Sent),
     ) -> Option<Early> {
         let lease = lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
-        let above = match &state.held.lease {
-            Some(held) if held.id == lease.id => held.above,
-            Some(held) => {
-                self.origin.leases().take(held.id, held.above);
-                self.origin.leases().forget(held.id);
-                self.origin.leases().name()
-            }
-            None => self.origin.leases().name(),
-        };
         let used = object.used.load(Ordering::Relaxed);
         let early = self.origin.leases().put(lease.id, lease.kind, &object.handle, used);
-        if !matches!(early, Some(Early::Revoked | Early::Returned)) {
-            state.grant(&self.policy, seen, sent, |since, from| {
-                HeldLease::granted(&lease, above, since, from)
-            });
+        if matches!(early, Some(Early::Revoked | Early::Returned)) {
+            // The reply was made before a lease that is held by now, if any.
+            return early;
         }
+        if state.held.lease.as_ref().is_some_and(|held| held.id != lease.id) {
+            self.lose_lease(state, object);
+        }
+        let above = state.held.lease.as_ref().map(|held| held.above);
+        let above = above.unwrap_or_else(|| self.origin.leases().name());
+        state.grant(&self.policy, seen, sent, |since, from| HeldLease::granted(&lease, above, since, from));
         early
     }
 

@@ -244,10 +244,11 @@ fn whatever_is_read_was_there_between_open_and_read() {
     }
 }
 
-/// The same with threads that run at the same time.
+/// The same with threads that run at the same time, and that pause between two critical sections.
 #[test]
 fn whatever_is_read_was_there_with_threads_too() {
     for seed in 1..=runs() / 2 {
+        cache::preemption::pause(if seed.is_multiple_of(3) { 0 } else { 30 });
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
         runtime.block_on(run(seed * 104_729, seed % 4 == 0, seed % 3 * 100));

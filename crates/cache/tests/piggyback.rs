@@ -80,6 +80,40 @@ async fn what_lies_behind_the_end_is_not_asked_for() {
     assert_eq!((piggyback(&bench), bench.origin.calls()), (10, vec![("OPEN", 1)]));
 }
 
+/// Another client writes between the attributes and the READ of one compound.
+#[tokio::test(start_paused = true)]
+async fn bytes_of_a_file_that_has_another_end_by_then_are_not_used() {
+    for (now, policy) in [(12, Policy::Never), (5, Policy::Never), (0, Policy::Never)] {
+        let (bench, cache, file) = setup(policy, b"0123456789").await;
+        let origin = bench.origin.clone();
+        let change = move || {
+            let mut tree = origin.tree();
+            let set = SetAttributes { size: Some(now as u64), ..SetAttributes::default() };
+            tree.setattr(&file, &set, None).unwrap();
+            if now > 0 {
+                tree.write(&file, 0, &vec![b'x'; now]).unwrap();
+            }
+        };
+        *bench.origin.after_effect.lock() = Some((Some("OPEN"), Box::new(change)));
+        let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
+        assert_eq!(read_open(&cache, &opened, 0, 100).await, vec![b'x'; now], "{now}");
+    }
+}
+
+/// The same, and some bytes of the file are here. The two must not be shown as one state.
+#[tokio::test(start_paused = true)]
+async fn bytes_that_may_be_newer_do_not_stand_beside_older_ones() {
+    let (bench, cache, file) = setup(Policy::Never, &[1; 20_000]).await;
+    read(&cache, &opener(0), &file, 0, 4096).await;
+    bench.opens_are(0).await;
+    let origin = bench.origin.clone();
+    let change = move || assert!(origin.tree().write(&file, 0, &[2; 20_000]).is_ok());
+    *bench.origin.after_effect.lock() = Some((Some("OPEN"), Box::new(change)));
+    read(&cache, &opener(0), &file, 4096, 4096).await;
+    let both = read(&cache, &v4(0, 1), &file, 0, 8192).await;
+    assert!(both.iter().all(|byte| *byte == both[0]), "bytes of two states");
+}
+
 /// Several at once cost one OPEN and one READ.
 #[tokio::test]
 async fn who_waits_for_the_open_shares_what_it_brings() {

@@ -382,6 +382,58 @@ async fn without_state_below_opens_and_locks_are_known_here_alone() {
     assert_eq!(read(&cache, &opener(0), &file, 0, 10).await, "data");
 }
 
+/// The reply to an OPEN is slow. Meanwhile its lease was recalled and returned, and another one was granted.
+#[tokio::test(start_paused = true)]
+async fn a_late_reply_that_names_a_lease_from_before_ends_no_other_lease() {
+    let (bench, cache, file) = setup(LeaseKind::Read).await;
+    let mut callbacks = cache.callbacks().unwrap();
+    let unwanted = || OpenRequest { want: Want::None, ..open_request(&root(), "f", 1, Share::READ) };
+    let gate = bench.origin.gate("OPEN");
+    gate.admit(1);
+    let late = {
+        let (cache, request) = (cache.clone(), unwanted());
+        tokio::spawn(async move { open(&cache, &request).await })
+    };
+    until(|| bench.origin.lease(&file).is_some()).await;
+    // Later calls do not wait.
+    bench.origin.gate("OPEN").open();
+    open(&cache, &OpenRequest { owner: owner(2), ..unwanted() }).await;
+    bench.origin.others_write(&file, 0, b"DATA").await;
+    let opened = open(&cache, &open_request(&root(), "f", 3, Share::READ | Share::WRITE)).await;
+    let lease = opened.lease.unwrap();
+    gate.open();
+    late.await.unwrap();
+    assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "DATA");
+    let origin = bench.origin.clone();
+    let writing = tokio::spawn(async move { origin.others_write(&file, 0, b"data").await });
+    let Some(Callback::Recall(recall)) = callbacks.recv().await else { panic!() };
+    assert_eq!(recall.id, lease.id);
+    cache.returned(&v4(0, 1), lease.id).await.unwrap();
+    writing.await.unwrap();
+    assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "data");
+    assert_eq!(cache.stats().leases_read, 0);
+}
+
+/// The origin has ended a lease, and grants another one before it is heard.
+// Promise: delegations-of-the-origin
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_another_one_replaces_is_revoked_above() {
+    let (bench, cache, file) = setup(LeaseKind::Read).await;
+    let mut callbacks = cache.callbacks().unwrap();
+    let opened = open(&cache, &open_request(&root(), "f", 1, Share::READ)).await;
+    let lease = opened.lease.unwrap();
+    assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "data");
+    bench.origin.revoke_unheard(&file);
+    bench.origin.others_write(&file, 0, b"DATA").await;
+    let again = open(&cache, &open_request(&root(), "f", 2, Share::READ | Share::WRITE)).await;
+    assert_ne!(again.lease.map(|lease| lease.id), Some(lease.id));
+    let callback = callbacks.recv().await;
+    let Some(Callback::Revoked { id, handle }) = callback else { panic!("{callback:?}") };
+    assert_eq!((id, handle), (lease.id, file));
+    assert_eq!(read(&cache, &v4(0, 1), &file, 0, 10).await, "DATA");
+    assert_eq!((cache.stats().revoked, cache.stats().leases_read), (1, 1));
+}
+
 /// The layer above ends while the shutdown waits for its lease.
 #[tokio::test(start_paused = true)]
 async fn a_shutdown_does_not_wait_for_a_layer_above_that_has_ended() {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use vfs::{AccessMask, Accessed, Attributes, Caller, Freshness, Handle, Result};
 
 use crate::core::Core;
-use crate::object::{Before, Opening, Seen};
+use crate::object::{Before, Opening};
 use crate::table::{Found, Object};
 use crate::trust::Sent;
 use crate::walk::Action;
@@ -195,13 +195,8 @@ impl Core {
     ) {
         let seen = self.observe(object, accessed.attributes.as_ref(), sent, Opening::Yes);
         self.with(object, |state| {
-            let belongs = match seen {
-                Some(seen) => seen == Seen::Known,
-                // Without attributes, the answer belongs to the known state or to a later one. Record it
-                // with the known one.
-                None => state.attributes().is_some() && state.epoch() == before.epoch && !state.is_suspect(),
-            };
-            if belongs && state.rights.generation() == before.rights_generation {
+            let clear = seen.is_some() || !state.is_suspect();
+            if clear && state.is_of(seen, before) && state.rights.generation() == before.rights_generation {
                 let racy = state.is_racy(&self.policy, sent);
                 state.rights.remember_answer(&caller.principal, accessed.granted, racy, sent.wall);
                 state.index.changed = true;

@@ -13,7 +13,7 @@ use crate::changes::{Change, OwnWrite};
 use crate::core::Core;
 use crate::data::{Plan, all_covered};
 use crate::fetch::{Fetch, Fetched};
-use crate::object::{Before, Opening, Seen};
+use crate::object::{Before, Opening};
 use crate::store::Pin;
 use crate::table::Object;
 use crate::upstream::read::{Answered, Reader};
@@ -351,7 +351,7 @@ impl Core {
                 self.with(&object, |state| {
                     // The target never changes while the object is the same one. The epoch tells that it
                     // is.
-                    if seen.is_none_or(|seen| seen == Seen::Known) && state.epoch() == before.epoch {
+                    if state.is_of(seen, &before) && state.epoch() == before.epoch {
                         state.link = Some(target.clone());
                         state.index.changed = true;
                     }

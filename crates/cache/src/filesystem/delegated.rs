@@ -124,8 +124,7 @@ impl Core {
         before: &Before,
     ) -> Option<u64> {
         self.with(directory, |state| {
-            let known = state.attributes().is_some() && !state.is_suspect();
-            let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
+            let belongs = state.is_of(seen, before) && !state.is_suspect();
             (belongs && !state.is_racy(&self.policy, sent)).then(|| state.epoch())
         })
     }

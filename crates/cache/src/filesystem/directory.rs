@@ -370,9 +370,8 @@ fn mostly_bare(entries: &[Entry]) -> bool {
 
 /// Does a reply belong to the directory's known state, without a change of ours in between?
 fn belongs(state: &ObjectState, seen: Option<Seen>, before: &Before) -> bool {
-    let known = state.attributes().is_some() && !state.is_suspect();
-    let current = seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
-    known && current && state.names.generation == before.names_generation
+    let current = state.is_of(seen, before) && !state.is_suspect();
+    current && state.names.generation == before.names_generation
 }
 
 fn piece_key(directory: &Handle, number: u32) -> Vec<u8> {

@@ -298,7 +298,7 @@ impl Core {
             self.with(moved, |state| {
                 let over = state.epoch();
                 state.lose_names(&self.policy);
-                over
+                (over, state.epoch())
             })
         });
         if !same {
@@ -313,14 +313,13 @@ impl Core {
         // A rename between two names of one file does nothing and leaves both. Only leases on both
         // directories prove that the remembered names do not belong to one file.
         match moved.zip(over) {
-            Some((moved, _)) if !same && leaving.is_certain() && coming.is_certain() => {
-                let epoch = self.with(&moved, |state| state.epoch());
+            Some((moved, (_, epoch))) if !same && leaving.is_certain() && coming.is_certain() => {
                 leaving.gone();
                 coming.end(Some(leads_to(&moved, epoch)));
             }
             // Otherwise the new name is a hint. Its epoch is over, so the next lookup asks the origin.
             // Until then a removal or another rename of the name knows from it which file it changes.
-            Some((moved, over)) => {
+            Some((moved, (over, _))) => {
                 leaving.end(None);
                 coming.hint(leads_to(&moved, over));
             }
@@ -402,9 +401,11 @@ impl Core {
         sent: &Sent,
         opening: Opening,
     ) -> Option<NameEntry> {
-        let seen = self.observe(child, attributes, sent, opening)?;
-        let epoch = self.with(child, |state| state.epoch());
-        let entry = NameEntry { leads: Leads::To(child.handle), epoch, racy: false, within: None };
-        (seen == Seen::Known).then_some(entry)
+        match self.observe(child, attributes, sent, opening)? {
+            Seen::Known { epoch } => {
+                Some(NameEntry { leads: Leads::To(child.handle), epoch, racy: false, within: None })
+            }
+            Seen::Late | Seen::Unclear => None,
+        }
     }
 }

@@ -375,7 +375,12 @@ impl Core {
             let seen = state.observe(&self.policy, attributes, sent, opening);
             let racy = state.is_racy(&self.policy, sent);
             let leads = Leads::To(child.handle);
-            (seen == Seen::Known).then(|| NameEntry { leads, epoch: state.epoch(), racy, within: None })
+            matches!(seen, Seen::Known { .. }).then(|| NameEntry {
+                leads,
+                epoch: state.epoch(),
+                racy,
+                within: None,
+            })
         })
     }
 
@@ -387,10 +392,7 @@ impl Core {
         before: &Before,
     ) -> Option<NameEntry> {
         self.with(directory, |state| {
-            let known = state.attributes().is_some() && !state.is_suspect();
-            // Without attributes, the absence belongs to the state known before the call, or to a later
-            // one.
-            let belongs = known && seen.map_or(state.epoch() == before.epoch, |seen| seen == Seen::Known);
+            let belongs = state.is_of(seen, before) && !state.is_suspect();
             let racy = state.is_racy(&self.policy, sent);
             let (leads, epoch) = (Leads::Nowhere, state.epoch());
             state.names.missed = Some(epoch);

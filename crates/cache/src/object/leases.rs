@@ -45,7 +45,7 @@ impl ObjectState {
         lease: impl FnOnce(u64, u64) -> HeldLease,
     ) {
         let since = policy.event();
-        let atomic = seen == Seen::Known
+        let atomic = matches!(seen, Seen::Known { .. })
             && self.known.as_ref().is_some_and(|known| known.sent.sequence >= self.distrusted_before);
         // If the known attributes are not those of the grant, the lease vouches only for later ones.
         let lease = lease(since, if atomic { sent.sequence } else { since });

@@ -155,22 +155,30 @@ impl Core {
         let Data::Bytes(bytes) = read.data else { return None };
         let known = *state.attributes()?;
         let alone = !state.data.is_written_since(sent.at) && !forgotten;
-        let current = seen == Seen::Known && state.is_known_since(sent.sequence.saturating_sub(1));
+        let current =
+            matches!(seen, Seen::Known { .. }) && state.is_known_since(sent.sequence.saturating_sub(1));
         if !alone || !current || !self.may_be_brought(state) {
             return None;
         }
-        // The attributes say nothing of bytes behind the known size. If the file goes on behind these
-        // bytes, keep entire blocks.
-        let left = known.size.saturating_sub(start);
-        let kept = left.min(bytes.len() as u64);
-        let kept = if kept < left { kept / BLOCK_BYTES * BLOCK_BYTES } else { kept };
+        // The bytes are under a lease only if the lease of this reply is still held.
+        let held = state.held.lease.as_ref().filter(|held| held.is_valid()).map(|held| held.id);
+        let leased = lease.is_some_and(|lease| held == Some(lease.id));
+        // Without a lease, another client may have written between the attributes and the READ. Until the
+        // next call shows that, the bytes must not stand beside older ones.
+        if !leased && !state.data.is_blank() {
+            return None;
+        }
+        // If the READ found another end of the file, the attributes are not those of its bytes.
+        let (left, came) = (known.size.saturating_sub(start), bytes.len() as u64);
+        if came > left || (came < left && read.eof) {
+            return None;
+        }
+        // If the file goes on behind these bytes, keep entire blocks.
+        let kept = if came < left { came / BLOCK_BYTES * BLOCK_BYTES } else { came };
         if kept == 0 {
             return None;
         }
         let bytes = bytes.slice(..kept as usize);
-        // The bytes are under a lease only if the lease of this reply is still held.
-        let held = state.held.lease.as_ref().filter(|held| held.is_valid()).map(|held| held.id);
-        let leased = lease.is_some_and(|lease| held == Some(lease.id));
         let racy = !leased && state.is_racy(&self.policy, sent);
         let fetch = state.data.brought(start..start + kept, sent.sequence, racy);
         let eof = kept == left;

@@ -146,7 +146,7 @@ impl Core {
     fn still_stands(&self, reader: &Reader, object: &Arc<Object>, seen: Option<Seen>) -> bool {
         self.with(object, |state| {
             let leased = state.held.lease.as_ref().is_some_and(HeldLease::is_valid);
-            let clear = leased || matches!(seen, Some(Seen::Known | Seen::Late));
+            let clear = leased || matches!(seen, Some(Seen::Known { .. } | Seen::Late));
             let known = Reader { told: None, ..*reader };
             let mut stands =
                 || matches!(self.standing(state, &known), Some(Standing::Granted | Standing::Overrides));
