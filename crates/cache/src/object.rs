@@ -75,7 +75,7 @@ pub enum Opening {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Seen {
     /// They are the known state now, in this epoch. Another thread may end the epoch before the rest of the
-    /// reply is recorded. What the reply says then belongs to a state that is over.
+    /// reply is recorded. The reply then belongs to a state that is over.
     Known {
         /// The epoch of the object.
         epoch: u64,

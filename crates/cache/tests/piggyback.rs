@@ -103,11 +103,11 @@ async fn bytes_of_a_file_that_has_another_end_by_then_are_not_used() {
 /// The same, and some bytes of the file are here. The two must not be shown as one state.
 #[tokio::test(start_paused = true)]
 async fn bytes_that_may_be_newer_do_not_stand_beside_older_ones() {
-    let (bench, cache, file) = setup(Policy::Never, &[1; 20_000]).await;
+    let (bench, cache, file) = setup(Policy::Never, &vec![1; 20_000]).await;
     read(&cache, &opener(0), &file, 0, 4096).await;
     bench.opens_are(0).await;
     let origin = bench.origin.clone();
-    let change = move || assert!(origin.tree().write(&file, 0, &[2; 20_000]).is_ok());
+    let change = move || assert!(origin.tree().write(&file, 0, &vec![2; 20_000]).is_ok());
     *bench.origin.after_effect.lock() = Some((Some("OPEN"), Box::new(change)));
     read(&cache, &opener(0), &file, 4096, 4096).await;
     let both = read(&cache, &v4(0, 1), &file, 0, 8192).await;
