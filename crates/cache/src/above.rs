@@ -2,6 +2,7 @@
 
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use vfs::{Callback, Callbacks};
 
 /// The largest number of callbacks queued for the layer above.
@@ -42,8 +43,11 @@ impl Above {
         let _ = self.sender.send(callback).await;
     }
 
-    /// Sends a callback, unless the queue is full.
-    pub fn try_send(&self, callback: Callback) {
-        let _ = self.sender.try_send(callback);
+    /// Sends a callback. If the queue is full, the callback follows as soon as it is not.
+    pub fn send_soon(&self, callback: Callback) {
+        if let Err(TrySendError::Full(callback)) = self.sender.try_send(callback) {
+            let sender = self.sender.clone();
+            tokio::spawn(async move { sender.send(callback).await });
+        }
     }
 }

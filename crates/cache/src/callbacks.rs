@@ -167,7 +167,7 @@ impl Core {
             () = self.above.gone() => return,
         };
         if waited.is_err() {
-            self.above.try_send(Callback::Revoked { id, handle });
+            self.above.send_soon(Callback::Revoked { id, handle });
         }
     }
 
@@ -276,7 +276,7 @@ impl Core {
     pub fn lose_lease(&self, state: &mut ObjectState, object: &Arc<Object>) {
         self.counters.revoked.bump();
         if let Some(lease) = self.end_lost_lease(state, object).filter(|lease| lease.given) {
-            self.above.try_send(Callback::Revoked { id: lease.above, handle: object.handle });
+            self.above.send_soon(Callback::Revoked { id: lease.above, handle: object.handle });
         }
     }
 

@@ -137,8 +137,8 @@ impl Leases {
         if !inner.grants.can_hear() {
             return Err(());
         }
-        // A returned lease stays returned, whatever else is reported of it.
-        if inner.grants.news(id).is_none() {
+        // A lease that has ended stays ended, whatever else is reported of it.
+        if !matches!(inner.grants.news(id), Some(Early::Returned | Early::Revoked)) {
             inner.grants.hear(id, early);
         }
         Ok(None)
@@ -203,5 +203,24 @@ impl Leases {
     /// A new id for the layer above.
     pub fn name(&self) -> LeaseId {
         LeaseId(self.names.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_that_was_recalled_and_then_revoked_before_its_grant_has_ended() {
+        let (leases, id, handle) = (Leases::default(), LeaseId(1), Handle::new(b"file").unwrap());
+        let call = leases.begin_grant();
+        let deadline = tokio::time::Instant::now();
+        let recall = Recall { id, handle, keep: None, deadline };
+        assert_eq!(leases.find(id, Early::Recall(recall)), Ok(None));
+        assert_eq!(leases.find(id, Early::Revoked), Ok(None));
+        assert_eq!(leases.find(id, Early::Recall(recall)), Ok(None));
+        let early = leases.put(id, LeaseKind::Read, &handle, 0);
+        assert!(matches!(early, Some(Early::Revoked)), "{early:?}");
+        assert!(leases.end_grant(call).is_empty());
     }
 }

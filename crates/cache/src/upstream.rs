@@ -236,7 +236,11 @@ impl Core {
             let seen = state.observe(&self.policy, &opened.attributes, sent, opening);
             state.unlinked &= opened.attributes.nlink == 0;
             let early = self.learn_lease(state, &object, opened.lease, (seen, sent));
-            self.learn_rights(state, caller, request, &opened, (seen, sent));
+            // A lease that came with a later call does not vouch for this reply.
+            let lease = state.held.lease.as_ref().map(|held| held.id);
+            let kept = opened.lease.filter(|came| lease == Some(came.id));
+            let racy = kept.is_none() && state.is_racy(&self.policy, sent);
+            self.learn_rights(state, caller, request, &opened, (seen, sent, kept, racy));
             if moved {
                 state.lose_names(&self.policy);
             }
@@ -244,7 +248,6 @@ impl Core {
             let clear = state.held.opens.opened(opened.id, shares, caller, sent.sequence);
             let usage = if clear { state.held.opens.begin_use(shares) } else { None };
             // The lease vouches for the name, too, because it was granted by the same call.
-            let racy = state.held.lease.is_none() && state.is_racy(&self.policy, sent);
             let (leads, epoch) = (Leads::To(opened.handle), state.epoch());
             let entry = NameEntry { leads, epoch, racy, within: None };
             let reply = Reply { seen, lease: opened.lease.as_ref(), forgotten, sent };
@@ -262,27 +265,27 @@ impl Core {
         Granted { object, usage, opened, brought }
     }
 
-    /// Records the rights of the caller that an OPEN has proven or reported.
+    /// Records the rights of the caller that an OPEN has proven or reported. `kept` is the lease of the reply,
+    /// if it is held.
     fn learn_rights(
         &self,
         state: &mut ObjectState,
         caller: &Caller,
         request: &OpenRequest,
         opened: &Opened,
-        (seen, sent): (Seen, &Sent),
+        (seen, sent, kept, racy): (Seen, &Sent, Option<Lease>, bool),
     ) {
         if !matches!(seen, Seen::Known { .. }) || sent.sequence <= state.rights.touched() {
             return;
         }
         if let Some(granted) = opened.granted {
-            let racy = state.held.lease.is_none() && state.is_racy(&self.policy, sent);
             state.rights.remember_answer(&caller.principal, granted, racy, sent.wall);
         }
         // The creator of a file may open it, whatever its mode.
         if !opened.created {
             let bits = needed(request.access);
             state.rights.remember_success(&caller.principal, bits, sent.wall);
-        } else if let Some(lease) = opened.lease.filter(|_| self.leases_alone()) {
+        } else if let Some(lease) = kept.filter(|_| self.leases_alone()) {
             // With the lease, the origin has said what else the creator may do.
             let write = if lease.kind == LeaseKind::Write { Share::WRITE } else { Share::empty() };
             state.rights.remember_success(&caller.principal, needed(Share::READ | write), sent.wall);

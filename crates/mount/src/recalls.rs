@@ -103,7 +103,8 @@ impl Recalls {
     }
 
     /// The open has been answered. Calls `keep` to store the lease that it brought, unless that lease was
-    /// recalled or returned meanwhile. Returns the recalled leases that no open can bring any more.
+    /// recalled or returned meanwhile. Returns the recalled leases that no open can bring any more. They are
+    /// leaving, and the caller must [send them back](Recalls::send_back).
     fn end_open(
         &self,
         number: GrantNumber,
@@ -117,6 +118,10 @@ impl Recalls {
         let named = lease.and_then(|id| Some((id, in_flight.grants.take(id)?)));
         let mut over = in_flight.grants.end(number);
         over.extend(named);
+        // In the same step, or another open in flight could still bring it.
+        for (id, _) in &over {
+            in_flight.leaving.entry(*id).or_default().returns += 1;
+        }
         in_flight.forget_left();
         over
     }
@@ -197,7 +202,7 @@ impl GrantInFlight<'_> {
 impl Drop for GrantInFlight<'_> {
     fn drop(&mut self) {
         let over = self.front.recalls.end_open(self.number, None, || ());
-        over.into_iter().for_each(|(id, of)| self.front.give_back(id, &of));
+        over.into_iter().for_each(|(id, of)| self.front.recalls.send_back(id, &of));
     }
 }
 
@@ -216,7 +221,7 @@ impl Front {
             before =
                 holder.as_ref().and_then(|holder| std::mem::replace(&mut holder.state.lock().lease, lease));
         });
-        over.into_iter().for_each(|(id, of)| self.give_back(id, &of));
+        over.into_iter().for_each(|(id, of)| self.recalls.send_back(id, &of));
         if let Some(before) = before.filter(|before| Some(before.id) != lease.map(|lease| lease.id)) {
             self.give_back(before.id, &inode.handle());
         }
@@ -358,7 +363,10 @@ mod tests {
         let c = recalls.begin_open();
         assert_eq!(end_open(&recalls, b, Some(3)), (true, vec![]));
         assert_eq!(end_open(&recalls, a, Some(2)), (false, vec![2]), "recalled on the way");
-        assert_eq!(end_open(&recalls, c, Some(2)), (true, vec![]), "sent after: it is another grant");
+        assert_eq!(end_open(&recalls, c, Some(2)), (false, vec![]), "it is on its way back");
+        recalls.left(LeaseId(2));
+        let after = recalls.begin_open();
+        assert_eq!(end_open(&recalls, after, Some(2)), (true, vec![]), "sent after: it is another grant");
         assert_eq!(recalls.in_flight.lock().grants.news_len(), 0);
         // No open brings it: the recall is answered nevertheless.
         let d = recalls.begin_open();

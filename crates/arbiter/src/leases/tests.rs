@@ -335,6 +335,39 @@ fn an_answer_from_before_a_lease_was_given_back_does_not_bring_it_back() {
 }
 
 #[test]
+fn a_late_answer_does_not_replace_a_lease_from_below_by_an_older_one() {
+    let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
+    let grant = leases.begin_open();
+    leases.granted_below(&file(0), Some(below(8)));
+    let lease = leases.grant(now, &file(0), &wanted(1)).unwrap();
+    leases.granted_below(&file(0), Some(below(7)));
+    leases.revoked_below(now, LeaseId(7));
+    assert_eq!(leases.effects(), [], "the older one had ended");
+    leases.recalled_below(now, &recall(8, now + Duration::from_secs(9)));
+    leases.returned(now, lease.id);
+    assert!(leases.effects().contains(&Effect::GiveBack(LeaseId(8))));
+    leases.end_open(grant);
+}
+
+/// The layer below grants a lease anew, by a reply in flight, while it is given back.
+#[test]
+fn a_recall_from_below_of_what_was_given_back_is_answered() {
+    let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
+    leases.granted_below(&file(0), Some(below(7)));
+    let grant = leases.begin_open();
+    leases.closed(now, &file(0));
+    assert_eq!(leases.effects(), [Effect::GiveBack(LeaseId(7))]);
+    leases.gave_back(LeaseId(7));
+    leases.recalled_below(now, &recall(7, now + Duration::from_secs(9)));
+    assert_eq!(leases.effects(), [Effect::GiveBack(LeaseId(7))]);
+    leases.granted_below(&file(0), Some(below(7)));
+    leases.end_open(grant);
+    assert_eq!(leases.grant(now, &file(0), &wanted(1)), None);
+    leases.gave_back(LeaseId(7));
+    assert_eq!(leases.grants_in_flight.news_len(), 0);
+}
+
+#[test]
 fn a_file_that_changed_hands_gets_no_lease_until_it_has_been_quiet() {
     let (mut leases, now) = (Leases::new(&options(10)), Instant::now());
     leases.granted_below(&file(0), Some(below(7)));

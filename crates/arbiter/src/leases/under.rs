@@ -44,6 +44,8 @@ impl Leases {
                 let kind = under.lease.kind.max(lease.kind);
                 under.lease = Lease { kind, ..lease };
             }
+            // A late reply. The lease that it names has ended, or its recall finds it unknown and returns it.
+            Some(under) if under.lease.id > lease.id => {}
             Some(under) if under.recalled => {
                 // Nothing may be granted before the recall has ended.
                 self.return_below(lease.id);
@@ -167,8 +169,11 @@ impl Leases {
     /// arbiter never had it, but the layer below waits.
     fn heard(&mut self, id: LeaseId, what: Seen) {
         let returned = matches!(self.grants_in_flight.news(id), Some(Seen::GivingBack | Seen::GaveBack));
-        if !returned && !self.grants_in_flight.hear(id, what) && what == Seen::Recalled {
+        // The layer below may have granted a returned lease anew, with a reply that is still in flight.
+        if what == Seen::Recalled && (returned || !self.grants_in_flight.hear(id, what)) {
             self.return_below(id);
+        } else if what != Seen::Recalled && !returned {
+            self.grants_in_flight.hear(id, what);
         }
     }
 

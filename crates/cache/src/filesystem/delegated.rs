@@ -339,19 +339,17 @@ impl Core {
         }
         let given = lease.map(|lease| lease.id);
         self.note_delegation(&object, DirectoryLease::pair(lease, made.attributes), sent);
-        let leased = self.with(&object, |state| {
+        self.note_empty(&object, |state| {
             // A lease that came otherwise does not vouch for that.
             let held = state.held.lease.as_ref().map(|held| held.id);
             let leased = untouched && given.is_some() && held == given && state.leased().is_some();
-            if leased {
+            let still = leased && state.names.generation == 0 && state.rights.generation() == 0;
+            if still {
                 state.rights.remember_answer(&caller.principal, AccessMask::all(), false, sent.wall);
                 state.index.changed = true;
             }
-            leased
+            still
         });
-        if leased {
-            self.note_empty(&object);
-        }
     }
 
     /// ACCESS to a directory, which also asks for a lease on it.

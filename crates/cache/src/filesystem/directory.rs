@@ -323,12 +323,12 @@ impl Core {
         }
     }
 
-    /// Records that a directory is empty, under a lease that is held.
-    pub(super) fn note_empty(&self, object: &Arc<Object>) {
+    /// Records that a directory is empty, under a lease that is held, if `is_empty` says so.
+    pub(super) fn note_empty(&self, object: &Arc<Object>, is_empty: impl FnOnce(&mut ObjectState) -> bool) {
         let (id, complete) =
             (self.policy.epoch(), Arc::new(CompleteListing::new([0; 8], true, Packed::default())));
         let noted = self.with(object, |state| {
-            let noted = state.names_epoch().is_some() && !state.is_busy();
+            let noted = is_empty(state) && state.names_epoch().is_some() && !state.is_busy();
             if noted {
                 state.names.listing = Some(KnownListing::new(id, false, Some(complete.clone())));
                 state.index.changed = true;

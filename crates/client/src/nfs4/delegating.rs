@@ -431,7 +431,7 @@ impl Nfs4Client {
             recalled: false,
             change: None,
         };
-        let (id, new) = self.state.lock().delegated(delegation)?;
+        let (id, new) = self.enter(delegation)?;
         if !self.back.listening() {
             self.return_soon(id);
             return None;

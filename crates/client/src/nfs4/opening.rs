@@ -317,7 +317,7 @@ impl Nfs4Client {
         let (handle, principal) = (handle.into(), principal.clone());
         let (directory, recalled, change) = (false, false, None);
         let delegation = Delegation { handle, kind, directory, stateid, principal, recalled, change };
-        let (id, new) = self.state.lock().delegated(delegation)?;
+        let (id, new) = self.enter(delegation)?;
         if new && (want == Want::None || !self.back.listening()) {
             self.return_soon(id);
             return None;
@@ -331,6 +331,23 @@ impl Nfs4Client {
             _ => None,
         };
         new.then_some(Given { id, kind, space })
+    }
+}
+
+impl Nfs4Client {
+    /// Enters a delegation in the state. If it takes the place of another one of the file, the origin has
+    /// ended that, and the layer above hears of it. `None` if the delegation was given up meanwhile.
+    pub(super) fn enter(&self, delegation: Delegation) -> Option<(LeaseId, bool)> {
+        let handle = delegation.handle.handle();
+        let (before, entered) = {
+            let mut state = self.state.lock();
+            let before = state.lease_of(&handle).map(|(id, _)| id);
+            (before, state.delegated(delegation)?)
+        };
+        if let Some(id) = before.filter(|before| *before != entered.0) {
+            self.back.tell(vfs::Callback::Revoked { id, handle });
+        }
+        Some(entered)
     }
 }
 

@@ -94,7 +94,7 @@ pub(super) async fn grant(asked: &Asked<'_>, object: &Object, wanted: LeaseReque
     Ok(Grant { wanted, cachable: true, duration: left.min(TERM_MAX.into()) as u32 })
 }
 
-/// Enters a lease where recalls find it. False if it was revoked already.
+/// Enters a lease where recalls find it. False if it has ended already.
 async fn keep(asked: &Asked<'_>, object: &Object, lease: &Lease) -> vfs::Result<bool> {
     let (front, export) = (asked.front, object.export.id);
     if let Err(error) = front.nqnfs.record.grant().await {
@@ -107,7 +107,9 @@ async fn keep(asked: &Asked<'_>, object: &Object, lease: &Lease) -> vfs::Result<
     let mut tables = front.shared.state.tables();
     let now = tokio::time::Instant::now();
     let mut leases = front.nqnfs.leases.lock();
-    leases.granted(now, export, asked.holder, &object.handle, lease);
+    if !leases.granted(now, export, asked.holder, &object.handle, lease) {
+        return Ok(false);
+    }
     match tables.early.take(export, lease.id) {
         None => Ok(true),
         Some(Word::Revoked) => {

@@ -39,7 +39,8 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// A lease was granted or renewed.
+    /// A lease was granted or renewed. False if the holder has a newer one on the file: this one has ended, and
+    /// its reply is late.
     pub(crate) fn granted(
         &mut self,
         now: Instant,
@@ -47,11 +48,14 @@ impl Leases {
         holder: HolderId,
         handle: &Handle,
         lease: &Lease,
-    ) {
+    ) -> bool {
         let until = lease.until.unwrap_or(now) + KEPT_AFTER_ITS_END;
         if let Some(out) = self.out.get_mut(&(export, lease.id)) {
             out.until = out.until.max(until);
-            return;
+            return true;
+        }
+        if self.named.get(&(export, holder, *handle)).is_some_and(|newer| *newer > lease.id) {
+            return false;
         }
         if self.out.len() >= SWEEP_MIN.max(self.swept * 2) {
             self.sweep(now);
@@ -62,6 +66,7 @@ impl Leases {
             // The earlier lease has ended, because otherwise this one would not have been granted.
             self.forget(export, before);
         }
+        true
     }
 
     /// The promise for a lease.
@@ -162,6 +167,7 @@ mod tests {
         // A later lease of the same client replaces the earlier one.
         leases.granted(now, export, one, &file, &lease(9, now));
         assert!(leases.get(export, LeaseId(7)).is_none());
+        assert!(!leases.granted(now, export, one, &file, &lease(6, now)), "its reply is late");
         assert_eq!(leases.revoked(export, LeaseId(9)).unwrap().handle, file);
         assert_eq!(leases.vacate(export, &file, one), None);
     }

@@ -106,6 +106,7 @@ fn a_file_has_one_delegation() {
     assert_eq!(state.lease(first).unwrap().kind, LeaseKind::Write);
     let (second, new) = state.delegated(delegation(1, LeaseKind::Read, 10)).unwrap();
     assert!(new && second != first && state.lease(first).is_none());
+    assert_eq!(state.delegated(delegation(1, LeaseKind::Read, 9)), None, "its reply is late");
     let named = Stateid { seqid: 77, other: [10; 12] };
     assert_eq!(state.lease_named(&named, &handle(1)), Some(second));
     assert_eq!(state.lease_named(&named, &handle(2)), None);
@@ -126,6 +127,15 @@ fn io_without_an_open_is_done_by_a_delegation_that_covers_it() {
 #[test]
 fn an_older_state_id_does_not_replace_a_newer_one() {
     let mut state = State::default();
+    let at = |seqid| {
+        let stateid = Stateid { seqid, other: [9; 12] };
+        Delegation { stateid, ..delegation(1, LeaseKind::Write, 9) }
+    };
+    let (id, _) = state.delegated(at(2)).unwrap();
+    assert_eq!(state.delegated(at(1)), Some((id, false)));
+    assert_eq!(state.lease(id).unwrap().stateid.seqid, 2);
+    state.delegated(at(3));
+    assert_eq!(state.lease(id).unwrap().stateid.seqid, 3);
     let id = state.opened(granted(1, 1, Share::READ, 5));
     state.opened(granted(1, 1, Share::WRITE, 4));
     assert_eq!(state.open(id).unwrap().stateid.unwrap().seqid, 5);
