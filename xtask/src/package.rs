@@ -1,8 +1,9 @@
-//! `cargo xtask package`: a Debian package and a tarball of the release build.
+//! `cargo xtask package`: a Debian package, a tarball, and the tree of a container, of the release build.
 //!
 //! Both have the same tree: the program, its man pages, its completions, the names under which mount(8) and
 //! umount(8) call it, the systemd units, and sample configurations. dpkg-deb makes the package; the texts of
-//! `contrib` go in as they are.
+//! `contrib` go in as they are. The container has the program and the libraries that its loader asks for
+//! (`contrib/container/Containerfile`).
 
 use crate::steps::{self, root};
 use std::fs;
@@ -17,6 +18,12 @@ pub struct Options {
     /// Where to put them
     #[arg(long, default_value = "target/package")]
     to: PathBuf,
+    /// Package this program instead of a release build
+    #[arg(long)]
+    program: Option<PathBuf>,
+    /// The version of the package, if not that of the program
+    #[arg(long, default_value = env!("CARGO_PKG_VERSION"))]
+    number: String,
 }
 
 /// The names under which mount(8) and umount(8) look for the program.
@@ -31,10 +38,12 @@ const COMPLETIONS: [(&str, &str, &str); 3] = [
 
 /// Builds both; true if it succeeds.
 pub fn run(options: &Options) -> bool {
-    if !steps::run("cargo", ["build", "--release", "--locked", "--package", "leasehold"], &[]) {
+    let build = || steps::run("cargo", ["build", "--release", "--locked", "--package", "leasehold"], &[]);
+    if options.program.is_none() && !build() {
         return false;
     }
-    match package(&root().join("target/release/leasehold"), &root().join(&options.to)) {
+    let program = options.program.clone().unwrap_or_else(|| root().join("target/release/leasehold"));
+    match package(&program, &options.number, &root().join(&options.to)) {
         Ok(made) => {
             made.iter().for_each(|file| eprintln!("{}", file.display()));
             true
@@ -46,8 +55,7 @@ pub fn run(options: &Options) -> bool {
     }
 }
 
-fn package(program: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
-    let version = env!("CARGO_PKG_VERSION");
+fn package(program: &Path, version: &str, to: &Path) -> io::Result<Vec<PathBuf>> {
     let architecture = output("dpkg", &["--print-architecture"])?;
     let tree = to.join("tree");
     if tree.exists() {
@@ -81,7 +89,30 @@ fn package(program: &Path, to: &Path) -> io::Result<Vec<PathBuf>> {
     }
     let package = to.join(format!("leasehold_{version}_{architecture}.deb"));
     succeed(Command::new("dpkg-deb").args(["--root-owner-group", "--build", text(&tree), text(&package)]))?;
-    Ok(vec![package, tarball])
+    let container = to.join("container");
+    if container.exists() {
+        fs::remove_dir_all(&container)?;
+    }
+    lay_out_container(&tree.join("usr/bin/leasehold"), &container)?;
+    Ok(vec![package, tarball, container])
+}
+
+/// The root of a container: the program, its libraries at the paths where its loader looks for them, and the
+/// directories that it writes to.
+fn lay_out_container(program: &Path, root: &Path) -> io::Result<()> {
+    install(program, &root.join("usr/bin/leasehold"), 0o755)?;
+    let told = output("ldd", &[text(program)])?;
+    // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and for the loader its path alone.
+    for library in told.split_whitespace().filter(|word| word.starts_with('/')) {
+        install(Path::new(library), &root.join(library.trim_start_matches('/')), 0o755)?;
+    }
+    let passwd = root.join("etc/passwd");
+    fs::create_dir_all(root.join("etc"))?;
+    fs::write(passwd, "root:x:0:0:root:/:/usr/bin/leasehold\n")?;
+    for directory in ["tmp", "var/cache/leasehold", "var/lib/leasehold"] {
+        fs::create_dir_all(root.join(directory))?;
+    }
+    Ok(())
 }
 
 /// The tree as it is installed.

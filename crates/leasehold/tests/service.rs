@@ -10,8 +10,10 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use program::Tree;
+use client::Url;
+use program::{Running, Tree};
 use rustix::process::{Pid, Signal, kill_process};
+use vfs::{Caller, Name, StateidBasis, Want};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -101,6 +103,31 @@ fn shells_get_completions() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && text.contains(words) && text.contains("prefetch"), "{shell}");
     }
+}
+
+/// The tree of the container holds all that a proxy needs. Only root can change its root.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_proxy_runs_in_the_tree_of_the_container() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    let tree = Tree::new();
+    let (origin, to) = (tree.serve(), tree.path("package"));
+    let program = Path::new(env!("CARGO_BIN_EXE_leasehold"));
+    let mut xtask = Command::new(program.with_file_name("xtask"));
+    xtask.args(["package", "--to", &to, "--program"]).arg(program).env("DPKG_DEB_COMPRESSOR_TYPE", "none");
+    let packaged = xtask.output().unwrap();
+    assert!(packaged.status.success(), "{}", String::from_utf8_lossy(&packaged.stderr));
+    let url = origin.url();
+    let cache = ["--cache", "/var/cache/leasehold/one", "--min-free", "0", "--no-rpcbind"];
+    let proxy = Running::start_in(Path::new(&to).join("container"), &[&["proxy", &url], &cache[..]].concat());
+    let client = client::connect(&Url::parse(&proxy.url()).unwrap()).await.unwrap();
+    let caller = Caller::machine();
+    let root = client.root_handle();
+    let file = client.lookup(&caller, &root, &Name::new(b"file").unwrap(), Want::None).await.unwrap().node;
+    let read = client.read(&caller, &file.handle, StateidBasis::Anonymous, 0, 100).await.unwrap();
+    assert_eq!(read.data.to_bytes().unwrap(), "content");
+    assert!(Path::new(&to).join("container/var/cache/leasehold/one").exists());
 }
 
 /// Where systemd is installed, it reads the units and complains of nothing.

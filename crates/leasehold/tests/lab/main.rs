@@ -25,6 +25,7 @@ mod nache;
 mod nested;
 mod nlm;
 mod origins;
+mod package;
 mod recalls;
 mod referrals;
 mod restart;

@@ -49,6 +49,13 @@ impl Running {
         Running::of(command, "127.0.0.1:0")
     }
 
+    /// The same, with this directory as the root. Only root can do this.
+    pub fn start_in(root: impl AsRef<Path>, arguments: &[&str]) -> Running {
+        let mut command = Command::new("chroot");
+        command.arg(root.as_ref()).arg("/usr/bin/leasehold").args(arguments).stdin(Stdio::null());
+        Running::of(command, "127.0.0.1:0")
+    }
+
     /// The same, in a mount namespace where these files are those of /etc. Only root can do this.
     pub fn start_bound(files: &[(&str, &Path)], arguments: &[&str]) -> Running {
         let binds = files.iter().map(|(name, file)| format!("mount --bind {} /etc/{name}", path(file)));
