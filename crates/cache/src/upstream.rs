@@ -265,8 +265,8 @@ impl Core {
         Granted { object, usage, opened, brought }
     }
 
-    /// Records the rights of the caller that an OPEN has proven or reported. `kept` is the lease of the reply,
-    /// if it is held.
+    /// Records the rights of the caller that an OPEN has proven or reported. `kept` is the lease of the
+    /// reply, if it is held.
     fn learn_rights(
         &self,
         state: &mut ObjectState,

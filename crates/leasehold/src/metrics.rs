@@ -9,8 +9,8 @@
 //! | `/` | a page for people: the summary of `leasehold status` and the last hour, from `/overview` |
 //!
 //! Nothing is counted for the metrics alone: a scrape reads the counters of `status` when it comes. There is
-//! no access control, so the default address is that of this machine. `/metrics` and the page show no names
-//! of files; `/status` of a mount names files that lost data.
+//! no access control, so the default address is that of this machine. `/metrics` shows no names of files, and
+//! the page shows them only to browsers on this machine. `/status` of a mount names files that lost data.
 
 mod families;
 mod family;
@@ -106,8 +106,12 @@ impl Drop for Metrics {
 }
 
 impl Metrics {
-    /// Listens on `address`, if one is given.
-    pub async fn start(address: Option<SocketAddr>, measured: Measured) -> Result<Option<Metrics>, Failure> {
+    /// Listens on `address`, if one is given. `usage` is the source of `leasehold top`.
+    pub async fn start(
+        address: Option<SocketAddr>,
+        measured: Measured,
+        usage: status::Source,
+    ) -> Result<Option<Metrics>, Failure> {
         let Some(address) = address else { return Ok(None) };
         let failed = |error: std::io::Error| {
             Failure(format!(
@@ -116,7 +120,7 @@ impl Metrics {
         };
         let listener = TcpListener::bind(address).await.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let task = tokio::spawn(web::serve(listener, Arc::new(measured)));
+        let task = tokio::spawn(web::serve(listener, measured, usage));
         Ok(Some(Metrics { task, address }))
     }
 

@@ -211,14 +211,14 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     let asked = Arc::downgrade(&mounted);
     let sources = Sources {
         status: measured.status.clone(),
-        usage,
+        usage: usage.clone(),
         cache: Caches::One(cache.clone()),
         holders: None,
         cluster: None,
         before_recording: Some(Arc::new(move || Box::pin(make_kernel_ask(asked.clone())))),
     };
     let admin = Admin::start(&directory, sources)?;
-    let metrics = Metrics::start(words.metrics, measured.clone()).await?;
+    let metrics = Metrics::start(words.metrics, measured.clone(), usage).await?;
     if let Some(metrics) = metrics.as_ref().filter(|_| !arguments.ready) {
         metrics.announce();
     }

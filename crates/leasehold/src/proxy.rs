@@ -216,8 +216,8 @@ async fn serve(
     let (front, address) = (stack.front().clone(), stack.address());
     let site = Site { front, address, directory: directory.clone(), referrals, common };
     let origins = Origins::start(site, opening).await;
-    let (admin, measured) = show(&origins, is_one, &stack, &directory)?;
-    let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
+    let (admin, measured, usage) = show(&origins, is_one, &stack, &directory)?;
+    let metrics = Metrics::start(arguments.network.metrics, measured.clone(), usage).await?;
     let what = match &configured[..] {
         [one] if is_one => one.url.to_string(),
         several => crate::units::counted(several.len() as u64, "origin", "origins"),
@@ -399,13 +399,13 @@ fn several(
     Ok(wanted)
 }
 
-/// Starts the admin socket. Returns the source of the metrics, too.
+/// Starts the admin socket. Returns the sources of the metrics, too.
 fn show(
     origins: &Arc<Origins>,
     is_one: bool,
     stack: &Stack,
     directory: &Path,
-) -> Result<(Admin, Measured), Failure> {
+) -> Result<(Admin, Measured, status::Source), Failure> {
     let of = || origins.clone();
     let status = {
         let (front, load, of) = (stack.front().clone(), stack.load(), of());
@@ -431,13 +431,13 @@ fn show(
     let usage = usage::of_server(status.clone(), holders.clone());
     let sources = Sources {
         status,
-        usage,
+        usage: usage.clone(),
         cache: caches,
         holders: Some(holders),
         cluster: None,
         before_recording: None,
     };
-    Ok((Admin::start(directory, sources)?, measured))
+    Ok((Admin::start(directory, sources)?, measured, usage))
 }
 
 /// With the sums over all origins, and each by itself if there are several.

@@ -125,14 +125,14 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     let usage = usage::of_server(measured.status.clone(), holders.clone());
     let sources = Sources {
         status: measured.status.clone(),
-        usage,
+        usage: usage.clone(),
         cache: Caches::None,
         holders: Some(holders),
         cluster: None,
         before_recording: None,
     };
     let admin = Admin::start(&state, sources)?;
-    let metrics = Metrics::start(arguments.network.metrics, measured.clone()).await?;
+    let metrics = Metrics::start(arguments.network.metrics, measured.clone(), usage).await?;
     for export in stack.front().exports().iter() {
         crate::output::announce(greeting(&export, &stack));
     }

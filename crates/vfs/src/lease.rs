@@ -17,9 +17,9 @@ use crate::results::Delegated;
 use crate::shares::{Combinations, Shares};
 use crate::time::Timestamp;
 
-/// Names a lease between two layers. A layer never uses one twice within a process, and a later lease of a file
-/// has a greater id: a late reply is told by that. A layer that takes over
-/// the leases of an earlier process ([`Adopted`]) does not use their ids for other leases.
+/// Names a lease between two layers. A layer never uses one twice within a process. A later lease of a file
+/// has a greater id, so that the layer above knows a late reply. A layer that takes over the leases of an
+/// earlier process ([`Adopted`]) does not use their ids for other leases.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct LeaseId(pub u64);
 

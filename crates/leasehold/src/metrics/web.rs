@@ -1,12 +1,13 @@
 //! The HTTP side: a few paths, GET and HEAD.
 
 use std::convert::Infallible;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use http_body_util::Full;
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
@@ -20,6 +21,7 @@ use super::families::Snapshot;
 use super::health::{self, Troubles};
 use super::history::{self, History};
 use super::{Measured, family};
+use crate::status;
 
 /// Connections at one time; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 32;
@@ -41,42 +43,49 @@ const PAGE: &str = include_str!("page.html");
 /// It may run its own script, and connect to this server.
 const PAGE_MAY: &str = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
-/// Answers on the listener. Dropping the future ends its connections.
-pub async fn serve(listener: TcpListener, measured: Arc<Measured>) {
-    let history = Arc::new(History::default());
-    tokio::join!(history.keep(&measured), accept(listener, &measured, &history));
+/// How many clients and files the page shows.
+const MOST_USED: usize = 8;
+
+/// The sources of all answers.
+struct Sources {
+    measured: Measured,
+    /// The source of `leasehold top`.
+    usage: status::Source,
+    history: History,
 }
 
-async fn accept(listener: TcpListener, measured: &Arc<Measured>, history: &Arc<History>) {
+/// Answers on the listener. Dropping the future ends its connections.
+pub async fn serve(listener: TcpListener, measured: Measured, usage: status::Source) {
+    let sources = Arc::new(Sources { measured, usage, history: History::default() });
+    tokio::join!(sources.history.keep(&sources.measured), accept(listener, &sources));
+}
+
+async fn accept(listener: TcpListener, sources: &Arc<Sources>) {
     let capacity = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let mut connections = JoinSet::new();
     while let Ok(permit) = capacity.clone().acquire_owned().await {
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, from) = match listener.accept().await {
+            Ok(accepted) => accepted,
             Err(error) => {
                 tracing::debug!("metrics: cannot accept: {error}");
                 tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        let (measured, history) = (measured.clone(), history.clone());
+        let sources = sources.clone();
         connections.spawn(async move {
             // A client that goes away loses its answer.
-            let _ = tokio::time::timeout(CONNECTION_MAX, converse(stream, measured, history)).await;
+            let _ = tokio::time::timeout(CONNECTION_MAX, converse(stream, from.ip(), sources)).await;
             drop(permit);
         });
         while connections.try_join_next().is_some() {}
     }
 }
 
-async fn converse(
-    stream: TcpStream,
-    measured: Arc<Measured>,
-    history: Arc<History>,
-) -> Result<(), hyper::Error> {
+async fn converse(stream: TcpStream, from: IpAddr, sources: Arc<Sources>) -> Result<(), hyper::Error> {
     let service = service_fn(move |request| {
-        let (measured, history) = (measured.clone(), history.clone());
-        async move { Ok::<_, Infallible>(answer(&request, &measured, &history).await) }
+        let sources = sources.clone();
+        async move { Ok::<_, Infallible>(answer(&request, from, &sources).await) }
     });
     http1::Builder::new()
         .timer(TokioTimer::new())
@@ -86,7 +95,8 @@ async fn converse(
         .await
 }
 
-async fn answer<B>(request: &Request<B>, measured: &Measured, history: &History) -> Response<Full<Bytes>> {
+async fn answer<B>(request: &Request<B>, from: IpAddr, sources: &Sources) -> Response<Full<Bytes>> {
+    let measured = &sources.measured;
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut refused = response(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n".to_owned());
         refused.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
@@ -97,7 +107,10 @@ async fn answer<B>(request: &Request<B>, measured: &Measured, history: &History)
         "/healthz" => verdict(&health::health(measured).await),
         "/readyz" => verdict(&health::readiness(measured)),
         "/status" => response(StatusCode::OK, JSON, format!("{}\n", (measured.status)())),
-        "/overview" => response(StatusCode::OK, JSON, overview(measured, history).to_string()),
+        "/overview" => {
+            let names = from.is_loopback() && is_local(request);
+            response(StatusCode::OK, JSON, overview(sources, names).to_string())
+        }
         "/" => {
             let mut page = response(StatusCode::OK, HTML, PAGE.to_owned());
             page.headers_mut().insert(CONTENT_SECURITY_POLICY, HeaderValue::from_static(PAGE_MAY));
@@ -111,17 +124,31 @@ async fn answer<B>(request: &Request<B>, measured: &Measured, history: &History)
 }
 
 /// The contents of the page: the summary of `leasehold status`, the troubles, and the last hour.
-fn overview(measured: &Measured, history: &History) -> serde_json::Value {
-    let status = (measured.status)();
-    let now = crate::status::seconds(SystemTime::now());
+/// With the names of files, if `names` is true.
+fn overview(Sources { measured, usage, history }: &Sources, names: bool) -> serde_json::Value {
+    let used = usage();
+    let status = &used["status"];
+    let now = status::seconds(SystemTime::now());
+    let most = |kind: &str| used[kind].as_array().map(|all| &all[..all.len().min(MOST_USED)]);
     json!({
         "role": status["role"],
         "origin": status["origin"],
-        "summary": crate::status::summary::text(&status, now),
-        "troubles": crate::status::trouble::all(&status),
+        "summary": status::summary::text(status, now),
+        "troubles": status::trouble::all(status),
         "interval_s": history::INTERVAL.as_secs(),
         "samples": history.until_now(measured),
+        "clients": most("clients"),
+        "files": most("files").filter(|_| names),
     })
+}
+
+/// Did the browser ask for this machine by its own address? A page of another site that resolves to this
+/// machine does not.
+fn is_local<B>(request: &Request<B>) -> bool {
+    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let address = host.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| host.parse());
+    let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
+    name == "localhost" || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
 /// 200 and `ok`, or 503 and what is wrong.

@@ -53,6 +53,7 @@ fn package(lab: &Lab, version: &str) -> PathBuf {
     let to = lab.subdirectory(&format!("package-{version}"));
     let mut xtask = Command::new(program.with_file_name("xtask"));
     xtask.args(["package", "--number", version, "--program"]).arg(program).arg("--to").arg(&to);
+    // `cargo xtask test` has built it; by hand, `cargo build -p xtask` does.
     let output = xtask.env("DPKG_DEB_COMPRESSOR_TYPE", "none").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let made = std::fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().path());

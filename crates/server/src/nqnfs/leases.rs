@@ -39,8 +39,8 @@ pub(crate) struct Leases {
 }
 
 impl Leases {
-    /// A lease was granted or renewed. False if the holder has a newer one on the file: this one has ended, and
-    /// its reply is late.
+    /// A lease was granted or renewed. False if the holder has a newer one on the file: this one has ended,
+    /// and its reply is late.
     pub(crate) fn granted(
         &mut self,
         now: Instant,
