@@ -11,11 +11,11 @@
 pub mod command;
 mod digest;
 mod keeper;
-mod status;
+pub mod status;
 pub mod virtual_server;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cluster::etcd::Etcd;
@@ -28,9 +28,11 @@ use crate::admin::{Admin, Caches, Sources};
 use crate::cli::Proxy;
 use crate::config::cluster::ClusterConfig;
 use crate::config::origins::OriginConfig;
+use crate::live::Live;
+use crate::metrics::{Measured, Metrics};
 use crate::reload::Reload;
 use crate::stack::{End, Told};
-use crate::{Failure, service, state};
+use crate::{Failure, service, state, usage};
 use keeper::{Keeper, Kin};
 
 /// The end of the process waits for so many terms until all servers are given away. Without etcd, none runs
@@ -97,6 +99,9 @@ pub async fn run(
     let driving = tokio::spawn(driver.run());
     let membership = Membership { handle: handle.clone(), name: config.member.clone() };
     let admin = Admin::start(&directory, sources(&config, &membership))?;
+    let measured = measured(&config, &membership, &directory);
+    let usage = usage::of_state(measured.status.clone());
+    let metrics = Metrics::start(arguments.network.metrics, measured, usage).await?;
     crate::output::announce(format_args!(
         "member {} of cluster {} on {}; leasehold cluster status {} shows it",
         config.member,
@@ -104,6 +109,7 @@ pub async fn run(
         crate::units::counted(config.servers.len() as u64, "virtual server", "virtual servers"),
         directory.display()
     ));
+    metrics.iter().for_each(Metrics::announce);
     service::started(&format!("member {} of cluster {}", config.member, config.name));
     let _watchdog = service::watched();
     let kin = Arc::new(Kin { config, handle: handle.clone(), life, digest });
@@ -130,14 +136,28 @@ pub async fn run(
 }
 
 fn sources(config: &ClusterConfig, membership: &Membership) -> Sources {
-    let (status, usage) = (status::source(config, membership), status::source(config, membership));
+    let status = status::source(config, membership);
     Sources {
+        usage: usage::of_state(status.clone()),
         status,
-        usage,
         cache: Caches::None,
         holders: None,
         before_recording: None,
         cluster: Some(membership.clone()),
+    }
+}
+
+/// The sources of the metrics of a member. Its virtual servers have their own.
+fn measured(config: &ClusterConfig, membership: &Membership, directory: &Path) -> Measured {
+    Measured {
+        role: "member",
+        serving: None,
+        caching: Live::fixed(Vec::new()),
+        awaited: Live::fixed(Vec::new()),
+        cluster: Some(status::numbers(config, membership)),
+        mounted: Weak::new(),
+        status: status::source(config, membership),
+        directory: directory.to_owned(),
     }
 }
 

@@ -32,6 +32,7 @@ use tokio::task::JoinHandle;
 
 use crate::Failure;
 use crate::live::Live;
+use crate::membership::status::NumbersSource;
 use crate::status;
 
 /// The parts of a process that are measured.
@@ -45,6 +46,8 @@ pub struct Measured {
     pub caching: Live<Caching>,
     /// The origins of a proxy that are not served yet.
     pub awaited: Live<Awaited>,
+    /// The member of a cluster, if this is the process of one.
+    pub cluster: Option<NumbersSource>,
     /// The mount; gone once it is unmounted.
     pub mounted: Weak<mount::Mount>,
     /// The state, for `/status`.

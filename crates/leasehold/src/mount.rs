@@ -403,6 +403,7 @@ fn measured(mounted: &Arc<Mount>, caching: Caching, directory: &Path) -> Measure
         serving: None,
         caching: Live::fixed(vec![caching]),
         awaited: Live::fixed(Vec::new()),
+        cluster: None,
         mounted: shown.clone(),
         status: status::source(move || status_of(&shown, &below)),
         directory: directory.to_owned(),

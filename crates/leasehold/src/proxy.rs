@@ -423,6 +423,7 @@ fn show(
         serving: Some(stack.serving(arbiters)),
         caching: Live::of(move || caching.caching()),
         awaited: Live::of(move || awaited.awaited()),
+        cluster: None,
         mounted: Weak::new(),
         status: status.clone(),
         directory: directory.to_owned(),

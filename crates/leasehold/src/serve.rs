@@ -309,6 +309,7 @@ fn measured(stack: &Stack, exports: &[Listed], state: &Path) -> Measured {
         serving: Some(serving),
         caching: Live::fixed(Vec::new()),
         awaited: Live::fixed(Vec::new()),
+        cluster: None,
         mounted: Weak::new(),
         status: status::source(move || status_of(&shown)),
         directory: state.to_owned(),

@@ -41,6 +41,11 @@ pub fn of_mount(status: Source, mounted: Weak<mount::Mount>, cache: Arc<Cache>) 
     })
 }
 
+/// The state alone, of a process that serves nobody itself.
+pub fn of_state(status: Source) -> Source {
+    Arc::new(move || answer(&status(), &[], &[]))
+}
+
 fn answer(status: &Value, clients: &[Value], files: &[Value]) -> Value {
     json!({ "status": status, "clients": clients, "files": files })
 }

@@ -11,6 +11,7 @@ use rpc::latency::Distribution;
 use super::family::{Base, Family, Read, Take};
 use super::process::Process;
 use super::{Awaited, Caching, Measured, Serving};
+use crate::membership::status::Numbers;
 use crate::usage;
 
 /// Clients with metrics of their own.
@@ -23,6 +24,7 @@ pub struct Snapshot {
     serving: Option<Served>,
     caching: Vec<Cached>,
     awaited: Vec<Awaited>,
+    cluster: Option<Numbers>,
     kernel: Option<mount::Stats>,
     info: Vec<[String; 5]>,
 }
@@ -74,6 +76,7 @@ impl Snapshot {
             serving: measured.serving.as_ref().map(Served::of),
             caching: caching.iter().map(Cached::of).collect(),
             awaited: measured.awaited.now(),
+            cluster: measured.cluster.as_ref().map(|numbers| numbers()),
             kernel: mounted.map(|mounted| mounted.stats()),
             info: infos,
         }
@@ -197,6 +200,27 @@ fn found(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(cache::HitsMisses) ->
         for (kind, counts) in kinds {
             take(&[export, kind], read(counts).number());
         }
+    }
+}
+
+/// One value of a member of a cluster.
+fn clustered<N: Number>(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&Numbers) -> N) {
+    if let Some(numbers) = &of.cluster {
+        take(&[], read(numbers).number());
+    }
+}
+
+/// One value for each member of a cluster.
+fn members<N: Number>(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&(String, u64, bool)) -> N) {
+    for member in of.cluster.iter().flat_map(|cluster| &cluster.members) {
+        take(&[&member.0], read(member).number());
+    }
+}
+
+/// One value for each virtual server of a cluster.
+fn servers<N: Number>(of: &Snapshot, take: Take<'_, f64>, read: impl Fn(&(String, bool, u64)) -> N) {
+    for server in of.cluster.iter().flat_map(|cluster| &cluster.servers) {
+        take(&[&server.0], read(server).number());
     }
 }
 
@@ -326,6 +350,17 @@ pub const FAMILIES: &[Family] = families! {
     Counter "delayed_held" None, EXPORT, |of, take| cached(of, take, |it| it.writers_held), "writes that had to wait because too much was delayed";
     Counter "lost_files" None, EXPORT, |of, take| linked(of, take, |it| it.lost), "files that lost data after a close had succeeded";
 
+    Gauge "cluster_in" None, &["cluster", "member"], |of, take| if let Some(it) = &of.cluster { take(&[&it.cluster, &it.member], it.term_left.is_some().number()); },
+        "1 if this member is in its cluster";
+    Gauge "cluster_term_left" S, NONE, |of, take| clustered(of, take, |it| it.term_left.unwrap_or_default()),
+        "time until the end of this member's term; 0 if it is not in";
+    Gauge "cluster_trouble" None, NONE, |of, take| clustered(of, take, |it| it.is_in_trouble),
+        "1 while etcd does not answer, or does not take this member";
+    Gauge "cluster_member_servers" None, &["member"], |of, take| members(of, take, |it| it.1), "virtual servers of each member";
+    Gauge "cluster_member_draining" None, &["member"], |of, take| members(of, take, |it| it.2), "1 for a member that gives its virtual servers away";
+    Gauge "cluster_server_held" None, &["server"], |of, take| servers(of, take, |it| it.1), "1 for a virtual server that a member has";
+    Counter "cluster_server_takeovers" None, &["server"], |of, take| servers(of, take, |it| it.2), "how often a member has taken this virtual server: its epoch";
+
     Counter "kernel_requests" None, NONE, |of, take| kernel(of, take, |it| it.requests), "requests of the kernel to a mount";
     Gauge "kernel_waiting" None, NONE, |of, take| kernel(of, take, |it| it.waiting), "requests of the kernel that wait for an answer";
     Gauge "kernel_files_known" None, NONE, |of, take| kernel(of, take, |it| it.nodes), "files that the kernel knows";
@@ -410,6 +445,7 @@ mod tests {
             process: Process::default(),
             serving: None,
             caching: Vec::new(),
+            cluster: None,
             awaited: Vec::new(),
             kernel: None,
             info: vec![["0.1.0".into(), "mount".into(), String::new(), "nfs://a\"b/".into(), "3".into()]],

@@ -35,6 +35,12 @@ pub async fn server(measured: &Measured) -> Result<(), String> {
 /// Are clients served? Not in the grace period, and not while the origin is silent; of several origins, all.
 pub fn readiness(measured: &Measured) -> Troubles {
     let mut troubles = Troubles::new();
+    if let Some(numbers) = measured.cluster.as_ref().map(|numbers| numbers()) {
+        if numbers.term_left.is_none() {
+            troubles.push(format!("cluster: {} is not in {}", numbers.member, numbers.cluster));
+        }
+        return troubles;
+    }
     if measured.serving.as_ref().is_some_and(|serving| serving.front.in_grace()) {
         troubles.push("grace period: clients may only reclaim what they held before the restart".to_owned());
     }

@@ -21,7 +21,7 @@ use super::families::Snapshot;
 use super::health::{self, Troubles};
 use super::history::{self, History};
 use super::{Measured, family};
-use crate::status;
+use crate::{membership, status};
 
 /// Connections at one time; further ones wait to be accepted.
 const CONNECTIONS_MAX: usize = 32;
@@ -131,9 +131,9 @@ fn overview(Sources { measured, usage, history }: &Sources, names: bool) -> serd
     let now = status::seconds(SystemTime::now());
     let most = |kind: &str| used[kind].as_array().map(|all| &all[..all.len().min(MOST_USED)]);
     json!({
-        "role": status["role"],
+        "role": measured.role,
         "origin": status["origin"],
-        "summary": status::summary::text(status, now),
+        "summary": status.get("cluster").map_or_else(|| status::summary::text(status, now), membership::command::text),
         "troubles": status::trouble::all(status),
         "interval_s": history::INTERVAL.as_secs(),
         "samples": history.until_now(measured),

@@ -13,6 +13,7 @@ const UNANSWERED_MS: u64 = 5000;
 /// All troubles that a status tells of, the worst first.
 pub fn all(status: &Value) -> Vec<String> {
     let mut troubles = Vec::new();
+    troubles.extend(cluster(status));
     troubles.extend(losses(status));
     troubles.extend(silence(status));
     troubles.extend(disk(status));
@@ -27,6 +28,19 @@ fn number(status: &Value, at: &str) -> u64 {
 
 fn is(status: &Value, at: &str) -> bool {
     status.pointer(at).and_then(Value::as_bool).unwrap_or(false)
+}
+
+/// A member of a cluster tells of etcd, and of virtual servers without a member.
+fn cluster(status: &Value) -> Vec<String> {
+    let cluster = &status["cluster"];
+    let mut troubles: Vec<String> = cluster["trouble"].as_str().map(str::to_owned).into_iter().collect();
+    for server in cluster["servers"].as_array().into_iter().flatten() {
+        if cluster["in"] == true && server["member"].is_null() {
+            let address = server["address"].as_str().unwrap_or_default();
+            troubles.push(format!("no member has the virtual server {address}; start another member"));
+        }
+    }
+    troubles
 }
 
 fn losses(status: &Value) -> Option<String> {

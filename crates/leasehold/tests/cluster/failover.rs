@@ -1,5 +1,7 @@
 //! A virtual server moves from one member to another, and its clients keep what they have locked.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,7 +11,7 @@ use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use vfs::Locked;
 
 use crate::program::{self, path};
-use crate::site::{Site, lock, open, write};
+use crate::site::{LONGEST, Site, lock, open, write};
 
 /// A client with a lock, and a rival at the same virtual server that must never get it.
 struct Pair {
@@ -213,4 +215,52 @@ async fn the_hook_moves_addresses() {
     site.terminate("m1");
     assert_eq!(calls("127.0.0.5"), ["remove", "add", "remove"]);
     assert_eq!(calls("127.0.0.6").last().unwrap(), "remove");
+}
+
+/// The answer to a GET at a port of the metrics.
+fn get(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer
+}
+
+/// The metrics of a member show the cluster as it sees it, and its page says what is wrong.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_metrics_of_a_member_show_the_cluster() {
+    let mut site = Site::new(&["m2"]);
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let config = site.config("m1", &format!("metrics = {port}"));
+    site.start_with("m1", &config);
+    let began = Instant::now();
+    let has = |lines: &[String]| {
+        let metrics = get(port, "/metrics");
+        lines.iter().all(|line| metrics.contains(&format!("\nleasehold_cluster_{line}\n")))
+    };
+    // One that has just joined gets no server yet.
+    let joined = [
+        "in{cluster=\"site\",member=\"m1\"} 1.0".to_owned(),
+        "member_servers{member=\"m1\"} 0.0".to_owned(),
+        "member_servers{member=\"m2\"} 2.0".to_owned(),
+        format!("server_held{{server=\"{}\"}} 1.0", site.servers[0]),
+        "trouble 0.0".to_owned(),
+    ];
+    while !has(&joined) {
+        assert!(began.elapsed() < LONGEST, "{}", get(port, "/metrics"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
+    assert!(get(port, "/readyz").contains("200 OK"));
+    let overview = get(port, "/overview");
+    assert!(
+        overview.contains("member m1 of cluster site") && overview.contains("\"troubles\":[]"),
+        "{overview}"
+    );
+    // Without etcd the member stays, and says so.
+    site.etcd.kill(0);
+    let silent = || get(port, "/overview").contains("\"troubles\":[\"") && has(&["trouble 1.0".to_owned()]);
+    while !silent() {
+        assert!(began.elapsed() < LONGEST * 2, "{}", get(port, "/overview"));
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
 }
