@@ -102,6 +102,9 @@ fn package(program: &Path, version: &str, to: &Path) -> io::Result<Vec<PathBuf>>
 fn lay_out_container(program: &Path, root: &Path) -> io::Result<()> {
     install(program, &root.join("usr/bin/leasehold"), 0o755)?;
     let told = output("ldd", &[text(program)])?;
+    if told.contains("not found") {
+        return Err(io::Error::other(format!("a library of the program is missing: {told}")));
+    }
     // `libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)`, and for the loader its path alone.
     for library in told.split_whitespace().filter(|word| word.starts_with('/')) {
         install(Path::new(library), &root.join(library.trim_start_matches('/')), 0o755)?;

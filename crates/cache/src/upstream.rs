@@ -233,12 +233,13 @@ impl Core {
                 state.index.changed = true;
             }
             let opening = if opened.created { Opening::Made } else { Opening::Yes };
+            let (kept, early) = self.take_lease(state, &object, opened.lease);
             let seen = state.observe(&self.policy, &opened.attributes, sent, opening);
             state.unlinked &= opened.attributes.nlink == 0;
-            let early = self.learn_lease(state, &object, opened.lease, (seen, sent));
+            if let Some(lease) = &kept {
+                self.grant_lease(state, lease, (seen, sent));
+            }
             // A lease that came with a later call does not vouch for this reply.
-            let lease = state.held.lease.as_ref().map(|held| held.id);
-            let kept = opened.lease.filter(|came| lease == Some(came.id));
             let racy = kept.is_none() && state.is_racy(&self.policy, sent);
             self.learn_rights(state, caller, request, &opened, (seen, sent, kept, racy));
             if moved {
@@ -293,27 +294,35 @@ impl Core {
         state.index.changed = true;
     }
 
-    pub fn learn_lease(
+    /// Enters the lease of a reply in the table of leases, before the attributes of the reply are observed. A
+    /// lease that it replaces ends here, in the state that it vouched for. Returns the lease, unless it has
+    /// ended or its reply is late, and the news about it.
+    pub fn take_lease(
         &self,
         state: &mut ObjectState,
         object: &Arc<Object>,
         lease: Option<Lease>,
-        (seen, sent): (Seen, &Sent),
-    ) -> Option<Early> {
-        let lease = lease.filter(|lease| lease.kind != LeaseKind::Timeout)?;
+    ) -> (Option<Lease>, Option<Early>) {
+        let is_late = |lease: &Lease| state.held.lease.as_ref().is_some_and(|held| held.id > lease.id);
+        let lease = lease.filter(|lease| lease.kind != LeaseKind::Timeout && !is_late(lease));
+        let Some(lease) = lease else { return (None, None) };
         let used = object.used.load(Ordering::Relaxed);
         let early = self.origin.leases().put(lease.id, lease.kind, &object.handle, used);
         if matches!(early, Some(Early::Revoked | Early::Returned)) {
-            // The reply was made before a lease that is held by now, if any.
-            return early;
+            return (None, early);
         }
         if state.held.lease.as_ref().is_some_and(|held| held.id != lease.id) {
             self.lose_lease(state, object);
         }
+        (Some(lease), early)
+    }
+
+    /// The object has a lease that was [taken](Core::take_lease), with attributes that turned out to be
+    /// `seen`.
+    pub fn grant_lease(&self, state: &mut ObjectState, lease: &Lease, (seen, sent): (Seen, &Sent)) {
         let above = state.held.lease.as_ref().map(|held| held.above);
         let above = above.unwrap_or_else(|| self.origin.leases().name());
-        state.grant(&self.policy, seen, sent, |since, from| HeldLease::granted(&lease, above, since, from));
-        early
+        state.grant(&self.policy, seen, sent, |since, from| HeldLease::granted(lease, above, since, from));
     }
 
     fn note_named(

@@ -253,4 +253,5 @@ fn whatever_is_read_was_there_with_threads_too() {
             tokio::runtime::Builder::new_multi_thread().worker_threads(4).enable_all().build().unwrap();
         runtime.block_on(run(seed * 104_729, seed % 4 == 0, seed % 3 * 100));
     }
+    cache::preemption::pause(0);
 }

@@ -449,4 +449,5 @@ fn whatever_is_read_under_leases_was_there_with_threads_too() {
         println!("seed {seed}");
         runtime.block_on(run(seed * 104_729, policy(seed), seed % 3 * 100));
     }
+    cache::preemption::pause(0);
 }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use cache::Cache;
 use origin::behind::{BOTH, delaying, open, put, user};
 use origin::state::Policy;
-use origin::{Bench, open_request, root, until};
+use origin::{Bench, name, open_request, root, until};
 use tokio::time::Instant;
-use vfs::{FileSystem, Handle, LeaseKind, OpenId, Opens, SetAttributes, Status};
+use vfs::{FileSystem, Handle, LeaseKind, OpenId, Opens, SetAttributes, Share, Status};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -91,6 +91,18 @@ async fn what_waits_is_kept_if_another_client_has_changed_the_file() {
         asked.open();
         scene.is_kept(b"ours").await;
     }
+}
+
+/// The reply to an OPEN brings another lease, and attributes after the change, before the revocation is heard.
+#[tokio::test]
+async fn what_waits_is_kept_if_another_lease_comes_first() {
+    let scene = Scene::set().await;
+    scene.bench.origin.revoke_unheard(&scene.file);
+    scene.write_as_another().await;
+    scene.bench.origin.tree().link(&scene.file, &root(), &name("g")).unwrap();
+    let again = open(&scene.cache, &open_request(&root(), "g", 2, Share::READ)).await;
+    scene.is_kept(b"ours").await;
+    let _ = scene.cache.close(&user(), again).await;
 }
 
 #[tokio::test]

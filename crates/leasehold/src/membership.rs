@@ -96,12 +96,12 @@ pub async fn run(
     let times = Times { term: config.term, ..Times::default() };
     let member = Member::new(&config.name, identity, servers, times);
     let (driver, handle) = Driver::new(Etcd::new(&config.endpoints), member);
-    let driving = tokio::spawn(driver.run());
     let membership = Membership { handle: handle.clone(), name: config.member.clone() };
     let admin = Admin::start(&directory, sources(&config, &membership))?;
     let measured = measured(&config, &membership, &directory);
     let usage = usage::of_state(measured.status.clone());
     let metrics = Metrics::start(arguments.network.metrics, measured, usage).await?;
+    let driving = tokio::spawn(driver.run());
     crate::output::announce(format_args!(
         "member {} of cluster {} on {}; leasehold cluster status {} shows it",
         config.member,

@@ -116,7 +116,7 @@ async fn a_proxy_runs_in_the_tree_of_the_container() {
     let program = Path::new(env!("CARGO_BIN_EXE_leasehold"));
     let mut xtask = Command::new(program.with_file_name("xtask"));
     xtask.args(["package", "--to", &to, "--program"]).arg(program).env("DPKG_DEB_COMPRESSOR_TYPE", "none");
-    let packaged = xtask.output().unwrap();
+    let packaged = xtask.output().expect("cargo build -p xtask makes target/debug/xtask");
     assert!(packaged.status.success(), "{}", String::from_utf8_lossy(&packaged.stderr));
     let url = origin.url();
     let cache = ["--cache", "/var/cache/leasehold/one", "--min-free", "0", "--no-rpcbind"];

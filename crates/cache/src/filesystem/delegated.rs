@@ -315,13 +315,17 @@ impl Core {
         lease: Lease,
         sent: &Sent,
     ) -> Option<Early> {
+        let (kept, early) = self.take_lease(state, object, Some(lease));
         let seen = state.observe(&self.policy, attributes, sent, Opening::Yes);
         if lease.kind == LeaseKind::Timeout {
             return None;
         }
         self.link.learn_delegates();
         state.settle_names(&self.policy, sent);
-        self.learn_lease(state, object, Some(lease), (seen, sent))
+        if let Some(lease) = &kept {
+            self.grant_lease(state, lease, (seen, sent));
+        }
+        early
     }
 
     /// A directory was made. If the reply brought a lease on it, its maker has all rights. It is empty, if

@@ -335,19 +335,23 @@ impl Nfs4Client {
 }
 
 impl Nfs4Client {
-    /// Enters a delegation in the state. If it takes the place of another one of the file, the origin has
-    /// ended that, and the layer above hears of it. `None` if the delegation was given up meanwhile.
+    /// Enters a delegation in the state. If the file has another one, either the origin has ended that, or this
+    /// reply is late: that one is given up, the layer above hears of it, and the origin gets it back. `None` if
+    /// this delegation was given up meanwhile.
     pub(super) fn enter(&self, delegation: Delegation) -> Option<(LeaseId, bool)> {
         let handle = delegation.handle.handle();
-        let (before, entered) = {
-            let mut state = self.state.lock();
-            let before = state.lease_of(&handle).map(|(id, _)| id);
-            (before, state.delegated(delegation)?)
+        let replaced = {
+            let state = self.state.lock();
+            if state.was_given_up(&delegation.stateid) {
+                return None;
+            }
+            let other = |held: &Delegation| held.stateid.other != delegation.stateid.other;
+            state.lease_of(&handle).filter(|(_, held)| other(held)).map(|(id, _)| id)
         };
-        if let Some(id) = before.filter(|before| *before != entered.0) {
-            self.back.tell(vfs::Callback::Revoked { id, handle });
+        if let Some(id) = replaced {
+            self.revoked(id, true);
         }
-        Some(entered)
+        self.state.lock().delegated(delegation)
     }
 }
 

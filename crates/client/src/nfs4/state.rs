@@ -465,11 +465,9 @@ impl State {
             self.touch(Touched::Lease(id));
             return Some((id, stronger));
         }
-        if let Some(old) = old
-            && let Some(ended) = self.leases.remove(&old)
-        {
+        if let Some(old) = old {
+            self.leases.remove(&old);
             self.touch(Touched::Lease(old));
-            self.remember_given_up(ended.stateid);
         }
         let id = LeaseId(self.name());
         let handle = self.packed(&delegation.handle.handle());
@@ -477,11 +475,6 @@ impl State {
         self.leases.insert(id, Delegation { handle, ..delegation });
         self.touch(Touched::Lease(id));
         Some((id, true))
-    }
-
-    fn remember_given_up(&mut self, stateid: Stateid) {
-        self.given_up.truncate(GIVEN_UP_MAX - 1);
-        self.given_up.push_front(stateid);
     }
 
     /// Was a delegation with this state id, or a later version of it, given up lately?
@@ -530,7 +523,8 @@ impl State {
             self.going_leases.insert(id, delegation.clone());
         }
         self.touch(Touched::Lease(id));
-        self.remember_given_up(delegation.stateid);
+        self.given_up.truncate(GIVEN_UP_MAX - 1);
+        self.given_up.push_front(delegation.stateid);
         if let Some(of) = self.files.get_mut(&delegation.handle) {
             of.lease.take_if(|lease| *lease == id);
         }

@@ -52,11 +52,17 @@ fn numbers_of(config: &ClusterConfig, state: &State) -> Numbers {
     Numbers {
         cluster: config.name.clone(),
         member: config.member.clone(),
-        term_left: state.orders.until.map(|until| until.saturating_sub(cluster::now())),
+        term_left: term_left(state),
         is_in_trouble: state.trouble.is_some(),
         members: members.map(|(name, (of, _))| (name.clone(), held(name), of.draining)).collect(),
-        servers: servers.collect(),
+        // Before the first answer of etcd nothing is known of them.
+        servers: if view.is_some() { servers.collect() } else { Vec::new() },
     }
+}
+
+/// Time until the end of the member's term. `None` if it is not in, or its term is over.
+fn term_left(state: &State) -> Option<Duration> {
+    state.orders.until?.checked_sub(cluster::now()).filter(|left| !left.is_zero())
 }
 
 /// The source of the status of a member.
@@ -66,7 +72,7 @@ pub fn source(config: &ClusterConfig, membership: &Membership) -> status::Source
 }
 
 fn cluster(config: &ClusterConfig, state: &State) -> Value {
-    let left = state.orders.until.map(|until| until.saturating_sub(cluster::now()).as_millis() as u64);
+    let left = term_left(state).map(|left| left.as_millis() as u64);
     let members =
         state.view.iter().flat_map(|view| view.members.iter().map(move |(name, (of, _))| (view, name, of)));
     let members = members.map(|(view, name, of)| {
@@ -92,7 +98,7 @@ fn cluster(config: &ClusterConfig, state: &State) -> Value {
     json!({
         "name": config.name,
         "member": config.member,
-        "in": state.orders.until.is_some(),
+        "in": left.is_some(),
         "term_left_ms": left,
         "trouble": state.trouble.as_ref().map(|trouble| match trouble {
             ::cluster::Trouble::Silent(why) => why.clone(),

@@ -108,7 +108,7 @@ async fn answer<B>(request: &Request<B>, from: IpAddr, sources: &Sources) -> Res
         "/readyz" => verdict(&health::readiness(measured)),
         "/status" => response(StatusCode::OK, JSON, format!("{}\n", (measured.status)())),
         "/overview" => {
-            let names = from.is_loopback() && is_local(request);
+            let names = from.to_canonical().is_loopback() && is_local(request);
             response(StatusCode::OK, JSON, overview(sources, names).to_string())
         }
         "/" => {
@@ -142,13 +142,16 @@ fn overview(Sources { measured, usage, history }: &Sources, names: bool) -> serd
     })
 }
 
-/// Did the browser ask for this machine by its own address? A page of another site that resolves to this
-/// machine does not.
+/// Did the browser ask for this machine by its own address, and no other server for it? A page of another site
+/// that resolves to this machine does not.
 fn is_local<B>(request: &Request<B>) -> bool {
-    let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
-    let address = host.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| host.parse());
+    let headers = request.headers();
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
+    let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
+    let address = host.parse::<SocketAddr>().map(|address| address.ip()).or_else(|_| bare.parse());
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
-    name == "localhost" || address.is_ok_and(|address: IpAddr| address.is_loopback())
+    let is_own = name == "localhost" || address.is_ok_and(|address: IpAddr| address.is_loopback());
+    is_own && !["forwarded", "x-forwarded-for", "via"].iter().any(|name| headers.contains_key(*name))
 }
 
 /// 200 and `ok`, or 503 and what is wrong.

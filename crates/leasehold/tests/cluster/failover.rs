@@ -256,9 +256,13 @@ async fn the_metrics_of_a_member_show_the_cluster() {
         overview.contains("member m1 of cluster site") && overview.contains("\"troubles\":[]"),
         "{overview}"
     );
-    // Without etcd the member stays, and says so.
+    // Without etcd the member says so at once, and is out when its term is over.
     site.etcd.kill(0);
-    let silent = || get(port, "/overview").contains("\"troubles\":[\"") && has(&["trouble 1.0".to_owned()]);
+    let silent = || {
+        let troubles =
+            get(port, "/overview").contains("\"troubles\":[\"") && has(&["trouble 1.0".to_owned()]);
+        troubles && get(port, "/readyz").contains("503")
+    };
     while !silent() {
         assert!(began.elapsed() < LONGEST * 2, "{}", get(port, "/overview"));
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -169,12 +169,19 @@ async fn names_of_files_are_for_browsers_on_this_machine_alone() {
     let tree = Tree::new();
     let (_origin, _proxy, port) = measured(&tree).await;
     let overview = |host: &str| serde_json::from_str::<Value>(&get(port, host, "/overview")).unwrap();
-    for host in ["localhost", "localhost:9464", "127.0.0.1", "127.0.0.1:9464", "[::1]:9464"] {
+    for host in ["localhost", "localhost:9464", "127.0.0.1", "127.0.0.1:9464", "[::1]:9464", "[::1]"] {
         let seen = overview(host);
         assert_eq!(seen["files"][0]["path"], "/file", "{host}: {seen}");
         assert_eq!(seen["clients"][0]["address"], "127.0.0.1");
     }
-    for host in ["evil.example", "evil.example:9464", "localhost.evil.example", "10.0.0.1", ""] {
+    for host in [
+        "evil.example",
+        "evil.example:9464",
+        "localhost.evil.example",
+        "10.0.0.1",
+        "",
+        "localhost\r\nVia: 1.1 there",
+    ] {
         let seen = overview(host);
         assert!(seen["files"].is_null() && !seen["clients"].is_null(), "{host}: {seen}");
     }

@@ -54,7 +54,8 @@ fn package(lab: &Lab, version: &str) -> PathBuf {
     let mut xtask = Command::new(program.with_file_name("xtask"));
     xtask.args(["package", "--number", version, "--program"]).arg(program).arg("--to").arg(&to);
     // `cargo xtask test` has built it; by hand, `cargo build -p xtask` does.
-    let output = xtask.env("DPKG_DEB_COMPRESSOR_TYPE", "none").output().unwrap();
+    let output = xtask.env("DPKG_DEB_COMPRESSOR_TYPE", "none").output();
+    let output = output.expect("cargo build -p xtask makes target/debug/xtask");
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let made = std::fs::read_dir(&to).unwrap().map(|entry| entry.unwrap().path());
     made.into_iter().find(|path| path.extension().is_some_and(|ending| ending == "deb")).unwrap()
