@@ -93,7 +93,8 @@ async fn what_waits_is_kept_if_another_client_has_changed_the_file() {
     }
 }
 
-/// The reply to an OPEN brings another lease, and attributes after the change, before the revocation is heard.
+/// The reply to an OPEN brings another lease, and attributes after the change, before the revocation is
+/// heard.
 #[tokio::test]
 async fn what_waits_is_kept_if_another_lease_comes_first() {
     let scene = Scene::set().await;

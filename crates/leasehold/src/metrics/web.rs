@@ -142,8 +142,8 @@ fn overview(Sources { measured, usage, history }: &Sources, names: bool) -> serd
     })
 }
 
-/// Did the browser ask for this machine by its own address, and no other server for it? A page of another site
-/// that resolves to this machine does not.
+/// Did the browser ask for this machine by its own address, and no other server for it? A page of another
+/// site that resolves to this machine does not.
 fn is_local<B>(request: &Request<B>) -> bool {
     let headers = request.headers();
     let host = headers.get(HOST).and_then(|host| host.to_str().ok()).unwrap_or_default();
