@@ -335,9 +335,9 @@ impl Nfs4Client {
 }
 
 impl Nfs4Client {
-    /// Enters a delegation in the state. If the file has another one, the origin has ended that, or this reply
-    /// is late. The other one is given up: the layer above hears of it, and the origin gets it back. `None`
-    /// if this delegation was given up meanwhile.
+    /// Enters a delegation in the state. If the file has another one, the origin has ended that, or this
+    /// reply is late. The other one is given up: the layer above hears of it, and the origin gets it back.
+    /// `None` if this delegation was given up meanwhile.
     pub(super) fn enter(&self, delegation: Delegation) -> Option<(LeaseId, bool)> {
         let handle = delegation.handle.handle();
         let replaced = {
