@@ -212,6 +212,8 @@ impl Cache {
         stats.used_max_bytes = self.core.limits().size_max_bytes;
         stats.objects_in_memory = self.core.memory.table().len() as u64;
         stats.objects_at_rest = self.core.memory.table().resting_len() as u64;
+        stats.at_rest_bytes = stats.objects_at_rest * table::RECORD_BYTES as u64;
+        stats.listings_bytes = self.core.memory.listings().bytes() as u64;
         if let Some(delayed) = &self.core.delayed {
             stats.dirty_bytes = delayed.bytes();
             stats.dirty_files = delayed.files();

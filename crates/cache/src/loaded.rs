@@ -22,6 +22,11 @@ struct Loaded {
 }
 
 impl LoadedListings {
+    /// The bytes of all listings in memory, at most: some may have been dropped since.
+    pub fn bytes(&self) -> usize {
+        self.0.lock().bytes
+    }
+
     /// Adds a listing of so many bytes. If there are too many, drops the oldest ones from memory. They are
     /// still in the index.
     pub fn loaded(&self, object: &Arc<Object>, bytes: usize) {

@@ -151,6 +151,10 @@ pub struct Stats {
     pub objects_in_memory: u64,
     /// Objects whose known state is at rest in memory.
     pub objects_at_rest: u64,
+    /// Gauge: bytes of memory that these take, with their share of the tables.
+    pub at_rest_bytes: u64,
+    /// Gauge: bytes of memory that complete listings take.
+    pub listings_bytes: u64,
 }
 
 /// One counter.
@@ -316,6 +320,8 @@ impl Counters {
             used_max_bytes: 0,
             objects_in_memory: 0,
             objects_at_rest: 0,
+            at_rest_bytes: 0,
+            listings_bytes: 0,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Programs that the lab runs, each with its Debian package.
-const PROGRAMS: [(&str, &str); 20] = [
+const PROGRAMS: [(&str, &str); 21] = [
     ("linux.uml", "user-mode-linux"),
     ("ganesha.nfsd", "nfs-ganesha"),
     ("mount.nfs", "nfs-common"),
@@ -24,6 +24,7 @@ const PROGRAMS: [(&str, &str); 20] = [
     ("fusermount3", "fuse3"),
     ("sqlite3", "sqlite3"),
     ("rsync", "rsync"),
+    ("systemctl", "systemd"),
 ];
 
 /// Programs of a [`Realm`](crate::Realm), each with its Debian package. They need no root.

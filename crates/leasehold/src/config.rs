@@ -59,7 +59,8 @@ pub struct Configured {
 /// The value of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Setting {
-    /// The key. For one of an export or of an origin: `export PATH KEY`, `origin PATH KEY`.
+    /// The key. For one of a table: `export PATH KEY`, `origin PATH KEY`, `cluster KEY` or
+    /// `server ADDRESS KEY`.
     pub key: String,
     /// The value; none if there is none.
     pub value: Option<String>,
@@ -128,6 +129,7 @@ pub fn parse(given: &[OsString], base: &Path) -> Result<Configured, Wrong> {
         let of_origins = origins::settings(&file, &settings)?;
         settings.retain(|setting| !keys::OF_ONE_ORIGIN.contains(&setting.key.as_str()));
         settings.extend(of_origins);
+        settings.extend(cluster::settings(&file)?);
     }
     Ok(Configured { arguments: Arguments::from_arg_matches(&matches)?, settings })
 }

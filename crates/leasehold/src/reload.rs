@@ -131,9 +131,11 @@ struct Change {
 }
 
 impl Change {
-    /// An export or an origin has come or gone, and all its keys with it: one change for all of them.
+    /// An export, an origin or a virtual server has come or gone, and all its keys with it: one change for
+    /// all of them.
     fn of_table(setting: &Setting, has: &str) -> Option<Change> {
-        let table = setting.key.strip_suffix(" directory").or_else(|| setting.key.strip_suffix(" url"))?;
+        let table =
+            [" directory", " url", " address"].iter().find_map(|key| setting.key.strip_suffix(key))?;
         Some(Change { key: setting.key.clone(), text: format!("{table} is {has}"), both: false })
     }
 

@@ -81,6 +81,16 @@ fn signal(program: &Running, signal: Signal) {
     kill_process(Pid::from_child(&program.child), signal).unwrap();
 }
 
+/// Calls a program that nobody serves.
+fn refuse_once(address: &str) {
+    let (last, xid, call, rpc_version, program, version, procedure) = (1 << 31, 1, 0, 2, 100_999, 1, 0);
+    let words: [u32; 11] = [last | 40, xid, call, rpc_version, program, version, procedure, 0, 0, 0, 0];
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(&words.map(u32::to_be_bytes).concat()).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream.read_exact(&mut [0; 28]).unwrap();
+}
+
 async fn read_a_file(at: &Running) {
     let url = Url::parse(&format!("{}&vers=3", at.url())).unwrap();
     let origin = client::connect(&url).await.unwrap();
@@ -140,6 +150,10 @@ async fn a_proxy_shows_its_clients_its_cache_and_its_origin() {
     assert_eq!(page.code, 200);
     assert!(page.head.contains("content-security-policy: default-src 'none'"), "{}", page.head);
     assert!(page.body.starts_with("<!DOCTYPE html>") && !page.body.contains("https://"));
+    refuse_once(&proxy.address);
+    let metrics = get(&at_proxy, "/metrics").body;
+    assert_eq!(count(&metrics, "leasehold_calls_refused_total{reason=\"program_unavailable\"}"), 1);
+    assert_eq!(count(&metrics, "leasehold_calls_refused_total{reason=\"too_weak\"}"), 0);
     let overview: Value = serde_json::from_str(&get(&at_proxy, "/overview").body).unwrap();
     let samples = overview["samples"].as_array().unwrap();
     assert_eq!(samples.last().unwrap()["requests"], status_requests(&status), "{overview}");

@@ -33,6 +33,7 @@ pub mod message;
 mod outbox;
 pub mod pending;
 pub mod record;
+mod refusals;
 pub mod replay;
 pub mod rpcsec_gss;
 pub mod rtt;
@@ -49,6 +50,7 @@ pub use connection::Connection;
 pub use link::{
     Answer, CallError, Connected, Link, LinkOptions, NoContext, Outgoing, Patience, SourcePort, Transport,
 };
+pub use refusals::refused;
 pub use replay::ReplyCache;
 pub use server::{Load, Server, ServerOptions};
 pub use service::{Call, Outcome, Remember, Service};

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use xdr::{Decode, Decoder, Encode, Encoder, Message};
 
 use crate::auth::Credential;
+use crate::refusals;
 use crate::rpcsec_gss::RPCSEC_GSS;
 
 const CALL: u32 = 0;
@@ -185,6 +186,7 @@ pub fn refuse(xid: u32, refusal: Refusal) -> Message {
 
 /// As [`refuse`], with a verifier of RPCSEC_GSS if the refusal is of a kind that has one.
 pub fn refuse_with(xid: u32, verifier: Option<&[u8]>, refusal: Refusal) -> Message {
+    refusals::count(refusal);
     let mut encoder = Encoder::new();
     encoder.u32(xid);
     encoder.u32(REPLY);

@@ -8,12 +8,20 @@ use std::time::Duration;
 use cluster::etcd::Endpoint;
 use serde::Deserialize;
 use toml::Spanned;
+use toml::de::DeTable;
 
+use super::exports::shown;
 use super::file::ConfigFile;
+use super::{Place, Setting};
 use crate::Failure;
 
 /// The names of the tables.
 pub const TABLES: [&str; 2] = ["cluster", "server"];
+/// The keys of `[cluster]`, with their defaults.
+pub const KEYS: [(&str, &str); 5] =
+    [("name", ""), ("member", "the name of the host"), ("endpoints", ""), ("hook", ""), ("term", "6")];
+/// The keys of a `[[server]]`. They have no defaults.
+pub const SERVER_KEYS: [(&str, &str); 2] = [("address", ""), ("metrics", "")];
 /// The most virtual servers.
 const SERVERS_MAX: usize = 256;
 /// The bounds of `term`, in seconds.
@@ -192,6 +200,44 @@ fn servers(
     Ok(servers)
 }
 
+/// The settings of the tables `[cluster]` and `[[server]]`: `cluster KEY`, `server ADDRESS KEY`. The file has
+/// been checked.
+///
+/// # Errors
+/// If the file is not TOML.
+pub fn settings(file: &ConfigFile) -> Result<Vec<Setting>, Failure> {
+    let table = file.table()?;
+    let mut settings = Vec::new();
+    if let Some(cluster) = table.get("cluster").and_then(|value| value.get_ref().as_table()) {
+        settings.extend(settings_of(file, "cluster", cluster, &KEYS));
+    }
+    let servers = table.get("server").and_then(|value| value.get_ref().as_array());
+    for server in servers.into_iter().flatten().filter_map(|server| server.get_ref().as_table()) {
+        let address = server.get("address").map(|address| shown(address.get_ref())).unwrap_or_default();
+        settings.extend(settings_of(file, &format!("server {address}"), server, &SERVER_KEYS));
+    }
+    Ok(settings)
+}
+
+fn settings_of(file: &ConfigFile, name: &str, table: &DeTable, keys: &[(&str, &str)]) -> Vec<Setting> {
+    let setting = |(key, default): &(&str, &str)| {
+        let default = if *key == "member" { host_name() } else { (*default).to_owned() };
+        let key_of = format!("{name} {key}");
+        match table.get_key_value(*key) {
+            Some((given, value)) => Setting {
+                key: key_of,
+                value: Some(shown(value.get_ref())),
+                from: Place::Line(file.line(given.span().start)),
+            },
+            None => {
+                let value = (!default.is_empty()).then_some(default);
+                Setting { key: key_of, value, from: Place::Default }
+            }
+        }
+    };
+    keys.iter().map(setting).collect()
+}
+
 /// The host's name, up to its first dot.
 fn host_name() -> String {
     let name = rustix::system::uname().nodename().to_string_lossy().into_owned();
@@ -218,6 +264,15 @@ mod tests {
         let cluster = read_text(&text).unwrap().unwrap();
         assert_eq!((cluster.name.as_str(), cluster.member.as_str()), ("site", "a"));
         assert_eq!((cluster.endpoints.len(), cluster.term), (2, Duration::from_secs(6)));
+        let settings = settings(&ConfigFile::of("p.toml", &text)).unwrap();
+        let of = |key: &str| settings.iter().find(|setting| setting.key == key).unwrap();
+        assert_eq!(of("cluster member").value.as_deref(), Some("a"));
+        assert_eq!(
+            (of("cluster term").value.as_deref(), &of("cluster term").from),
+            (Some("6"), &Place::Default)
+        );
+        let metrics = of("server 10.0.0.5:2049 metrics");
+        assert_eq!((metrics.value.as_deref(), &metrics.from), (Some("127.0.0.1:9000"), &Place::Line(12)));
         let addresses: Vec<String> =
             cluster.servers.iter().map(|server| server.address.to_string()).collect();
         assert_eq!(addresses, ["10.0.0.5:2049", "10.0.0.6:2049"]);

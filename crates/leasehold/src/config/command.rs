@@ -7,7 +7,7 @@ use clap::CommandFactory;
 use serde_json::json;
 
 use super::file::ConfigFile;
-use super::{Configured, Place, Setting, Wrong, exports, keys, origins, parse};
+use super::{Configured, Place, Setting, Wrong, cluster, exports, keys, origins, parse};
 use crate::Failure;
 use crate::cli::{Arguments, ConfigCommand, ConfigKeys, ConfigShow};
 
@@ -107,11 +107,17 @@ fn list(of: &ConfigKeys) {
             };
             crate::output::line(format_args!("[[origin]] {key}{default}"));
         }
+        list_table("[cluster]", &cluster::KEYS);
+        list_table("[[server]]", &cluster::SERVER_KEYS);
     }
     if of.command == "serve" {
-        for (key, default) in exports::KEYS {
-            let default = if default.is_empty() { String::new() } else { format!(" [default: {default}]") };
-            crate::output::line(format_args!("[[export]] {key}{default}"));
-        }
+        list_table("[[export]]", &exports::KEYS);
+    }
+}
+
+fn list_table(table: &str, keys: &[(&str, &str)]) {
+    for (key, default) in keys {
+        let default = if default.is_empty() { String::new() } else { format!(" [default: {default}]") };
+        crate::output::line(format_args!("{table} {key}{default}"));
     }
 }

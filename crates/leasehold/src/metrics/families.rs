@@ -41,6 +41,7 @@ struct Served {
     held: Vec<(String, arbiter::Holdings)>,
     used: Vec<(String, vfs::Used)>,
     calls_waited: u64,
+    refused: Vec<(&'static str, u64)>,
     waits: Vec<(String, vfs::Used)>,
 }
 
@@ -97,6 +98,7 @@ impl Served {
             in_grace: serving.front.in_grace(),
             used: most(serving.front.usage().clients()),
             calls_waited: serving.load.waited(),
+            refused: rpc::refused().collect(),
             waits: most(serving.front.usage().waits()),
             held: serving.arbiters.now().into_iter().map(|(path, arbiter)| (path, arbiter.held())).collect(),
         }
@@ -279,6 +281,8 @@ pub const FAMILIES: &[Family] = families! {
     Counter "calls_waited" None, NONE, |of, take| served(of, take, |it| it.calls_waited), "calls that waited because their client had its part in progress, or was at a limit of its rates";
     Counter "client_waits" None, CLIENT, |of, take| for (client, used) in of.serving.iter().flat_map(|it| &it.waits) { take(&[client], used.calls.number()); },
         "those of them of the clients whose calls waited most, by address";
+    Counter "calls_refused" None, &["reason"], |of, take| for (reason, count) in of.serving.iter().flat_map(|it| &it.refused) { take(&[reason], count.number()); },
+        "calls that were not carried out, by reason: the `accept_stat` or `auth_stat` of the answer";
     Gauge "in_grace" None, NONE, |of, take| served(of, take, |it| it.in_grace), "1 in the grace period after a start";
 
     Gauge "opens" None, EXPORT, |of, take| held(of, take, |it| it.opens), "opens of clients";
@@ -333,6 +337,10 @@ pub const FAMILIES: &[Family] = families! {
     Gauge "cache_limit" B, EXPORT, |of, take| cached(of, take, |it| it.used_max_bytes), "the most disk for file data";
     Gauge "cache_objects_in_memory" None, EXPORT, |of, take| cached(of, take, |it| it.objects_in_memory), "objects whose state is in memory";
     Gauge "cache_objects_at_rest" None, EXPORT, |of, take| cached(of, take, |it| it.objects_at_rest), "objects of which memory has the known attributes alone";
+    Gauge "cache_memory" B, &["export", "table"], |of, take| for it in &of.caching {
+            take(&[&it.export, "at_rest"], it.stats.at_rest_bytes.number());
+            take(&[&it.export, "listings"], it.stats.listings_bytes.number());
+        }, "memory of the known attributes at rest, and of complete listings";
     Counter "cache_evictions" None, EXPORT, |of, take| cached(of, take, |it| it.evictions), "objects whose data was evicted to free space";
     Gauge "cache_cleaning" None, EXPORT, |of, take| cached(of, take, |it| it.cleaning), "1 while the cleaner runs";
     Gauge "cache_paused" None, EXPORT, |of, take| cached(of, take, |it| it.paused), "1 while a limit is reached and nothing is stored";
