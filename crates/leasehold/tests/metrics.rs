@@ -83,8 +83,9 @@ fn signal(program: &Running, signal: Signal) {
 
 /// Calls a program that nobody serves.
 fn refuse_once(address: &str) {
-    let (last, xid, call, rpc_version, program, version, procedure) = (1 << 31, 1, 0, 2, 100_999, 1, 0);
-    let words: [u32; 11] = [last | 40, xid, call, rpc_version, program, version, procedure, 0, 0, 0, 0];
+    // The last fragment of a record, of 40 bytes.
+    let (head, xid, call, rpc_version, program, version, procedure) = (0x8000_0028, 1, 0, 2, 100_999, 1, 0);
+    let words: [u32; 11] = [head, xid, call, rpc_version, program, version, procedure, 0, 0, 0, 0];
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(&words.map(u32::to_be_bytes).concat()).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
