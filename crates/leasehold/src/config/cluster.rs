@@ -222,18 +222,10 @@ pub fn settings(file: &ConfigFile) -> Result<Vec<Setting>, Failure> {
 fn settings_of(file: &ConfigFile, name: &str, table: &DeTable, keys: &[(&str, &str)]) -> Vec<Setting> {
     let setting = |(key, default): &(&str, &str)| {
         let default = if *key == "member" { host_name() } else { (*default).to_owned() };
-        let key_of = format!("{name} {key}");
-        match table.get_key_value(*key) {
-            Some((given, value)) => Setting {
-                key: key_of,
-                value: Some(shown(value.get_ref())),
-                from: Place::Line(file.line(given.span().start)),
-            },
-            None => {
-                let value = (!default.is_empty()).then_some(default);
-                Setting { key: key_of, value, from: Place::Default }
-            }
-        }
+        let given = table.get_key_value(*key);
+        let value = given.map_or(default, |(_, value)| shown(value.get_ref()));
+        let from = given.map_or(Place::Default, |(key, _)| Place::Line(file.line(key.span().start)));
+        Setting { key: format!("{name} {key}"), value: (!value.is_empty()).then_some(value), from }
     };
     keys.iter().map(setting).collect()
 }
