@@ -28,6 +28,9 @@ use crate::live::Live;
 use crate::metrics::Serving;
 use crate::users::Nsswitch;
 
+/// The shortest grace period. A Linux client whose connection is refused waits three seconds before it
+/// connects again, and then needs a moment to reclaim.
+const GRACE_MIN: Duration = Duration::from_secs(6);
 /// Room for revoked delegations of all clients, besides those that are held.
 const REVOKED_MAX: usize = 1 << 16;
 
@@ -161,8 +164,8 @@ impl Stack {
         let bounds = Bounds { cached_bytes: memory.cached, delegations, ..defaults };
         let replica = keep.replica.clone();
         let has_replica = replica.is_some();
-        let state =
-            StateOptions { directory, lease, grace: lease, bounds, replica, ..StateOptions::default() };
+        let grace = lease.max(GRACE_MIN);
+        let state = StateOptions { directory, lease, grace, bounds, replica, ..StateOptions::default() };
         let front = Front::with_leases(exports, handles, &state, nqnfs)
             .map_err(|error| in_state("the records of NFSv4 clients", error))?;
         if has_replica {
