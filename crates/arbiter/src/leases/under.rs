@@ -170,10 +170,9 @@ impl Leases {
     fn heard(&mut self, id: LeaseId, what: Seen) {
         let returned = matches!(self.grants_in_flight.news(id), Some(Seen::GivingBack | Seen::GaveBack));
         // The layer below may have granted a returned lease anew, with a reply that is still in flight.
-        if what == Seen::Recalled && (returned || !self.grants_in_flight.hear(id, what)) {
+        let is_kept = !returned && self.grants_in_flight.hear(id, what);
+        if !is_kept && what == Seen::Recalled {
             self.return_below(id);
-        } else if what != Seen::Recalled && !returned {
-            self.grants_in_flight.hear(id, what);
         }
     }
 

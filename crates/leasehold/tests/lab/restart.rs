@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// `hold.pl FILE RELEASE`: opens, locks bytes 100 to 149, and prints `held`. When the file RELEASE exists,
 /// it writes the locked bytes. If the lock was lost meanwhile, that write fails.
-const HOLD_PL: &str = r#"cat >/tmp/hold.pl <<'PERL'
+pub const HOLD_PL: &str = r#"cat >/tmp/hold.pl <<'PERL'
 use Fcntl; use IO::Handle;
 my ($file, $release) = @ARGV;
 open(my $fh, "+<", $file) or die "open: $!";
@@ -41,7 +41,8 @@ fn hold(guest: &Guest, file: &str) -> Task {
     task
 }
 
-fn may_lock(guest: &Guest) -> bool {
+/// May this guest lock a byte of the file `locked`, from 100 to 149?
+pub fn may_lock(guest: &Guest) -> bool {
     let output = guest.run("perl /tmp/try.pl /mnt/nfs/locked");
     assert!(output.ok() || output.code == 3, "{}", output.text);
     output.ok()
