@@ -4,8 +4,8 @@
 //! [`Leases::effects`]. These invariants hold whatever the network loses, repeats or reorders:
 //! - The term of a lease counts from when its request was first sent. The client relies on the lease for less
 //!   than that term, by [`Margin`].
-//! - If a request was sent before an EVICTED arrived, its answer grants nothing, because the eviction may
-//!   have been of that lease.
+//! - If a request was sent before the file's lease ended, or before its EVICTED arrived, its answer grants
+//!   nothing: it may bring the lease that has ended.
 //! - The client asks for no lease on a file while its VACATED is unanswered. Otherwise a VACATED for the old
 //!   lease could give up the new one.
 //!
@@ -14,11 +14,15 @@
 //! what it has written. An answer may be in flight during a write of our own. The layer above, which orders
 //! its calls, decides what of that answer may be cached.
 
+mod ended;
+
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
 use tokio::time::Instant;
 use vfs::{Handle, Lease, LeaseId, LeaseKind};
+
+use ended::Ended;
 
 /// How early to act before the end of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,8 +138,8 @@ pub(crate) struct Leases {
     alarms: BTreeSet<(Instant, Handle)>,
     next: u64,
     effects: Vec<Effect>,
-    /// All evictions so far concern requests below this number.
-    evictions: u64,
+    /// Ends of leases and evictions, also of files that are not in the table.
+    ended: Ended,
     /// The client is shutting down: it asks for no more leases. Leases returned from now on wait for
     /// [`Leases::return_all`].
     leaving: bool,
@@ -151,7 +155,7 @@ impl Leases {
             alarms: BTreeSet::new(),
             next: 1,
             effects: Vec::new(),
-            evictions: 0,
+            ended: Ended::default(),
             leaving: false,
             returned: Vec::new(),
         }
@@ -188,8 +192,7 @@ impl Leases {
         Asked { number: self.next, at: now }
     }
 
-    /// Handles the answer. Any eviction since the request was sent may have been of that file, and then the
-    /// answer grants nothing.
+    /// Handles the answer.
     pub(crate) fn answered_unknown(
         &mut self,
         now: Instant,
@@ -197,7 +200,7 @@ impl Leases {
         asked: Asked,
         granted: Option<Grant>,
     ) -> Option<Lease> {
-        let granted = granted.filter(|_| asked.number >= self.evictions && !self.leaving);
+        let granted = granted.filter(|_| self.ended.grants(handle, asked.number) && !self.leaving);
         self.files.entry(*handle).or_default().in_flight += 1;
         self.answered(now, handle, asked, granted)
     }
@@ -278,10 +281,9 @@ impl Leases {
     /// EVICTED again, or waits as long as those writes take.
     pub(crate) fn evicted(&mut self, now: Instant, handle: &Handle) {
         self.next += 1;
-        let barrier = self.next;
-        self.evictions = barrier;
+        self.ended.insert(handle, self.next);
         let file = self.files.entry(*handle).or_default();
-        file.barrier = barrier;
+        file.barrier = self.next;
         if file.vacating || (file.held.is_none() && file.is_late(now)) {
             return self.forget_if_unused(handle);
         }
@@ -303,6 +305,7 @@ impl Leases {
         if let Some(held) = file.held.take_if(|held| held.id == id) {
             self.next += 1;
             file.barrier = self.next;
+            self.ended.insert(&handle, self.next);
             let late = file.pushing > 0;
             if late {
                 // The layer above ran out of time. Do not tell the server while the last bytes are in flight.
@@ -464,6 +467,7 @@ impl Leases {
         if let Some(held) = file.held.take() {
             self.next += 1;
             file.barrier = self.next;
+            self.ended.insert(handle, self.next);
             if held.kind == LeaseKind::Write {
                 file.writer_until = Some(held.until);
             }

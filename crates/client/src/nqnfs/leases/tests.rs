@@ -160,3 +160,25 @@ fn an_eviction_of_what_is_not_held_is_answered_at_once_and_nothing_is_kept() {
     assert_eq!(stage.leases.len(), 0);
     assert_eq!(stage.leases.next_tick(), None);
 }
+
+#[test]
+fn the_late_answer_to_a_create_grants_no_lease_that_has_ended() {
+    let lost = |stage: &mut Stage, _| stage.leases.expired(&file());
+    let returned = |stage: &mut Stage, id| {
+        stage.leases.returned(id);
+        stage.leases.vacated(&file());
+    };
+    let ends: [fn(&mut Stage, LeaseId); 2] = [lost, returned];
+    for end in ends {
+        let mut stage = Stage::new();
+        let create = stage.leases.ask_unknown(stage.now);
+        let lease = stage.grant(LeaseKind::Read);
+        end(&mut stage, lease.id);
+        assert_eq!(stage.leases.len(), 0, "nothing is kept of the file");
+        let grant = Some(Grant { kind: LeaseKind::Write, term: TERM, change: 1 });
+        assert_eq!(stage.leases.answered_unknown(stage.now, &file(), create, grant), None);
+        assert_eq!(stage.held(), None);
+        let other = stage.leases.ask_unknown(stage.now);
+        assert!(stage.leases.answered_unknown(stage.now, &file(), other, grant).is_some());
+    }
+}
