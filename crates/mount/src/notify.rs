@@ -187,6 +187,20 @@ impl Notifier {
         heard
     }
 
+    /// Invalidates the attributes of a node, and names. The kernel is told whether or not the future is
+    /// polled; it waits for the kernel without a bound, so no reply may depend on it.
+    pub fn gone(&self, node: u64, names: Vec<(u64, Name)>) -> impl Future<Output = ()> + use<> {
+        let (device, message) = (self.device.clone(), reply::inval_inode(node, -1, 0));
+        let attributes = tokio::task::spawn_blocking(move || tell(&device, &message));
+        let names: Vec<_> = names.into_iter().map(|(parent, name)| self.name_dropped(parent, name)).collect();
+        async move {
+            let _ = attributes.await;
+            for told in names {
+                let _ = told.await;
+            }
+        }
+    }
+
     /// Invalidates one name, without waiting.
     pub fn name_later(&self, parent: u64, name: &Name) {
         self.queue.push((parent, name.clone()), oneshot::channel().0);

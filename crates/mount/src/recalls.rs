@@ -7,13 +7,16 @@
 //!
 //! The node that the next lookup of the file gives holds the lease; a recall finds that node. A retired
 //! node drops its lease without returning it, and the layer below gives the same lease to the successor's
-//! open. A return could arrive after that grant.
+//! open. A return could arrive after that grant. No return is sent while the kernel is being told of a
+//! retired node ([`parting`]).
 //!
 //! The layer below grants the same lease to each open while it has the lease. So the return of a lease (the
 //! kernel has forgotten the file) and the next grant may overtake each other. The layer below would then
 //! take a lease for returned that a node relies on. Therefore an open that was sent before the end of a
 //! return brings no lease. The layer below keeps that lease as granted, which costs at most one recall
 //! later.
+
+mod parting;
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, VecDeque};
@@ -29,6 +32,8 @@ use crate::credentials;
 use crate::front::Front;
 use crate::inodes::Inode;
 
+use parting::Parting;
+
 /// Limit of remembered recalls of leases that no node holds.
 const EARLY_MAX: usize = 4096;
 /// Limit of leases queued for return. Beyond it the layer below revokes them when their time is over.
@@ -41,6 +46,7 @@ pub struct Recalls {
     /// other.
     in_flight: Mutex<OpensInFlight>,
     back: mpsc::Sender<(LeaseId, Handle)>,
+    parting: Arc<Parting>,
 }
 
 #[derive(Debug, Default)]
@@ -89,7 +95,7 @@ impl Recalls {
     /// A table without leases, and the queue of leases to return.
     pub fn new() -> (Recalls, mpsc::Receiver<(LeaseId, Handle)>) {
         let (back, returns) = mpsc::channel(RETURNS_MAX);
-        (Recalls { in_flight: Mutex::default(), back }, returns)
+        (Recalls { in_flight: Mutex::default(), back, parting: Arc::default() }, returns)
     }
 
     /// Number of opens in flight that may bring a lease.
@@ -237,17 +243,6 @@ impl Front {
         self.part(inode);
     }
 
-    /// Drops the lease of a retired node and invalidates what the kernel cached under it.
-    fn part(&self, inode: &Inode) {
-        let names = {
-            let mut state = inode.state.lock();
-            let leased = state.lease.take().is_some();
-            if leased { state.names.clone() } else { return }
-        };
-        self.notifier.attributes_later(inode.number);
-        names.iter().for_each(|(parent, name)| self.notifier.name_later(*parent, name));
-    }
-
     /// Queues the return of a lease, unless the node of the file holds it.
     pub fn give_back(&self, id: LeaseId, of: &Handle) {
         let is_held = || {
@@ -290,6 +285,9 @@ pub async fn returner(front: Weak<Front>, mut returns: mpsc::Receiver<(LeaseId, 
         let Some(fs) = front.upgrade().map(|front| front.fs.clone()) else { return };
         let front = front.clone();
         tokio::spawn(async move {
+            if let Some(front) = front.upgrade() {
+                front.parted(&of).await;
+            }
             if let Err(error) = fs.returned(&credentials::machine(), id).await {
                 tracing::debug!("return of a lease: {error}");
             }
