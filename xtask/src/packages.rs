@@ -11,13 +11,14 @@ const MTAB: &str = "/etc/mtab";
 /// The program that invoke-rc.d asks whether it may start a service.
 const POLICY: &str = "/usr/sbin/policy-rc.d";
 /// Services in the packages that no test needs. They would take ports, now and after each boot.
-const SERVICES: [&str; 8] = [
+const SERVICES: [&str; 9] = [
     "etcd.service",
     "krb5-admin-server.service",
     "krb5-kdc.service",
     "nfs-ganesha.service",
     "nfs-ganesha-lock.service",
     "nfs-server.service",
+    "prometheus.service",
     "rpcbind.service",
     "rpcbind.socket",
 ];

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// Programs that the lab runs, each with its Debian package.
-const PROGRAMS: [(&str, &str); 21] = [
+const PROGRAMS: [(&str, &str); 22] = [
     ("linux.uml", "user-mode-linux"),
     ("ganesha.nfsd", "nfs-ganesha"),
     ("mount.nfs", "nfs-common"),
@@ -25,6 +25,7 @@ const PROGRAMS: [(&str, &str); 21] = [
     ("sqlite3", "sqlite3"),
     ("rsync", "rsync"),
     ("systemctl", "systemd"),
+    ("promtool", "prometheus"),
 ];
 
 /// Programs of a [`Realm`](crate::Realm), each with its Debian package. They need no root.

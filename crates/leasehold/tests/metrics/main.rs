@@ -1,53 +1,19 @@
 //! `--metrics` of running programs: what Prometheus reads, and when the checks of health fail.
 #![allow(clippy::unwrap_used, reason = "a test ends at the first surprise")]
 
+#[path = "../program/mod.rs"]
 mod program;
+mod prometheus;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::{Duration, Instant};
 
 use client::Url;
+use program::http::{Answer, PATIENCE, ask, free_port, get, wait_for};
 use program::{Running, Tree};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use vfs::{Caller, Name, StateidBasis};
-
-/// How long a state may take to be seen.
-const PATIENCE: Duration = Duration::from_secs(30);
-
-fn free_port() -> String {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port().to_string()
-}
-
-/// Status code, headers and body of an answer.
-struct Answer {
-    code: u16,
-    head: String,
-    body: String,
-}
-
-/// Sends a request, waits until the port listens if necessary, and reads the answer.
-fn ask(port: &str, request: &str) -> Answer {
-    let began = Instant::now();
-    let mut stream = loop {
-        match TcpStream::connect(format!("127.0.0.1:{port}")) {
-            Ok(stream) => break stream,
-            Err(error) => assert!(began.elapsed() < PATIENCE, "port {port}: {error}"),
-        }
-    };
-    stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    let (head, body) = text.split_once("\r\n\r\n").unwrap();
-    let code = head.split(' ').nth(1).unwrap().parse().unwrap();
-    Answer { code, head: head.to_lowercase(), body: body.to_owned() }
-}
-
-fn get(port: &str, path: &str) -> Answer {
-    ask(port, &format!("GET {path}"))
-}
 
 /// The value of a metric whose name and labels are `series`.
 fn value(metrics: &str, series: &str) -> f64 {
@@ -65,16 +31,16 @@ fn status_requests(status: &Value) -> u64 {
     status["calls"].as_object().unwrap().values().map(|count| count.as_u64().unwrap()).sum()
 }
 
-fn wait_for(port: &str, path: &str, what: &str, holds: impl Fn(&Answer) -> bool) {
-    let began = Instant::now();
-    loop {
-        let answer = get(port, path);
-        if holds(&answer) {
-            return;
-        }
-        assert!(began.elapsed() < PATIENCE, "{what}: {} {}", answer.code, answer.body);
-        std::thread::sleep(Duration::from_millis(50));
-    }
+/// A client asks a proxy, which therefore asks its origin. Neither may get an answer.
+fn ask_once(proxy: &Running) -> std::thread::JoinHandle<()> {
+    let url = format!("{}&vers=3&soft&timeo=10&retrans=1", proxy.url());
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let url = Url::parse(&url).unwrap();
+            let _ = client::connect(&url).await;
+        });
+    })
 }
 
 fn signal(program: &Running, signal: Signal) {
@@ -182,15 +148,7 @@ fn a_silent_origin_is_no_readiness_and_a_stopped_server_no_health() {
     assert_eq!(get(&at_proxy, "/healthz").body, "ok\n");
 
     lab::freeze(Pid::from_child(&serve.child));
-    // The proxy asks the origin because a client asks it.
-    let url = format!("{}&vers=3&soft&timeo=10&retrans=1", proxy.url());
-    let client = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let url = Url::parse(&url).unwrap();
-            let _ = client::connect(&url).await;
-        });
-    });
+    let client = ask_once(&proxy);
     wait_for(&at_proxy, "/readyz", "the origin is silent", |answer| {
         answer.code == 503 && answer.body.starts_with("origin: nfs://127.0.0.1")
     });
