@@ -67,6 +67,7 @@ pub async fn run(mut arguments: Proxy, reload: Reload) -> Result<(), Failure> {
             let key = arguments.handle_key.as_deref();
             // Those of the file would be those of each virtual server of this machine.
             arguments.network.metrics = cluster.metrics_of(&order.address);
+            let tables = (tables, arguments.access.to_server());
             Some(VirtualServer::begin(order, &cluster, tables, key, &directory).await?)
         }
         _ => None,
@@ -177,7 +178,8 @@ async fn serve(
     mut reload: Reload,
 ) -> Result<(), Failure> {
     let Wants { directory, wanted, is_one, virtual_server } = wants;
-    let configured = wanted.clone();
+    let (others, own): (Vec<_>, Vec<_>) = wanted.iter().cloned().partition(Wanted::is_of_other);
+    let configured = own.clone();
     let (locked, mut opening) = if let [one] = &wanted[..]
         && is_one
     {
@@ -191,22 +193,22 @@ async fn serve(
             () = end.wait() => return Ok(()),
         };
         let locked = Locked::new(&arguments, state, Some(lock), virtual_server.clone())?;
-        let opening = wanted.into_iter().map(|wanted| Opening::begin(wanted, locked.common.clone()));
+        let opening = own.into_iter().map(|wanted| Opening::begin(wanted, locked.common.clone()));
         let opening = opening.collect();
         (locked, opening)
     };
     let Locked { state, nqnfs, common, lock } = locked;
     let referrals = Referrals { answer: arguments.referrals, state: state.clone() };
-    let referred = referrals.recorded(&directory, &configured);
+    let referred = referrals.recorded(&directory, &wanted);
     opening.extend(referred.into_iter().map(|wanted| Opening::begin(wanted, common.clone())));
     let audit = common.audit.clone();
     let exports = tokio::select! {
         exports = opening::exports(&mut opening) => exports,
         () = end.wait() => return Ok(()),
     };
-    let whole = arguments.access.to_server();
-    let referrals_there = virtual_server.iter().flat_map(|of| of.referrals(&whole));
-    let exports = exports.into_iter().chain(referrals_there).collect();
+    let exports_of_others = others.iter().map(Wanted::awaited_export);
+    let referrals_there = virtual_server.iter().flat_map(|of| of.referrals());
+    let exports = exports.into_iter().chain(exports_of_others).chain(referrals_there).collect();
     let wanted = arguments.version4.lease_time;
     let lease_time = opening.iter().map(|opening| opening.lease_time(wanted)).min().unwrap_or(wanted);
     let version4 = Version4 { lease_time, ..arguments.version4.clone() };
@@ -216,6 +218,7 @@ async fn serve(
     let (front, address) = (stack.front().clone(), stack.address());
     let site = Site { front, address, directory: directory.clone(), referrals, common };
     let origins = Origins::start(site, opening).await;
+    others.into_iter().for_each(|wanted| origins.join_when_asked(wanted));
     let (admin, measured, usage) = show(&origins, is_one, &stack, &directory)?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone(), usage).await?;
     let what = match &configured[..] {
@@ -328,7 +331,7 @@ impl Wants {
 /// The origins of this process.
 fn own(tables: Vec<OriginConfig>, virtual_server: Option<&VirtualServer>) -> Vec<OriginConfig> {
     match virtual_server {
-        Some(of) => of.own(tables),
+        Some(of) => of.of_process(tables),
         None => tables,
     }
 }

@@ -19,7 +19,7 @@ use arc_swap::{ArcSwap, Guard};
 use rpc::TransportSecurity;
 use siphasher::sip128::{Hasher128, SipHasher};
 use std::hash::Hasher;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::time::timeout;
 use vfs::{Caller, FileSystem, NullFileSystem};
 
@@ -79,6 +79,8 @@ pub struct ExportOptions {
     /// `refer`: the export is at these locations and not here. The server never looks at its local
     /// directory.
     pub refer: Locations,
+    /// With `refer`: clients of versions 2 and 3, which cannot be sent elsewhere, are served here.
+    pub serves_older: bool,
     /// `replicas`: further locations of the export.
     pub replicas: Locations,
 }
@@ -120,6 +122,7 @@ impl Default for ExportOptions {
             xprtsec: XprtSec::default(),
             sec: Sec::default(),
             refer: Locations::default(),
+            serves_older: false,
             replicas: Locations::default(),
         }
     }
@@ -146,6 +149,8 @@ pub struct Export {
     fs: OnceLock<Arc<dyn FileSystem>>,
     /// The file system has come.
     came: Notify,
+    /// A client has asked for it while it was awaited.
+    asked: watch::Sender<bool>,
     pub(crate) fsid_salt: FsidSalt,
     known: Knowledge,
     options: ArcSwap<ExportOptions>,
@@ -157,9 +162,7 @@ static NOT_YET: LazyLock<Arc<dyn FileSystem>> = LazyLock::new(|| Arc::new(NullFi
 impl Export {
     /// An export.
     pub fn new(id: ExportId, path: String, fs: Arc<dyn FileSystem>, options: ExportOptions) -> Export {
-        let export = Export::awaited(id, path, options);
-        export.supply(fs);
-        export
+        Export::awaited(id, path, options).with(fs)
     }
 
     /// An export whose file system is not there yet. Until [`crate::Front::supply`] brings it, clients are
@@ -171,10 +174,18 @@ impl Export {
             path,
             fs: OnceLock::new(),
             came: Notify::new(),
+            asked: watch::Sender::new(false),
             fsid_salt: FsidSalt::default(),
             known: Knowledge::default(),
             options,
         }
+    }
+
+    /// The export with its file system.
+    #[must_use]
+    pub fn with(self, fs: Arc<dyn FileSystem>) -> Export {
+        self.supply(fs);
+        self
     }
 
     /// Origins behind different exports may use the same `fsid`. Clients of versions 2 and 3 see another one,
@@ -212,8 +223,21 @@ impl Export {
         is_first
     }
 
+    /// A client asks for the file system.
+    pub(crate) fn ask(&self) {
+        if self.is_awaited() {
+            self.asked.send_if_modified(|asked| !std::mem::replace(asked, true));
+        }
+    }
+
+    /// Waits until a client asks for the file system while it is awaited.
+    pub async fn is_asked_for(&self) {
+        let _ = self.asked.subscribe().wait_for(|asked| *asked).await;
+    }
+
     /// Waits for the file system, but not for longer than this. Is it there?
     pub(crate) async fn comes(&self, limit: Duration) -> bool {
+        self.ask();
         let coming = self.came.notified();
         if self.is_awaited() {
             let _ = timeout(limit, coming).await;
@@ -232,12 +256,18 @@ impl Export {
         let now = self.options();
         options.clients.take_addresses_of(&now.clients);
         let (refer, replicas) = (now.refer.clone(), now.replicas.clone());
-        self.options.store(Arc::new(ExportOptions { refer, replicas, ..options }));
+        let serves_older = now.serves_older;
+        self.options.store(Arc::new(ExportOptions { refer, serves_older, replicas, ..options }));
     }
 
     /// Is the export on another server (RFC 8881, section 11.2)?
     pub fn is_absent(&self) -> bool {
         !self.options().refer.is_empty()
+    }
+
+    /// Is it so for clients of versions 2 and 3, which cannot be told where?
+    pub fn is_absent_for_older(&self) -> bool {
+        self.is_absent() && !self.options().serves_older
     }
 }
 

@@ -134,7 +134,7 @@ async fn walk(request: &Request<'_>, path: &[u8]) -> vfs::Result<Root> {
         Denied::Client | Denied::Security | Denied::Flavor => Status::Access,
     })?;
     // Only v4 can tell a client where the export is.
-    if export.is_absent() {
+    if export.is_absent_for_older() {
         return Err(Status::NoEnt.into());
     }
     // MOUNT has no status for "come back later", and its clients ask again only after ten seconds.
@@ -157,7 +157,7 @@ fn exports(exports: &Exports) -> mount::Exports {
         let groups = export.options().clients.names().filter_map(mount::Name::new).collect();
         Some(Exportnode { dir: Dirpath::new(export.path.clone())?, groups: LinkedList::new(groups)? })
     };
-    LinkedList::new(exports.iter().filter(|export| !export.is_absent()).filter_map(node).collect())
+    LinkedList::new(exports.iter().filter(|export| !export.is_absent_for_older()).filter_map(node).collect())
         .unwrap_or_default()
 }
 

@@ -175,6 +175,7 @@ impl ExportConfig {
         }
         Ok(ExportOptions {
             refer: places(&self.refer)?,
+            serves_older: false,
             replicas: places(&self.replicas)?,
             read_only: self.ro,
             squash: match (self.all_squash, self.root_squash) {

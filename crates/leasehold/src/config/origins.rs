@@ -9,7 +9,7 @@ use std::path::Path;
 use clap::ValueEnum;
 use client::Url;
 use serde::Deserialize;
-use server::{ClientList, ExportOptions, Sec, Squash, XprtSec};
+use server::{ClientList, ExportOptions, Locations, Sec, Squash, XprtSec};
 use toml::Spanned;
 
 use super::exports::shown;
@@ -83,6 +83,8 @@ pub struct OriginConfig {
     pub offline: Option<OfflineAnswer>,
     /// The virtual server that has it, in a cluster; chosen by hashing, if absent.
     pub server: Option<SocketAddr>,
+    /// Where clients of version 4 find it, if that is not here ([`OriginConfig::of_other`]).
+    elsewhere: Option<Locations>,
     /// Its options of exports(5), over those of the whole file.
     access: Access,
 }
@@ -231,6 +233,7 @@ impl OriginConfig {
             cache_share,
             offline,
             server,
+            elsewhere: None,
             access: Access {
                 ro: table.ro,
                 squash: (table.all_squash, table.root_squash),
@@ -264,8 +267,16 @@ impl OriginConfig {
             clients: clients.unwrap_or_else(|| whole.clients.clone()),
             xprtsec: xprtsec.unwrap_or(whole.xprtsec),
             sec: sec.unwrap_or_else(|| whole.sec.clone()),
+            refer: self.elsewhere.clone().unwrap_or_default(),
+            serves_older: self.elsewhere.is_some(),
             ..whole.clone()
         }
+    }
+
+    /// The origin as another virtual server has it, at this URL. Clients of version 4 are sent there.
+    pub fn of_other(self, url: Url, elsewhere: Locations) -> OriginConfig {
+        let offline = Some(OfflineAnswer::Wait);
+        OriginConfig { url, offline, elsewhere: Some(elsewhere), ..self }
     }
 }
 

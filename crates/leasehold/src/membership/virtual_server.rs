@@ -12,6 +12,7 @@
 //!   are written there on the condition that nobody has taken the server since.
 
 mod held;
+mod others;
 
 use std::io::{self, BufRead};
 use std::path::Path;
@@ -23,7 +24,7 @@ use cluster::etcd::Etcd;
 use cluster::records::Keys;
 use cluster::store::{Change, Condition, Entry, Store, StoreError, Transaction};
 use serde::{Deserialize, Serialize};
-use server::{Export, ExportOptions, Location, Locations, Replica};
+use server::{Export, ExportOptions, Replica};
 
 use crate::Failure;
 use crate::config::cluster::ClusterConfig;
@@ -82,6 +83,8 @@ pub struct VirtualServer {
     store: Etcd,
     /// All origins of the cluster, with the virtual server of each.
     origins: Vec<(OriginConfig, String)>,
+    /// The options of exports of the whole file, at the start.
+    whole: ExportOptions,
     /// The copy of the record of clients.
     kept: Copy,
 }
@@ -109,7 +112,7 @@ impl VirtualServer {
     pub async fn begin(
         order: Order,
         config: &ClusterConfig,
-        origins: Vec<OriginConfig>,
+        (origins, whole): (Vec<OriginConfig>, ExportOptions),
         key: Option<&Path>,
         directory: &Path,
     ) -> Result<Arc<VirtualServer>, Failure> {
@@ -132,6 +135,7 @@ impl VirtualServer {
             keys,
             store: Etcd::new(&config.endpoints),
             origins: origins.collect(),
+            whole,
             order,
         };
         of.prepare(directory).await?;
@@ -193,30 +197,40 @@ impl VirtualServer {
         }
     }
 
-    /// The origins of this server, of all those of the file.
-    pub fn own(&self, tables: Vec<OriginConfig>) -> Vec<OriginConfig> {
-        let is_own = |table: &OriginConfig| {
-            self.origins.iter().any(|(origin, home)| origin.path == table.path && *home == self.order.address)
+    /// The origins of this process, of all those of the file: its own, and the origins of the others as far
+    /// as clients of versions 2 and 3 can use them here.
+    pub fn of_process(&self, tables: Vec<OriginConfig>) -> Vec<OriginConfig> {
+        let here = |table: OriginConfig| {
+            let (origin, home) = self.origins.iter().find(|(origin, _)| origin.path == table.path)?;
+            if *home == self.order.address {
+                return Some(table);
+            }
+            let url = others::url(origin, home, &self.whole)?;
+            Some(table.of_other(url, others::locations(&origin.path, home)))
         };
-        tables.into_iter().filter(is_own).collect()
+        tables.into_iter().filter_map(here).collect()
     }
 
-    /// The exports of the other servers: referrals to them.
-    pub fn referrals(&self, whole: &ExportOptions) -> Vec<Export> {
-        let others = self.origins.iter().filter(|(_, home)| *home != self.order.address);
-        let exports = others.map(|(origin, home)| {
-            let host = home.rsplit_once(':').map_or(home.as_str(), |(host, _)| host);
-            let names = origin.path.split('/').filter(|name| !name.is_empty());
-            let location = Location {
-                hosts: vec![host.trim_matches(['[', ']']).to_owned()],
-                path: names.map(str::to_owned).collect(),
-            };
-            let refer = Locations::of(vec![location]).unwrap_or_default();
+    /// The exports of the others that no client can use here: referrals alone.
+    pub fn referrals(&self) -> Vec<Export> {
+        let whole = &self.whole;
+        let is_alone = |(origin, home): &&(OriginConfig, String)| {
+            *home != self.order.address && others::url(origin, home, whole).is_none()
+        };
+        let export = |(origin, home): &(OriginConfig, String)| {
+            let refer = others::locations(&origin.path, home);
             let options = ExportOptions { refer, ..origin.access(whole) };
             let id = server::exports::ExportId::of(&origin.url.to_string());
             Export::new(id, origin.path.clone(), Arc::new(vfs::NullFileSystem), options)
-        });
-        exports.collect()
+        };
+        self.origins.iter().filter(is_alone).map(export).collect()
+    }
+
+    /// Where this process asks for an origin: there, or at the virtual server that has it.
+    fn asked(&self, origin: &OriginConfig, home: &str) -> client::Url {
+        let whole = &self.whole;
+        let other = (home != self.order.address).then(|| others::url(origin, home, whole)).flatten();
+        other.unwrap_or_else(|| origin.url.clone())
     }
 
     /// Makes the files of the directory those of this epoch.
@@ -234,9 +248,9 @@ impl VirtualServer {
         let epoch = format!("{} {} {}", self.order.cluster, self.order.epoch, self.order.life);
         let file = state.join("epoch");
         let is_same = std::fs::read_to_string(&file).is_ok_and(|found| found == epoch);
-        for (origin, _) in self.origins.iter().filter(|(_, home)| *home == self.order.address) {
-            let of_origin = make_state(&crate::proxy::directory_of(directory, &origin.url))?;
-            let owner = format!("leasehold {} {} {}", self.order.cluster, self.order.address, origin.url);
+        for url in self.origins.iter().map(|(origin, home)| self.asked(origin, home)) {
+            let of_origin = make_state(&crate::proxy::directory_of(directory, &url))?;
+            let owner = format!("leasehold {} {} {url}", self.order.cluster, self.order.address);
             // RFC 8881 allows 1,024 bytes.
             let owner: String = owner.chars().take(500).collect();
             std::fs::write(of_origin.join("client.owner"), owner).map_err(failed)?;
@@ -246,12 +260,11 @@ impl VirtualServer {
             // Locks over version 3 are those of this host, and stay to be given up.
             remove(&of_origin.join("client.state")).map_err(failed)?;
             std::fs::write(of_origin.join(TAKEN_OVER), "").map_err(failed)?;
-            let held = held::read(self, &self.held_prefix(&origin.url)).await.map_err(silent)?;
+            let held = held::read(self, &self.held_prefix(&url)).await.map_err(silent)?;
             match client::replica::import(&of_origin.join("client.state"), held) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     crate::output::tell(format_args!(
-                        "what an earlier member held at {} is not taken over: its record is damaged; opens and locks are made anew",
-                        origin.url
+                        "what an earlier member held at {url} is not taken over: its record is damaged; opens and locks are made anew"
                     ));
                 }
                 imported => imported.map_err(failed)?,

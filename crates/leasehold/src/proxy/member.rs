@@ -33,6 +33,8 @@ pub struct Member {
 
 /// How far an origin is.
 pub enum Stage {
+    /// It is that of another virtual server, and no client has asked for it here.
+    Unasked,
     /// It has not been reached since this time, for a reason if an attempt has failed.
     Awaited {
         /// Since when.
@@ -47,7 +49,15 @@ pub enum Stage {
 impl Member {
     /// An origin that is to be reached.
     pub fn new(wanted: Wanted) -> Arc<Member> {
-        let stage = Stage::Awaited { since: Instant::now(), why: None };
+        Member::at(wanted, Stage::Awaited { since: Instant::now(), why: None })
+    }
+
+    /// An origin that is to be reached when a client asks for it.
+    pub fn unasked(wanted: Wanted) -> Arc<Member> {
+        Member::at(wanted, Stage::Unasked)
+    }
+
+    fn at(wanted: Wanted, stage: Stage) -> Arc<Member> {
         Arc::new(Member {
             id: wanted.id(),
             wanted: RwLock::new(wanted),
@@ -68,8 +78,18 @@ impl Member {
     pub fn served(&self) -> Option<Arc<Served>> {
         match &*self.stage.lock() {
             Stage::Served(served, _) => Some(served.clone()),
-            Stage::Awaited { .. } => None,
+            Stage::Awaited { .. } | Stage::Unasked => None,
         }
+    }
+
+    /// A client has asked for it.
+    pub fn ask(&self) {
+        *self.stage.lock() = Stage::Awaited { since: Instant::now(), why: None };
+    }
+
+    /// May it have something in its cache?
+    pub fn is_asked_for(&self) -> bool {
+        !matches!(*self.stage.lock(), Stage::Unasked)
     }
 
     /// It is not served any more. Its admin socket ends; so does its lock, when what is returned is dropped.
@@ -77,7 +97,7 @@ impl Member {
         let gone = Stage::Awaited { since: Instant::now(), why: None };
         match std::mem::replace(&mut *self.stage.lock(), gone) {
             Stage::Served(served, _) => Some(served),
-            Stage::Awaited { .. } => None,
+            Stage::Awaited { .. } | Stage::Unasked => None,
         }
     }
 
@@ -99,6 +119,7 @@ impl Member {
                 "awaited_ms": since.elapsed().as_millis() as u64,
                 "why": why,
             }),
+            Stage::Unasked => json!({ "origin": url.to_string(), "unasked": true }),
         };
         status["directory"] = json!(directory.display().to_string());
         if let Some(referred) = referred {

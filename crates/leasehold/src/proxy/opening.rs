@@ -87,12 +87,11 @@ impl Opening {
 
     /// Its export, without a file system if there is none yet.
     pub fn export(&self) -> Export {
-        let Wanted { path, access, .. } = &self.wanted;
-        let export = match &self.opened {
-            Some(Ok((_, fs))) => Export::new(self.wanted.id(), path.clone(), fs.clone(), access.clone()),
-            _ => Export::awaited(self.wanted.id(), path.clone(), access.clone()),
-        };
-        if self.wanted.among_others { export.among_others() } else { export }
+        let export = self.wanted.awaited_export();
+        match &self.opened {
+            Some(Ok((_, fs))) => export.with(fs.clone()),
+            _ => export,
+        }
     }
 }
 

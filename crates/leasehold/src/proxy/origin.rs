@@ -8,6 +8,7 @@ use arbiter::Arbiter;
 use cache::{Cache, Consistency, LookupCache, Timeouts};
 use client::{Origin, Url};
 use serde_json::{Value, json};
+use server::Export;
 use server::exports::ExportId;
 use vfs::{FileSystem, Recovery};
 
@@ -57,6 +58,17 @@ impl Wanted {
     /// Its id in handles.
     pub fn id(&self) -> ExportId {
         ExportId::of(&self.url.to_string())
+    }
+
+    /// Is it that of another virtual server? Then clients of versions 2 and 3 alone use it here.
+    pub fn is_of_other(&self) -> bool {
+        self.access.serves_older
+    }
+
+    /// Its export before it is reached.
+    pub fn awaited_export(&self) -> Export {
+        let export = Export::awaited(self.id(), self.path.clone(), self.access.clone());
+        if self.among_others { export.among_others() } else { export }
     }
 
     /// The name of the directory of its cache, among those of others.

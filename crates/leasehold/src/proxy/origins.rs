@@ -108,12 +108,33 @@ impl Origins {
     fn join(self: &Arc<Origins>, opening: Opening) {
         let member = Member::new(opening.wanted.clone());
         self.members.write().push(member.clone());
+        self.join_with(&member, async { opening });
+    }
+
+    /// Reaches the origin of another virtual server when a client asks for it. Its export is there.
+    pub fn join_when_asked(self: &Arc<Origins>, wanted: Wanted) {
+        let Some(export) = self.site.front.exports().by_id(wanted.id()) else { return };
+        let member = Member::unasked(wanted);
+        self.members.write().push(member.clone());
+        let (asked, common) = (member.clone(), self.site.common.clone());
+        self.join_with(&member, async move {
+            export.is_asked_for().await;
+            asked.ask();
+            Opening::begin(asked.wanted(), common)
+        });
+    }
+
+    fn join_with(
+        self: &Arc<Origins>,
+        member: &Arc<Member>,
+        opening: impl Future<Output = Opening> + Send + 'static,
+    ) {
         let (origins, joining) = (self.clone(), member.clone());
         let task = tokio::spawn(async move {
             let mut leaves = joining.leaves.subscribe();
             // An origin that was reached must be served, so that it can be shut down.
             let opened = tokio::select! {
-                opened = origins.join_until_opened(&joining, opening) => opened,
+                opened = async { origins.join_until_opened(&joining, opening.await).await } => opened,
                 _ = leaves.wait_for(|leaves| *leaves) => return,
             };
             origins.serve(&joining, opened).await;
@@ -200,7 +221,7 @@ impl Origins {
                 let (is_referred, origin) = (referred.is_some(), url.to_string());
                 Some(Awaited { export: path, is_referred, origin, why: why.clone() })
             }
-            Stage::Served(..) => None,
+            Stage::Served(..) | Stage::Unasked => None,
         };
         self.members.read().iter().filter_map(of).collect()
     }
@@ -224,7 +245,8 @@ impl Origins {
     }
 
     fn divide(&self) {
-        let members = self.members.read().clone();
+        let mut members = self.members.read().clone();
+        members.retain(|member| member.is_asked_for());
         let of = |member: &Arc<Member>| {
             // The cache of an origin that is awaited may be full.
             let used = member.served().map_or(u64::MAX, |served| served.caching.cache.stats().used_bytes);
@@ -347,7 +369,7 @@ impl Origins {
         for member in members {
             let admin = match &mut *member.stage.lock() {
                 Stage::Served(_, admin) => admin.take(),
-                Stage::Awaited { .. } => None,
+                Stage::Awaited { .. } | Stage::Unasked => None,
             };
             if let Some(admin) = admin {
                 admin.end(None).await;

@@ -4,6 +4,7 @@
 
 mod failover;
 mod mistakes;
+mod older;
 #[path = "../program/mod.rs"]
 mod program;
 mod site;

@@ -45,7 +45,10 @@ impl Request<'_> {
     pub(crate) async fn crossing(&self, directory: &Object, name: &[u8]) -> vfs::Result<Option<Object>> {
         let has_it = |tree: &Pseudo, node: NodeIndex| child(tree, node, name).is_some();
         let Some(below) = self.find_below(directory, has_it).await? else { return Ok(None) };
-        let Some(export) = below.get(name).filter(|export| !export.is_absent()) else { return Ok(None) };
+        let Some(export) = below.get(name).filter(|export| !export.is_absent_for_older()) else {
+            return Ok(None);
+        };
+        export.ask();
         let caller = self.caller(export).map_err(|_| Status::Access)?;
         let root = export.fs().root(&caller).await?;
         Ok(Some(Object { export: export.clone(), handle: root.handle, caller }))

@@ -111,10 +111,11 @@ impl<'c> Request<'c> {
     fn resolve(&self, wire: &[u8]) -> Result<(Arc<Export>, Handle), Status> {
         let (id, handle) = self.shared.handles.read(wire)?;
         let export = self.shared.exports.by_id(id).ok_or(Status::Stale)?;
-        if export.is_absent() {
+        if export.is_absent_for_older() {
             // Only v4 can tell a client where the export is.
             Err(Status::Stale)
         } else if export.is_awaited() {
+            export.ask();
             Err(Status::Delay)
         } else {
             self.fsid_salt.store(export.fsid_salt.0, Ordering::Relaxed);

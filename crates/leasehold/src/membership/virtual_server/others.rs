@@ -1,0 +1,61 @@
+//! The origins of the other virtual servers of the cluster.
+//!
+//! A client of version 4 is sent to the virtual server that has an origin. A client of version 2 or 3 cannot
+//! be. It is served by the virtual server that it has mounted, whose origin is then the other virtual server:
+//! so one arbiter decides about each file, and every byte comes from the origin once. The other one is asked
+//! over version 4.2 with AUTH_SYS, as a client of its own. It must therefore admit the members.
+
+use std::net::SocketAddr;
+
+use client::Url;
+use server::{ExportOptions, Flavor, Location, Locations};
+
+use crate::config::origins::OriginConfig;
+
+/// The URL of an origin at the virtual server `home`; none if its clients must not use AUTH_SYS without TLS.
+pub fn url(origin: &OriginConfig, home: &str, whole: &ExportOptions) -> Option<Url> {
+    let access = origin.access(whole);
+    if !access.sec.allows(Flavor::Sys) || !access.xprtsec.allows(rpc::TransportSecurity::None) {
+        return None;
+    }
+    let address: SocketAddr = home.parse().ok()?;
+    let port = if access.secure { "resvport" } else { "noresvport" };
+    let options = Url::parse(&format!("nfs://host/?vers=4.2&{port}")).ok()?.options;
+    let export = origin.path.clone().into_bytes();
+    Some(Url { host: address.ip().to_string(), port: Some(address.port()), export, options })
+}
+
+/// The place of an export at the virtual server `home`.
+pub fn locations(path: &str, home: &str) -> Locations {
+    let host = home.rsplit_once(':').map_or(home, |(host, _)| host);
+    let names = path.split('/').filter(|name| !name.is_empty());
+    let location = Location {
+        hosts: vec![host.trim_matches(['[', ']']).to_owned()],
+        path: names.map(str::to_owned).collect(),
+    };
+    Locations::of(vec![location]).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::file::ConfigFile;
+    use crate::config::origins;
+
+    fn origin(more: &str) -> OriginConfig {
+        let text = format!("[[origin]]\nurl = 'nfs://filer/x y?vers=3&sec=krb5'\npath = '/home'\n{more}");
+        origins::read(&ConfigFile::of("p.toml", &text)).unwrap().remove(0)
+    }
+
+    #[test]
+    fn another_virtual_server_is_asked_over_version_4_2_with_auth_sys() {
+        let whole = ExportOptions::default();
+        let found = url(&origin(""), "[fd00::5]:2049", &whole).unwrap().to_string();
+        assert_eq!(found, "nfs://[fd00::5]:2049/home");
+        let options = url(&origin("secure = false"), "10.0.0.5:2049", &whole).unwrap().options;
+        assert!(!options.resvport && options.sec.is_none());
+        assert_eq!(url(&origin("sec = 'krb5'"), "10.0.0.5:2049", &whole), None);
+        assert_eq!(url(&origin("xprtsec = 'tls:mtls'"), "10.0.0.5:2049", &whole), None);
+        assert_eq!(locations("/a/b", "[fd00::5]:2049").to_string(), "/a/b@[fd00::5]");
+    }
+}
