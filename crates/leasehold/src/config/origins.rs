@@ -280,13 +280,15 @@ impl OriginConfig {
     }
 }
 
+/// Reads the origins of the text of a file.
+#[cfg(test)]
+pub fn read_text(text: &str) -> Result<Vec<OriginConfig>, String> {
+    read(&ConfigFile::of("p.toml", text)).map_err(|failure| failure.0)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn read_text(text: &str) -> Result<Vec<OriginConfig>, String> {
-        read(&ConfigFile::of("p.toml", text)).map_err(|failure| failure.0)
-    }
 
     #[test]
     fn an_origin_has_its_keys_and_those_of_the_file() {

@@ -39,12 +39,11 @@ pub fn locations(path: &str, home: &str) -> Locations {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::file::ConfigFile;
-    use crate::config::origins;
+    use crate::config::origins::read_text;
 
     fn origin(more: &str) -> OriginConfig {
         let text = format!("[[origin]]\nurl = 'nfs://filer/x y?vers=3&sec=krb5'\npath = '/home'\n{more}");
-        origins::read(&ConfigFile::of("p.toml", &text)).unwrap().remove(0)
+        read_text(&text).unwrap().remove(0)
     }
 
     #[test]
