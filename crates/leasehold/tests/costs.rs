@@ -475,6 +475,35 @@ async fn what_a_client_of_the_proxy_confirms_is_confirmed_at_the_origin() {
     bench.close(1, &shared).await;
 }
 
+/// A lease of the directory vouches for a name, but not for the file. A LOOKUP that counts as an open, as a
+/// proxy sends it for its clients of version 3, shows the file as it is at the origin.
+// Promise: chained-proxies
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_name_under_a_lease_leads_to_a_file_that_is_confirmed() {
+    let bench = Bench::new(Column::Write).await;
+    let url = Url::parse(&format!("nfs://{}/export?noresvport&vers=4.2", bench.serve.address)).unwrap();
+    let direct = client::connect(&url).await.unwrap();
+    let (one, root, name) = (&bench.clients[0], bench.root, Name::new(b"file").unwrap());
+    let opens = user().with_freshness(vfs::Freshness::Open);
+    // A writer keeps the file open, so that the origin delegates the directory alone.
+    let share = Share::READ | Share::WRITE;
+    let there = direct.open(&user(), &request(&direct.root_handle(), owner("writer"), share)).await.unwrap();
+    for _ in 0..3 {
+        one.lookup(&user(), &root, &name, vfs::Want::None).await.unwrap();
+        one.getattr(&user(), &root).await.unwrap();
+    }
+    assert_eq!(bench.status("cache")["cache"]["leases_read"], 1, "that of the directory");
+    for size in 10..20 {
+        let data = Bytes::from(vec![b'x'; size]);
+        let by = StateidBasis::Open(there.id);
+        direct.write(&user(), &there.handle, by, 0, data, Stability::FileSync).await.unwrap();
+        let looked = one.lookup(&opens, &root, &name, vfs::Want::None).await.unwrap();
+        assert_eq!(looked.node.attributes.unwrap().size, size as u64);
+        let accessed = one.access(&opens, &looked.node.handle, AccessMask::READ | AccessMask::EXTEND);
+        assert_eq!(accessed.await.unwrap().attributes.unwrap().size, size as u64);
+    }
+}
+
 /// If nothing of a file is cached, its first bytes come with the OPEN. A client without opens gets the bytes
 /// that it reads. A client that opens a small file to read it gets all of it.
 // Promise: first-bytes-with-the-open

@@ -36,7 +36,7 @@ pub(super) fn getattr_all() -> ArgOp {
 
 /// The first operation for a caller whose request counts as an open. An origin may be a Leasehold proxy. To
 /// answer operations after an ACCESS for reading only, such a proxy asks its own origin. It answers a lone
-/// GETATTR like a `stat`, from attribute timeouts.
+/// GETATTR, and a LOOKUP under a lease of the directory, like a `stat`, from attribute timeouts.
 pub(super) fn confirming(caller: &Caller) -> Option<ArgOp> {
     let access = || op::Access::with(AccessArgs { access: ACCESS4_READ });
     (caller.freshness == Freshness::Open).then(access)
@@ -236,11 +236,14 @@ impl Nfs4Client {
         let plan = Plan::reading(Operation::Access);
         let access = asked.bits();
         let build = |_: &State| {
-            let ask = op::Access::with(AccessArgs { access });
-            Ok((vec![put(handle)?, ask, getattr_all()], Used::Nothing))
+            let mut operations = vec![put(handle)?];
+            operations.extend(confirming(caller));
+            operations.extend([op::Access::with(AccessArgs { access }), getattr_all()]);
+            Ok((operations, Used::Nothing))
         };
         let mut results = self.run(caller, plan, build).await?.results;
         self.take::<op::Putfh>(&mut results)?;
+        self.take_confirming(caller, &mut results)?;
         let ok = self.take::<op::Access>(&mut results)?;
         let granted = AccessMask::from_bits_truncate(ok.access) & asked;
         let attributes = Some(self.take_attributes(&mut results, handle, None)?);

@@ -60,6 +60,8 @@ pub(crate) struct Compound<'c> {
     /// The index of the operation by which the client set the current filehandle. `None` if an operation
     /// found it.
     put_at: Option<u32>,
+    /// A cache confirms what it knows with this compound ([`Compound::note_confirming`]).
+    confirms: bool,
     /// The operation after the current one, if there is one.
     upcoming: Option<Operation>,
     holder: Option<HolderId>,
@@ -88,6 +90,7 @@ impl<'c> Compound<'c> {
             slot: None,
             replay: None,
             put_at: None,
+            confirms: false,
             upcoming: None,
             holder: if header.minorversion == 0 { front.shared.state.peers.of(call.peer) } else { None },
             caller: None,
@@ -164,6 +167,19 @@ impl<'c> Compound<'c> {
     /// Notes that the client itself has set the current filehandle.
     pub(crate) fn note_put(&mut self) {
         self.put_at = Some(self.position);
+        self.confirms = false;
+    }
+
+    /// Notes that the client has asked for reading alone, which marks the question of a cache. A LOOKUP that
+    /// follows confirms the name and the object to which it leads, even if a lease of the directory vouches
+    /// for the name.
+    pub(crate) fn note_confirming(&mut self) {
+        self.confirms = true;
+    }
+
+    /// Does the client confirm what it knows with a LOOKUP in this compound?
+    pub(crate) fn is_confirming(&self) -> bool {
+        self.confirms
     }
 
     /// Has the client set the current filehandle to a directory, and does an operation on its names come

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use protocol::nfs4::Status;
-use vfs::{Handle, Name};
+use vfs::{Freshness, Handle, Name};
 
 use super::compound::{Compound, File};
 use super::{convert, kind};
@@ -27,7 +27,10 @@ pub(super) async fn down(compound: &mut Compound<'_>, name: &[u8]) -> Result<Fil
     if let File::Pseudo(_) = file {
         return Err(Status::NoEnt);
     }
-    let object = compound.object_of(file)?;
+    let mut object = compound.object_of(file)?;
+    if compound.is_confirming() {
+        object.caller.freshness = Freshness::Open;
+    }
     let Object { export, handle, caller } = &object;
     match export.fs().lookup(caller, handle, &name, vfs::Want::None).await {
         Ok(looked) => Ok(File::Object(object.export, looked.node.handle)),

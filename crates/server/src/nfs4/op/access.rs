@@ -31,6 +31,9 @@ pub(in crate::nfs4) async fn answer(
         return Ok(AccessOk { supported: args.access & PLAIN, access: args.access & PSEUDO });
     }
     let freshness = freshness(compound, args.access);
+    if compound.is_question() && args.access == ACCESS4_READ {
+        compound.note_confirming();
+    }
     let Object { export, handle, caller } = compound.object()?;
     let caller = caller.with_freshness(freshness);
     let has_xattrs = args.access & XATTR != 0 && {
