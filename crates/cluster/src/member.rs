@@ -231,18 +231,18 @@ impl Member {
 
     /// When the next transaction is to be sent.
     pub fn due(&self, now: Moment) -> Moment {
-        let period = if self.expects_servers() { self.times.period() / 16 } else { self.times.period() };
+        let period = if self.expects_servers(now) { self.times.period() / 16 } else { self.times.period() };
         let regular = self.last_sent.map_or(now, |sent| sent + period);
         if self.unknown.is_empty() && self.has_to_act(now) { now } else { regular }
     }
 
-    /// Does another member drain that still has servers?
-    fn expects_servers(&self) -> bool {
-        let Some(view) = &self.view else { return false };
-        let has_servers = |name: &str| view.servers.keys().any(|server| view.holder(server) == Some(name));
-        view.members
-            .iter()
-            .any(|(name, (record, _))| record.draining && *name != self.identity.name && has_servers(name))
+    /// Does another member have servers that it will give to this one? They have no member from then until
+    /// this one sees it.
+    fn expects_servers(&self, now: Moment) -> bool {
+        let (Some(view), Standing::In { .. }) = (&self.view, &self.standing) else { return false };
+        let assigned = self.assigned(now);
+        let mine = assigned.iter().filter(|(_, member)| **member == self.identity.name);
+        mine.filter_map(|(server, _)| view.holder(server)).any(|holder| holder != self.identity.name)
     }
 
     /// Does this member give its servers away? It lets the others know before.
