@@ -6,6 +6,8 @@
 //! A transaction is not idempotent, so a request that may have reached etcd is never sent again by the same
 //! call. The caller reads the store to learn whether the transaction was carried out. A read-only caller may
 //! simply call again.
+//!
+//! Over TLS, the certificate of each endpoint must have the host of its URL.
 
 mod endpoint;
 #[cfg(test)]
@@ -13,7 +15,8 @@ mod tests;
 mod wire;
 
 use std::error::Error;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -22,9 +25,13 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper::header::{CONTENT_TYPE, HOST};
 use hyper::{Method, Request};
 use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
+use tokio_rustls::TlsConnector;
 
 pub use endpoint::{Endpoint, EndpointError};
 
@@ -37,8 +44,31 @@ pub const CALL_MAX: Duration = Duration::from_secs(2);
 /// Longest answer, in bytes.
 pub const ANSWER_MAX_BYTES: usize = 8 << 20;
 
+/// How long the reason for the end of a connection is waited for.
+const ENDED_MAX: Duration = Duration::from_millis(100);
+
 /// The path of a transaction.
 const TXN: &str = "/v3/kv/txn";
+
+/// Makes the configuration of TLS for a new connection, so that certificates that are replaced are used from
+/// then on. The error says why there is none.
+#[derive(Clone)]
+pub struct Tls(Arc<Configure>);
+
+type Configure = dyn Fn() -> Result<Arc<ClientConfig>, String> + Send + Sync;
+
+impl Tls {
+    /// With the configurations that this returns.
+    pub fn new(configure: impl Fn() -> Result<Arc<ClientConfig>, String> + Send + Sync + 'static) -> Tls {
+        Tls(Arc::new(configure))
+    }
+}
+
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Tls")
+    }
+}
 
 /// A store in etcd.
 ///
@@ -47,6 +77,7 @@ const TXN: &str = "/v3/kv/txn";
 #[derive(Debug)]
 pub struct Etcd {
     endpoints: Vec<Endpoint>,
+    tls: Option<Tls>,
     route: Mutex<Route>,
 }
 
@@ -67,8 +98,11 @@ struct Connection {
     /// Index of the endpoint.
     endpoint: usize,
     sender: SendRequest<Full<Bytes>>,
-    task: JoinHandle<()>,
+    task: Carrying,
 }
+
+/// The task of a connection. Its result is why the connection ended, if that is known.
+type Carrying = JoinHandle<Option<String>>;
 
 impl Drop for Connection {
     fn drop(&mut self) {
@@ -87,7 +121,12 @@ enum Failed {
 impl Etcd {
     /// A store in the cluster with these endpoints. Nothing is sent before the first transaction.
     pub fn new(endpoints: &[Endpoint]) -> Etcd {
-        Etcd { endpoints: endpoints.to_vec(), route: Mutex::default() }
+        Etcd { endpoints: endpoints.to_vec(), tls: None, route: Mutex::default() }
+    }
+
+    /// The same, with TLS for the endpoints that have it.
+    pub fn with_tls(endpoints: &[Endpoint], tls: Tls) -> Etcd {
+        Etcd { tls: Some(tls), ..Etcd::new(endpoints) }
     }
 
     /// No code panics while it holds the lock, and each assignment leaves the route valid.
@@ -123,7 +162,7 @@ impl Etcd {
         for endpoint in (first..count).chain(0..first) {
             let address = &self.endpoints[endpoint];
             let attempt = async {
-                let mut connection = connect(address, endpoint, deadline).await.map_err(Failed::Unsent)?;
+                let mut connection = self.connect(endpoint, deadline).await.map_err(Failed::Unsent)?;
                 let (status, answer) = connection.send(address, body, deadline).await?;
                 Ok((connection, status, answer))
             };
@@ -144,6 +183,27 @@ impl Etcd {
             return Err(StoreError::Refused("no etcd endpoint is configured; name at least one".to_owned()));
         }
         Err(StoreError::Unknown(format!("cannot connect to etcd: {}", causes.join("; "))))
+    }
+
+    /// Connects to the endpoint with this index.
+    async fn connect(&self, endpoint: usize, deadline: Instant) -> Result<Connection, String> {
+        let address = &self.endpoints[endpoint];
+        let end = deadline.min(Instant::now() + CONNECT_MAX);
+        let connecting = async {
+            let stream = TcpStream::connect(address.address()).await.map_err(|error| error.to_string())?;
+            // A request is one small write, and waits for its answer.
+            stream.set_nodelay(true).map_err(|error| error.to_string())?;
+            if !address.is_secure() {
+                return begin(stream).await;
+            }
+            let tls = self.tls.as_ref().ok_or("it needs TLS, which is not configured")?;
+            let name = ServerName::try_from(address.host().to_owned()).map_err(|error| error.to_string())?;
+            let secured = TlsConnector::from((tls.0)()?).connect(name, stream).await;
+            begin(secured.map_err(|error| wire::quote_text(&format!("TLS: {error}")))?).await
+        };
+        let (sender, task) =
+            timeout_at(end, connecting).await.unwrap_or_else(|_| Err("no connection in time".to_owned()))?;
+        Ok(Connection { endpoint, sender, task })
     }
 
     /// The request to this endpoint has no answer that says what became of it.
@@ -189,22 +249,14 @@ impl Store for Etcd {
     }
 }
 
-/// Connects to the endpoint with this address and index.
-async fn connect(address: &Endpoint, endpoint: usize, deadline: Instant) -> Result<Connection, String> {
-    let end = deadline.min(Instant::now() + CONNECT_MAX);
-    let connecting = async {
-        let stream = TcpStream::connect(address.address()).await.map_err(|error| error.to_string())?;
-        // A request is one small write, and waits for its answer.
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        http1::handshake(TokioIo::new(stream)).await.map_err(|error| chain(&error))
-    };
-    let (sender, connection) =
-        timeout_at(end, connecting).await.unwrap_or_else(|_| Err("no connection in time".to_owned()))?;
-    let task = tokio::spawn(async move {
-        // The request that fails with the connection reports the error.
-        let _ = connection.await;
-    });
-    Ok(Connection { endpoint, sender, task })
+/// Begins HTTP on a new connection.
+async fn begin(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<(SendRequest<Full<Bytes>>, Carrying), String> {
+    let begun = http1::handshake(TokioIo::new(stream)).await;
+    let (sender, connection) = begun.map_err(|error| chain(&error))?;
+    let task = tokio::spawn(async move { connection.await.err().map(|error| chain(&error)) });
+    Ok((sender, task))
 }
 
 impl Connection {
@@ -224,7 +276,12 @@ impl Connection {
             .map_err(|error| Failed::Unsent(error.to_string()))?;
         match timeout_at(deadline, self.sender.ready()).await {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => return Err(Failed::Unsent(chain(&error))),
+            // With TLS 1.3, a refused certificate shows when the connection has begun.
+            Ok(Err(error)) => {
+                let ended = timeout(ENDED_MAX, &mut self.task).await;
+                let why = ended.ok().and_then(Result::ok).flatten();
+                return Err(Failed::Unsent(why.unwrap_or_else(|| chain(&error))));
+            }
             Err(_) => return Err(Failed::Unsent("the connection is busy".to_owned())),
         }
         let receiving = async {

@@ -13,10 +13,29 @@ use crate::session::wait_for;
 /// How long it may take to start, or to elect a leader.
 const READY_MAX: Duration = Duration::from_secs(30);
 
+/// The certificates of an etcd whose clients must prove who they are.
+#[derive(Clone, Debug)]
+pub struct EtcdTls {
+    /// The CA of the servers and the clients.
+    pub ca: PathBuf,
+    /// The certificate of each member, for its address and for etcdctl.
+    pub certificate: PathBuf,
+    /// Its key.
+    pub key: PathBuf,
+}
+
+impl EtcdTls {
+    fn arguments(&self, names: [&str; 3]) -> Vec<String> {
+        let files = [&self.ca, &self.certificate, &self.key];
+        names.iter().zip(files).map(|(name, file)| format!("{name}={}", file.display())).collect()
+    }
+}
+
 /// A running etcd. Dropping it kills its processes and removes its data.
 #[derive(Debug)]
 pub struct Etcd {
     members: Vec<Member>,
+    tls: Option<EtcdTls>,
     directory: tempfile::TempDir,
 }
 
@@ -42,6 +61,14 @@ impl Etcd {
     /// # Panics
     /// If etcd is not installed, or does not start.
     pub fn start(members: usize) -> Etcd {
+        Etcd::start_over(members, None)
+    }
+
+    /// The same, over TLS.
+    ///
+    /// # Panics
+    /// As [`Etcd::start`].
+    pub fn start_over(members: usize, tls: Option<EtcdTls>) -> Etcd {
         let missing = etcd_missing();
         assert!(missing.is_none(), "lab: etcd cannot run here: {missing}");
         let directory = tempfile::tempdir().expect("a directory");
@@ -52,6 +79,8 @@ impl Etcd {
         let urls: Vec<String> = listeners.iter().map(url).collect();
         drop(listeners);
         let (clients, peers) = urls.split_at(members);
+        let scheme = if tls.is_some() { "https" } else { "http" };
+        let clients: Vec<String> = clients.iter().map(|url| url.replace("http", scheme)).collect();
         let initial: Vec<String> = peers.iter().enumerate().map(|(i, url)| format!("m{i}={url}")).collect();
         let start = |(index, (client, peer)): (usize, (&String, &String))| {
             let arguments = [
@@ -63,12 +92,17 @@ impl Etcd {
                 ("--initial-advertise-peer-urls", peer.clone()),
                 ("--initial-cluster", initial.join(",")),
             ];
-            let arguments: Vec<String> = arguments.map(|(name, value)| format!("{name}={value}")).to_vec();
+            let mut arguments: Vec<String> =
+                arguments.map(|(name, value)| format!("{name}={value}")).to_vec();
+            if let Some(tls) = &tls {
+                arguments.push("--client-cert-auth=true".to_owned());
+                arguments.extend(tls.arguments(["--trusted-ca-file", "--cert-file", "--key-file"]));
+            }
             let log = directory.path().join(format!("m{index}.log"));
             Member { process: spawn(&arguments, &log), arguments, log, endpoint: client.clone() }
         };
         let members = clients.iter().zip(peers).enumerate().map(start).collect();
-        let etcd = Etcd { members, directory };
+        let etcd = Etcd { members, tls, directory };
         (0..etcd.members.len()).for_each(|index| etcd.wait(index));
         etcd
     }
@@ -104,7 +138,8 @@ impl Etcd {
     fn etcdctl(&self, index: usize, arguments: &[&str]) -> std::process::Output {
         let mut command = Command::new("etcdctl");
         command.env("ETCDCTL_API", "3").arg(format!("--endpoints={}", self.members[index].endpoint));
-        command.args(arguments).output().expect("etcdctl")
+        let tls = self.tls.as_ref().map(|tls| tls.arguments(["--cacert", "--cert", "--key"]));
+        command.args(tls.into_iter().flatten()).args(arguments).output().expect("etcdctl")
     }
 
     /// Kills a member with SIGKILL.

@@ -39,7 +39,7 @@ pub mod suite;
 
 pub use close_to_open::{CloseToOpen, Seat};
 pub use coherence::{Coherence, Player, Report};
-pub use etcd::Etcd;
+pub use etcd::{Etcd, EtcdTls};
 pub use guest::{Guest, GuestOptions, Output, Task, V2, V3, V4_0, V4_1, V4_2};
 pub use hand::{Access, Agent, Hand, Mode, OpenFile, Opened, Stat};
 pub use lane::count as lanes;

@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cluster::etcd::Etcd;
 use cluster::{Driver, Handle, Identity, Member, State, Times, Trouble};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -95,7 +94,7 @@ pub async fn run(
     let servers = config.servers.iter().map(|server| server.address.to_string()).collect();
     let times = Times { term: config.term, ..Times::default() };
     let member = Member::new(&config.name, identity, servers, times);
-    let (driver, handle) = Driver::new(Etcd::new(&config.endpoints), member);
+    let (driver, handle) = Driver::new(config.store()?, member);
     let membership = Membership { handle: handle.clone(), name: config.member.clone() };
     let admin = Admin::start(&directory, sources(&config, &membership))?;
     let measured = measured(&config, &membership, &directory);

@@ -7,22 +7,20 @@ use std::str::FromStr;
 /// The port of etcd's clients, registered at IANA.
 const DEFAULT_PORT: u16 = 2379;
 
-/// The address of an etcd member: `http://HOST:PORT`.
+/// The address of an etcd member: `http://HOST:PORT`, or `https://HOST:PORT`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Endpoint {
     /// A name or an address; of IPv6 without brackets.
     host: String,
     port: u16,
+    secure: bool,
 }
 
 /// A text is not an [`Endpoint`].
 #[derive(Clone, Debug, thiserror::Error, PartialEq, Eq)]
 pub enum EndpointError {
-    /// The scheme is `https`.
-    #[error("etcd endpoint {0:?}: TLS is not supported yet; write http://HOST:PORT")]
-    Tls(String),
     /// The scheme is missing, or is another one.
-    #[error("etcd endpoint {0:?} does not begin with http://; write http://HOST:PORT")]
+    #[error("etcd endpoint {0:?} does not begin with http:// or https://; write https://HOST:PORT")]
     Scheme(String),
     /// The host is empty, or has characters that no name has.
     #[error("etcd endpoint {0:?} has no valid host; write http://HOST:PORT, and an IPv6 address in brackets")]
@@ -36,6 +34,16 @@ pub enum EndpointError {
 }
 
 impl Endpoint {
+    /// Is it reached over TLS?
+    pub fn is_secure(&self) -> bool {
+        self.secure
+    }
+
+    /// The name or address that the certificate must have.
+    pub(super) fn host(&self) -> &str {
+        &self.host
+    }
+
     /// The host and the port, for a resolver.
     pub(super) fn address(&self) -> (&str, u16) {
         (&self.host, self.port)
@@ -43,14 +51,15 @@ impl Endpoint {
 
     /// The host and the port, for the header `Host`.
     pub(super) fn authority(&self) -> String {
-        let Endpoint { host, port } = self;
+        let Endpoint { host, port, .. } = self;
         if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
     }
 }
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority())
+        let scheme = if self.secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}", self.authority())
     }
 }
 
@@ -60,10 +69,8 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Endpoint, EndpointError> {
         let owned = || text.to_owned();
         let (scheme, rest) = text.split_once("://").ok_or_else(|| EndpointError::Scheme(owned()))?;
-        if scheme.eq_ignore_ascii_case("https") {
-            return Err(EndpointError::Tls(owned()));
-        }
-        if !scheme.eq_ignore_ascii_case("http") {
+        let secure = scheme.eq_ignore_ascii_case("https");
+        if !secure && !scheme.eq_ignore_ascii_case("http") {
             return Err(EndpointError::Scheme(owned()));
         }
         // etcdctl and the members themselves print URLs with a slash at the end.
@@ -100,6 +107,6 @@ impl FromStr for Endpoint {
             },
             Some(_) => return Err(EndpointError::Port(owned())),
         };
-        Ok(Endpoint { host, port })
+        Ok(Endpoint { host, port, secure })
     }
 }

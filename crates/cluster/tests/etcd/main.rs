@@ -3,6 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod not_etcd;
+#[path = "../../../rpc/tests/tls/pki.rs"]
+mod pki;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};

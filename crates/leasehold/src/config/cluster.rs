@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use cluster::etcd::Endpoint;
+use cluster::etcd::{Endpoint, Etcd, Tls};
+use rpc::tls::{ClientFiles, Identity};
 use serde::Deserialize;
 use toml::Spanned;
 use toml::de::DeTable;
@@ -18,8 +19,16 @@ use crate::Failure;
 /// The names of the tables.
 pub const TABLES: [&str; 2] = ["cluster", "server"];
 /// The keys of `[cluster]`, with their defaults.
-pub const KEYS: [(&str, &str); 5] =
-    [("name", ""), ("member", "the name of the host"), ("endpoints", ""), ("hook", ""), ("term", "6")];
+pub const KEYS: [(&str, &str); 8] = [
+    ("name", ""),
+    ("member", "the name of the host"),
+    ("endpoints", ""),
+    ("tls_ca", ""),
+    ("tls_certificate", ""),
+    ("tls_key", ""),
+    ("hook", ""),
+    ("term", "6"),
+];
 /// The keys of a `[[server]]`. They have no defaults.
 pub const SERVER_KEYS: [(&str, &str); 2] = [("address", ""), ("metrics", "")];
 /// The most virtual servers.
@@ -42,6 +51,9 @@ struct ClusterTable {
     name: Spanned<String>,
     member: Option<Spanned<String>>,
     endpoints: Spanned<Vec<String>>,
+    tls_ca: Option<Spanned<PathBuf>>,
+    tls_certificate: Option<Spanned<PathBuf>>,
+    tls_key: Option<Spanned<PathBuf>>,
     hook: Option<PathBuf>,
     #[serde(default = "term")]
     term: Spanned<u32>,
@@ -67,6 +79,8 @@ pub struct ClusterConfig {
     pub member: String,
     /// The members of etcd.
     pub endpoints: Vec<Endpoint>,
+    /// The files of TLS, if etcd is reached over it.
+    pub tls: Option<ClientFiles>,
     /// The program that moves addresses.
     pub hook: Option<PathBuf>,
     /// How long a member may run servers after a beat.
@@ -85,6 +99,17 @@ pub struct ServerConfig {
 }
 
 impl ClusterConfig {
+    /// The store in etcd.
+    ///
+    /// # Errors
+    /// If a file of TLS cannot be used.
+    pub fn store(&self) -> Result<Etcd, Failure> {
+        let Some(files) = self.tls.clone() else { return Ok(Etcd::new(&self.endpoints)) };
+        let configure = move || files.config(&[]).map_err(|error| error.to_string());
+        configure().map_err(Failure)?;
+        Ok(Etcd::with_tls(&self.endpoints, Tls::new(configure)))
+    }
+
     /// Where the virtual server at this address has its metrics.
     pub fn metrics_of(&self, address: &str) -> Option<SocketAddr> {
         self.servers.iter().find(|server| server.address.to_string() == address)?.metrics
@@ -137,6 +162,7 @@ pub fn read(file: &ConfigFile) -> Result<Option<ClusterConfig>, Failure> {
     Ok(Some(ClusterConfig {
         name: name(file, "name", &cluster.name)?,
         member: name(file, "member", &member)?,
+        tls: tls(file, &endpoints, [cluster.tls_ca, cluster.tls_certificate, cluster.tls_key])?,
         endpoints,
         hook: cluster.hook,
         term: Duration::from_secs(term.into()),
@@ -161,7 +187,40 @@ fn endpoints(file: &ConfigFile, texts: &Spanned<Vec<String>>) -> Result<Vec<Endp
             "`endpoints` names no member of etcd: write for instance 'http://127.0.0.1:2379'".into(),
         ));
     }
-    texts.get_ref().iter().map(|text| text.parse().map_err(|error| wrong(format!("{error}")))).collect()
+    let parse = |text: &String| text.parse::<Endpoint>().map_err(|error| wrong(format!("{error}")));
+    let found: Vec<Endpoint> = texts.get_ref().iter().map(parse).collect::<Result<_, _>>()?;
+    if found.iter().any(Endpoint::is_secure) && !found.iter().all(Endpoint::is_secure) {
+        return Err(wrong("some `endpoints` have https:// and some http://: write all of them alike".into()));
+    }
+    Ok(found)
+}
+
+/// The files of TLS, if the endpoints are reached over it.
+fn tls(
+    file: &ConfigFile,
+    endpoints: &[Endpoint],
+    [ca, certificate, key]: [Option<Spanned<PathBuf>>; 3],
+) -> Result<Option<ClientFiles>, Failure> {
+    let given = [("tls_ca", &ca), ("tls_certificate", &certificate), ("tls_key", &key)];
+    let given = given.iter().find_map(|(name, given)| Some((name, given.as_ref()?.span().start)));
+    if !endpoints.iter().any(Endpoint::is_secure) {
+        return match given {
+            Some((name, at)) => Err(file.wrong(at, format_args!("`{name}` is for endpoints with https://"))),
+            None => Ok(None),
+        };
+    }
+    let identity = match (certificate, key) {
+        (None, Some(key)) => {
+            return Err(file.wrong(key.span().start, "`tls_key` needs `tls_certificate`"));
+        }
+        (None, None) => None,
+        (Some(certificate), key) => {
+            let certificate = certificate.into_inner();
+            let key = key.map_or_else(|| certificate.clone(), Spanned::into_inner);
+            Some(Identity { certificate, key })
+        }
+    };
+    Ok(Some(ClientFiles { ca: ca.map(Spanned::into_inner), identity }))
 }
 
 fn servers(
@@ -286,7 +345,22 @@ mod tests {
                 whole(&right.replace("'site'", "'a/b'"), "address = '1.2.3.4:1'"),
                 "p.toml:5:8: `name` is `a/b`",
             ),
-            (whole(&right.replace("http:", "https:"), "address = '1.2.3.4:1'"), "p.toml:7:13: "),
+            (whole(&right.replace("http:", "ftp:"), "address = '1.2.3.4:1'"), "p.toml:7:13: "),
+            (
+                whole(&right.replace("['", "['https://e0', '"), "address = '1.2.3.4:1'"),
+                "some `endpoints` have https:// and some http://",
+            ),
+            (
+                whole(&format!("{right}\ntls_ca = '/ca'"), "address = '1.2.3.4:1'"),
+                "p.toml:8:10: `tls_ca` is for endpoints with https://",
+            ),
+            (
+                whole(
+                    &format!("{}\ntls_key = '/k'", right.replace("http:", "https:")),
+                    "address = '1.2.3.4:1'",
+                ),
+                "p.toml:8:11: `tls_key` needs `tls_certificate`",
+            ),
             (whole(&format!("{right}\nterm = 1"), "address = '1.2.3.4:1'"), "`term` is 3 to 300 seconds"),
             (format!("{ORIGIN}[cluster]\n{right}\n"), "1 to 256 tables [[server]]"),
             (whole(right, "address = '1.2.3.4:1'\nweight = 3"), "unknown field `weight`"),

@@ -133,7 +133,7 @@ impl VirtualServer {
         let of = VirtualServer {
             kept: Copy::new(keys.turn(&order.address, "kept")),
             keys,
-            store: Etcd::new(&config.endpoints),
+            store: config.store()?,
             origins: origins.collect(),
             whole,
             order,

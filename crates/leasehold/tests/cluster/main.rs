@@ -7,4 +7,7 @@ mod mistakes;
 mod older;
 #[path = "../program/mod.rs"]
 mod program;
+#[path = "../../../rpc/tests/tls/pki.rs"]
+mod pki;
 mod site;
+mod tls;

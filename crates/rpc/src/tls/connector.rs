@@ -36,6 +36,37 @@ pub struct ClientFiles {
     pub identity: Option<Identity>,
 }
 
+impl ClientFiles {
+    /// What rustls needs, from the files as they are now: TLS 1.3, with these protocols (RFC 7301).
+    ///
+    /// # Errors
+    /// If a file cannot be used.
+    pub fn config(&self, protocols: &[&[u8]]) -> Result<Arc<ClientConfig>, FileError> {
+        let ca = self.ca();
+        let roots = files::roots(ca)?;
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(VERSIONS)
+            .map_err(|error| FileError { path: ca.to_owned(), why: error.to_string() })?;
+        let builder = builder.with_root_certificates(roots);
+        let mut config = match &self.identity {
+            None => builder.with_no_client_auth(),
+            Some(Identity { certificate, key }) => {
+                let (chain, private) = (files::certificates(certificate)?, files::key(key)?);
+                let built = builder.with_client_auth_cert(chain, private);
+                built.map_err(|error| files::mismatch(certificate, key, &error))?
+            }
+        };
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        config.resumption = Resumption::disabled();
+        Ok(Arc::new(config))
+    }
+
+    fn ca(&self) -> &Path {
+        let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
+        self.ca.as_deref().or_else(system).unwrap_or(Path::new(SYSTEM_ROOTS[0]))
+    }
+}
+
 /// See the module. It reads its files when it is used first, and again if one of them has changed when a
 /// further connection begins.
 #[derive(Debug)]
@@ -75,7 +106,7 @@ impl Connector {
         if let Some((true, config)) = before {
             return Ok(config);
         }
-        let config = match (self.load(), before) {
+        let config = match (self.files.config(&[ALPN]), before) {
             (Ok(config), _) => config,
             (Err(error), Some((_, config))) => {
                 tracing::warn!(host = self.host, "the certificates read before stay: {error}");
@@ -87,34 +118,9 @@ impl Connector {
         Ok(config)
     }
 
-    fn ca(&self) -> &Path {
-        let system = || SYSTEM_ROOTS.iter().map(Path::new).find(|path| path.exists());
-        self.files.ca.as_deref().or_else(system).unwrap_or(Path::new(SYSTEM_ROOTS[0]))
-    }
-
     fn stamps(&self) -> Stamps {
         let identity = self.files.identity.iter();
         let own = identity.flat_map(|identity| [&*identity.certificate, &*identity.key]);
-        own.chain([self.ca()]).map(files::stamp).collect()
-    }
-
-    fn load(&self) -> Result<Arc<ClientConfig>, FileError> {
-        let ca = self.ca();
-        let roots = files::roots(ca)?;
-        let builder = ClientConfig::builder_with_provider(provider())
-            .with_protocol_versions(VERSIONS)
-            .map_err(|error| FileError { path: ca.to_owned(), why: error.to_string() })?;
-        let builder = builder.with_root_certificates(roots);
-        let mut config = match &self.files.identity {
-            None => builder.with_no_client_auth(),
-            Some(Identity { certificate, key }) => {
-                let (chain, private) = (files::certificates(certificate)?, files::key(key)?);
-                let built = builder.with_client_auth_cert(chain, private);
-                built.map_err(|error| files::mismatch(certificate, key, &error))?
-            }
-        };
-        config.alpn_protocols = vec![ALPN.to_vec()];
-        config.resumption = Resumption::disabled();
-        Ok(Arc::new(config))
+        own.chain([self.files.ca()]).map(files::stamp).collect()
     }
 }
