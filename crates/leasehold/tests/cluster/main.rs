@@ -5,9 +5,9 @@
 mod failover;
 mod mistakes;
 mod older;
-#[path = "../program/mod.rs"]
-mod program;
 #[path = "../../../rpc/tests/tls/pki.rs"]
 mod pki;
+#[path = "../program/mod.rs"]
+mod program;
 mod site;
 mod tls;
