@@ -30,7 +30,7 @@ struct Seat {
     look: Moment,
 }
 
-/// What the store has done.
+/// The work of the store so far.
 #[derive(Clone, Copy, Debug, Default)]
 struct Load {
     transactions: u64,

@@ -197,8 +197,8 @@ impl VirtualServer {
         }
     }
 
-    /// The origins of this process, of all those of the file: its own, and the origins of the others as far
-    /// as clients of versions 2 and 3 can use them here.
+    /// The origins of this process, of all those of the file. Those of the other virtual servers are among
+    /// them as far as clients of versions 2 and 3 can use them here.
     pub fn of_process(&self, tables: Vec<OriginConfig>) -> Vec<OriginConfig> {
         let here = |table: OriginConfig| {
             let (origin, home) = self.origins.iter().find(|(origin, _)| origin.path == table.path)?;

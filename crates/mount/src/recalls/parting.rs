@@ -13,14 +13,14 @@ use vfs::{Handle, Name};
 use crate::front::Front;
 use crate::inodes::Inode;
 
-/// What the kernel must drop: a node's attributes, and names by directory.
+/// The parts that the kernel must drop: a node's attributes, and names by directory.
 #[derive(Debug)]
 struct Dropped {
     node: u64,
     names: Vec<(u64, Name)>,
 }
 
-/// By file, what the kernel is dropping now.
+/// The parts that the kernel is dropping now, by file.
 #[derive(Debug, Default)]
 pub(super) struct Parting(Mutex<HashMap<Handle, Vec<Arc<Dropped>>>>);
 

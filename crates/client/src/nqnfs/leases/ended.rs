@@ -1,7 +1,8 @@
 //! The ends of leases, for answers that name their file only when they arrive: those to CREATE and MKDIR.
 //!
-//! The table of files forgets a file that nothing holds. A CREATE of that file may still be in flight, because
-//! a LOOKUP can show the new file before the answer comes. The lease of that answer may have ended since.
+//! The table of files forgets a file that nothing holds. A CREATE of that file may still be in flight,
+//! because a LOOKUP can show the new file before the answer comes. The lease of that answer may have ended
+//! since.
 
 use std::collections::HashMap;
 
@@ -15,7 +16,7 @@ const FILES_MAX: usize = 1024;
 pub(super) struct Ended {
     /// By file, the number below which requests grant nothing.
     files: HashMap<Handle, u64>,
-    /// The same for every file. Covers those that had no room.
+    /// The same for every file. Covers those that had no space here.
     all: u64,
 }
 

@@ -1,8 +1,8 @@
 //! The origins of the other virtual servers of the cluster.
 //!
 //! A client of version 4 is sent to the virtual server that has an origin. A client of version 2 or 3 cannot
-//! be. It is served by the virtual server that it has mounted, whose origin is then the other virtual server:
-//! so one arbiter decides about each file, and every byte comes from the origin once. The other one is asked
+//! be. It is served by the virtual server that it has mounted, whose origin is then the other virtual server.
+//! So one arbiter decides about each file, and every byte comes from the origin once. The other one is asked
 //! over version 4.2 with AUTH_SYS, as a client of its own. It must therefore admit the members.
 
 use std::net::SocketAddr;
