@@ -126,7 +126,7 @@ pub use options::{Consistency, Fill, Fsync, LookupCache, Offline, Options, Timeo
 pub use profile::{BroughtListing, Place, Recorded, Recording, UsedPath};
 pub use recording::{RANGES_MAX, Use};
 pub use stats::{Calls, HitsMisses, Stats};
-pub use store::{OpenError, Pinned};
+pub use store::{OpenError, Pinned, is_there};
 pub use verify::Verified;
 pub use writeback::{DelayedFile, ExportError, Exported};
 pub use writes::{Lost, Unsettled};

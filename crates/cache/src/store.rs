@@ -8,7 +8,7 @@ pub mod pins;
 pub mod records;
 pub mod sparse;
 
-pub use directory::{Directory, OpenError};
+pub use directory::{Directory, OpenError, is_there};
 pub use index::{Batch, Index, Table};
 pub use objects::{FileId, ObjectFile, Objects, Pin};
 pub use pins::{Pinned, Pins};

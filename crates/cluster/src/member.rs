@@ -237,12 +237,21 @@ impl Member {
     }
 
     /// Does another member have servers that it will give to this one? They have no member from then until
-    /// this one sees it.
+    /// this one sees it. That other one drains, or this one has just settled. Otherwise the two may not agree,
+    /// for as long as they see each other differently.
     fn expects_servers(&self, now: Moment) -> bool {
-        let (Some(view), Standing::In { .. }) = (&self.view, &self.standing) else { return false };
+        let (Some(view), Standing::In { since, .. }) = (&self.view, &self.standing) else { return false };
+        let is_new = now < *since + self.times.settle + self.times.term * 2;
+        let others = view.members.iter().filter(|(name, _)| **name != self.identity.name);
+        let draining: BTreeSet<&str> =
+            others.filter(|(_, (record, _))| record.draining).map(|(name, _)| &**name).collect();
+        if !is_new && draining.is_empty() {
+            return false;
+        }
+        let gives = |holder: &str| draining.contains(holder) || (is_new && holder != self.identity.name);
         let assigned = self.assigned(now);
         let mine = assigned.iter().filter(|(_, member)| **member == self.identity.name);
-        mine.filter_map(|(server, _)| view.holder(server)).any(|holder| holder != self.identity.name)
+        mine.filter_map(|(server, _)| view.holder(server)).any(gives)
     }
 
     /// Does this member give its servers away? It lets the others know before.

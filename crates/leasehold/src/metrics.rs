@@ -75,7 +75,7 @@ pub struct Awaited {
     /// The path of its export.
     pub export: String,
     /// A referral leads to it.
-    pub is_referred: bool,
+    pub is_elsewhere: bool,
     /// Its URL.
     pub origin: String,
     /// The message of the last attempt.
@@ -88,7 +88,7 @@ pub struct Caching {
     /// The path of its export; empty for a mount.
     pub export: String,
     /// A referral leads to it: it is not in the configuration.
-    pub is_referred: bool,
+    pub is_elsewhere: bool,
     /// The origin.
     pub origin: Arc<dyn Origin>,
     /// The cache.

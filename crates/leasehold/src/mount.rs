@@ -204,7 +204,7 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
     let leaving = origin.clone();
     let measured = measured(
         &mounted,
-        Caching { export: String::new(), is_referred: false, origin, cache: cache.clone() },
+        Caching { export: String::new(), is_elsewhere: false, origin, cache: cache.clone() },
         &directory,
     );
     let usage = usage::of_mount(measured.status.clone(), Arc::downgrade(&mounted), cache.clone());

@@ -40,6 +40,9 @@ pub use origin::{cache_options, check_options, make_state, open_cache, reach, se
 
 /// The directory of the caches, in that of a proxy of several origins.
 const CACHES: &str = "origins";
+/// An origin that was found by a referral gets this part of the memory of the one that refers to it. One of
+/// another virtual server gets at most this part of all memory.
+const MEMORY_PART: usize = 16;
 
 /// Serves until the process is told to stop.
 pub async fn run(mut arguments: Proxy, reload: Reload) -> Result<(), Failure> {
@@ -382,18 +385,21 @@ fn several(
     tables: Vec<OriginConfig>,
 ) -> Result<Vec<Wanted>, Failure> {
     let whole = arguments.access.to_server();
-    let count = tables.len();
+    let count = tables.iter().filter(|table| !table.is_of_other()).count();
     let mut wanted: Vec<Wanted> = Vec::new();
     for table in tables {
         let access = table.access(&whole);
         let xprtsec = tls::confine(tls, access.xprtsec, &table.path)?;
         let own = directory_of(directory, &table.url);
+        let of_other = table.is_of_other();
         wanted.push(Wanted {
             url: table.url,
             path: table.path,
             directory: own,
             access: server::ExportOptions { xprtsec, ..access },
-            keeping: arguments.keeping.of_one_among(count, table.offline),
+            keeping: arguments
+                .keeping
+                .of_one_among(if of_other { count.max(MEMORY_PART) } else { count }, table.offline),
             cache_share: table.cache_share,
             among_others: true,
             referred: None,

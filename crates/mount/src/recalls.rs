@@ -7,8 +7,8 @@
 //!
 //! The node that the next lookup of the file gives holds the lease; a recall finds that node. A retired
 //! node drops its lease without returning it, and the layer below gives the same lease to the successor's
-//! open. A return could arrive after that grant. No return is sent while the kernel is being told of a
-//! retired node ([`parting`]).
+//! open. A return could arrive after that grant. A return waits until the kernel has been told of retired
+//! nodes, with the same bound as that of a recall ([`parting`]).
 //!
 //! The layer below grants the same lease to each open while it has the lease. So the return of a lease (the
 //! kernel has forgotten the file) and the next grant may overtake each other. The layer below would then

@@ -191,10 +191,15 @@ fn unless_full(result: Result<(), OpenError>) -> Result<bool, OpenError> {
     }
 }
 
+/// Has there been a cache in this directory?
+pub fn is_there(path: &Path) -> bool {
+    path.join("format").exists()
+}
+
 /// Refuses a directory that holds other files, before anything is written there.
 fn check_contents(path: &Path) -> Result<(), OpenError> {
     let unusable = |cause| OpenError::Unusable { path: path.into(), cause };
-    if path.join("format").exists() {
+    if is_there(path) {
         return Ok(());
     }
     for entry in std::fs::read_dir(path).map_err(unusable)? {

@@ -273,6 +273,11 @@ impl OriginConfig {
         }
     }
 
+    /// Is it at another virtual server?
+    pub fn is_of_other(&self) -> bool {
+        self.elsewhere.is_some()
+    }
+
     /// The origin as another virtual server has it, at this URL. Clients of version 4 are sent there.
     pub fn of_other(self, url: Url, elsewhere: Locations) -> OriginConfig {
         let offline = Some(OfflineAnswer::Wait);

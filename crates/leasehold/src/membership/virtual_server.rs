@@ -14,6 +14,7 @@
 mod held;
 mod others;
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead};
 use std::path::Path;
 use std::pin::Pin;
@@ -23,6 +24,7 @@ use std::time::Duration;
 use cluster::etcd::Etcd;
 use cluster::records::Keys;
 use cluster::store::{Change, Condition, Entry, Store, StoreError, Transaction};
+use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use server::{Export, ExportOptions, Replica};
 
@@ -41,6 +43,8 @@ const OF_EPOCH: [&str; 3] = ["nfs4-clients", "replies", "replies.old"];
 /// The file in the state directory of an origin that tells that other members have run the virtual server
 /// since the index of the cache there was written. It is removed when the cache has heard of it.
 const TAKEN_OVER: &str = "taken-over";
+/// Copies of what is held at origins that are read at a time.
+const READS_AT_ONCE: usize = 8;
 /// How often the record is asked for at the start. Each attempt takes up to 2 s.
 const ATTEMPTS: usize = 3;
 
@@ -227,10 +231,21 @@ impl VirtualServer {
     }
 
     /// Where this process asks for an origin: there, or at the virtual server that has it.
-    fn asked(&self, origin: &OriginConfig, home: &str) -> client::Url {
-        let whole = &self.whole;
-        let other = (home != self.order.address).then(|| others::url(origin, home, whole)).flatten();
-        other.unwrap_or_else(|| origin.url.clone())
+    fn asked(&self, (origin, home): &(OriginConfig, String)) -> Option<client::Url> {
+        if *home == self.order.address {
+            return Some(origin.url.clone());
+        }
+        others::url(origin, home, &self.whole)
+    }
+
+    /// Reads what an earlier member held at these places.
+    async fn held(&self, urls: &[client::Url]) -> io::Result<Vec<BTreeMap<Vec<u8>, Vec<u8>>>> {
+        let mut held = Vec::new();
+        for some in urls.chunks(READS_AT_ONCE) {
+            let read = async |url| held::read(self, &self.held_prefix(url)).await;
+            held.extend(try_join_all(some.iter().map(read)).await?);
+        }
+        Ok(held)
     }
 
     /// Makes the files of the directory those of this epoch.
@@ -248,19 +263,19 @@ impl VirtualServer {
         let epoch = format!("{} {} {}", self.order.cluster, self.order.epoch, self.order.life);
         let file = state.join("epoch");
         let is_same = std::fs::read_to_string(&file).is_ok_and(|found| found == epoch);
-        for url in self.origins.iter().map(|(origin, home)| self.asked(origin, home)) {
-            let of_origin = make_state(&crate::proxy::directory_of(directory, &url))?;
+        let urls: Vec<client::Url> = self.origins.iter().filter_map(|origin| self.asked(origin)).collect();
+        let held = if is_same { Vec::new() } else { self.held(&urls).await.map_err(silent)? };
+        let held = held.into_iter().map(Some).chain(std::iter::repeat(None));
+        for (url, held) in urls.iter().zip(held) {
+            let of_origin = make_state(&crate::proxy::directory_of(directory, url))?;
             let owner = format!("leasehold {} {} {url}", self.order.cluster, self.order.address);
             // RFC 8881 allows 1,024 bytes.
             let owner: String = owner.chars().take(500).collect();
             std::fs::write(of_origin.join("client.owner"), owner).map_err(failed)?;
-            if is_same {
-                continue;
-            }
+            let Some(held) = held else { continue };
             // Locks over version 3 are those of this host, and stay to be given up.
             remove(&of_origin.join("client.state")).map_err(failed)?;
             std::fs::write(of_origin.join(TAKEN_OVER), "").map_err(failed)?;
-            let held = held::read(self, &self.held_prefix(&url)).await.map_err(silent)?;
             match client::replica::import(&of_origin.join("client.state"), held) {
                 Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                     crate::output::tell(format_args!(

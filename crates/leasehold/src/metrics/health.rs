@@ -45,8 +45,8 @@ pub fn readiness(measured: &Measured) -> Troubles {
         troubles.push("grace period: clients may only reclaim what they held before the restart".to_owned());
     }
     let (mut caching, mut awaited) = (measured.caching.now(), measured.awaited.now());
-    caching.retain(|caching| !caching.is_referred);
-    awaited.retain(|awaited| !awaited.is_referred);
+    caching.retain(|caching| !caching.is_elsewhere);
+    awaited.retain(|awaited| !awaited.is_elsewhere);
     let mut away = Troubles::new();
     for Awaited { origin, why, .. } in &awaited {
         let why = why.as_ref().map_or_else(String::new, |why| format!(": {why}"));

@@ -65,6 +65,18 @@ impl Wanted {
         self.access.serves_older
     }
 
+    /// Do clients reach it by way of another origin or virtual server? Then it says nothing about the health
+    /// of this one.
+    pub fn is_elsewhere(&self) -> bool {
+        self.referred.is_some() || self.is_of_other()
+    }
+
+    /// May an earlier process have left something that is to be sent or given back?
+    pub fn has_been_used(&self) -> bool {
+        let holds = self.directory.join("state/client.state").exists();
+        holds || cache::is_there(&self.directory)
+    }
+
     /// Its export before it is reached.
     pub fn awaited_export(&self) -> Export {
         let export = Export::awaited(self.id(), self.path.clone(), self.access.clone());
@@ -159,8 +171,8 @@ impl Served {
         origin.holds_for_others();
         let listed = listed(wanted.id(), &wanted.path, arbiter.clone(), &cache);
         let audited = common.audit.over(arbiter, &wanted.path, &listed.place);
-        let is_referred = wanted.referred.is_some();
-        let caching = Caching { export: wanted.path.clone(), is_referred, origin, cache };
+        let is_elsewhere = wanted.is_elsewhere();
+        let caching = Caching { export: wanted.path.clone(), is_elsewhere, origin, cache };
         Ok((Served { caching, listed, _lock: lock }, audited))
     }
 

@@ -111,15 +111,19 @@ impl Origins {
         self.join_with(&member, async { opening });
     }
 
-    /// Reaches the origin of another virtual server when a client asks for it. Its export is there.
+    /// Reaches the origin of another virtual server when a client asks for it, or at once if an earlier
+    /// process was asked: that may have left delayed writes here, or leases there. Its export is there.
     pub fn join_when_asked(self: &Arc<Origins>, wanted: Wanted) {
         let Some(export) = self.site.front.exports().by_id(wanted.id()) else { return };
-        let member = Member::unasked(wanted);
+        let was_asked = wanted.has_been_used();
+        let member = if was_asked { Member::new(wanted) } else { Member::unasked(wanted) };
         self.members.write().push(member.clone());
         let (asked, common) = (member.clone(), self.site.common.clone());
         self.join_with(&member, async move {
-            export.is_asked_for().await;
-            asked.ask();
+            if !was_asked {
+                export.is_asked_for().await;
+                asked.ask();
+            }
             Opening::begin(asked.wanted(), common)
         });
     }
@@ -217,9 +221,9 @@ impl Origins {
     pub fn awaited(&self) -> Vec<Awaited> {
         let of = |member: &Arc<Member>| match &*member.stage.lock() {
             Stage::Awaited { why, .. } => {
-                let Wanted { url, path, referred, .. } = member.wanted();
-                let (is_referred, origin) = (referred.is_some(), url.to_string());
-                Some(Awaited { export: path, is_referred, origin, why: why.clone() })
+                let wanted = member.wanted();
+                let (is_elsewhere, origin) = (wanted.is_elsewhere(), wanted.url.to_string());
+                Some(Awaited { export: wanted.path, is_elsewhere, origin, why: why.clone() })
             }
             Stage::Served(..) | Stage::Unasked => None,
         };

@@ -21,10 +21,10 @@ use server::{Export, Locations};
 use tokio::time::{Instant, sleep, timeout};
 use vfs::{Caller, FileSystem, Handle, Name, NullFileSystem, Status, Want};
 
-use super::CACHES;
 use super::member::Member;
 use super::origin::{Referred, Served, Wanted};
 use super::origins::Origins;
+use super::{CACHES, MEMORY_PART};
 use crate::Failure;
 use crate::cli::ReferralAnswer;
 use crate::config::origins::ORIGINS_MAX;
@@ -42,8 +42,6 @@ const ASK_MAX: Duration = Duration::from_secs(5);
 const ASK_EVERY: Duration = Duration::from_secs(60);
 /// Refusals to follow that are remembered, so that each is told once.
 const TOLD_MAX: usize = 1000;
-/// An origin that was found by a referral gets this part of the memory of the one that refers to it.
-const MEMORY_PART: usize = 16;
 
 /// The treatment of referrals, and the record of those that are followed.
 pub struct Referrals {

@@ -2,7 +2,7 @@
 //! one that has the file.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use client::{Origin, Url};
@@ -21,7 +21,7 @@ async fn older(site: &Site) -> Arc<dyn Origin> {
             Ok(client) => return client,
             Err(error) => assert!(begun.elapsed() < LONGEST, "{error}"),
         }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -38,7 +38,7 @@ async fn again<T>(mut attempt: impl AsyncFnMut() -> Result<T, vfs::Error>) -> T 
             Ok(done) => return done,
             Err(error) => assert!(error.status == Status::Delay && begun.elapsed() < LONGEST, "{error}"),
         }
-        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
 }
 
@@ -102,4 +102,45 @@ async fn a_client_of_version_3_goes_on_when_either_virtual_server_moves() {
         site.moved(server, victim);
         site.start(victim);
     }
+}
+
+/// A client of version 3 has gone, and its virtual server moves. What that one holds at the other virtual
+/// server is in the way of nobody, although no client asks for it again.
+// Promise: virtual-servers
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_left_behind_when_clients_of_version_3_are_gone() {
+    let mut site = Site::new(&["m1", "m2"]);
+    {
+        let older = older(&site).await;
+        let at = file(&older).await;
+        overwrite(&older, &at, b'x').await;
+        assert_eq!(read(&older, &at).await, [b'x'; 7]);
+    }
+    let victim = site.holder(0);
+    site.kill(victim);
+    site.moved(0, victim);
+    let newer = site.client(1).await;
+    let begun = Instant::now();
+    let opened = open(&newer, "newer").await;
+    write(&newer, &opened, b'y').await;
+    let took = begun.elapsed();
+    eprintln!("a write behind a client that has gone took {took:?}");
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert_eq!(site.content(1), [b'y'; 7]);
+}
+
+/// The last member takes both virtual servers down with it. Neither waits for the other one.
+// Promise: virtual-servers
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_last_member_ends_although_its_virtual_servers_are_clients_of_each_other() {
+    let mut site = Site::new(&["m1"]);
+    let older = older(&site).await;
+    let at = file(&older).await;
+    overwrite(&older, &at, b'x').await;
+    let begun = Instant::now();
+    site.terminate("m1");
+    let took = begun.elapsed();
+    eprintln!("the end took {took:?}");
+    assert!(took < Duration::from_secs(8), "{took:?}");
+    assert_eq!(site.content(1), [b'x'; 7]);
 }

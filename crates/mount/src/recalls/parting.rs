@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use futures_util::future::join_all;
 use parking_lot::Mutex;
 use vfs::{Handle, Name};
 
@@ -68,10 +69,12 @@ impl Front {
 
     /// Waits until the kernel has dropped what it cached at retired nodes of the file, with a bound.
     pub(super) async fn parted(&self, of: &Handle) {
-        for dropped in self.recalls.parting.of(of) {
+        let parting = self.recalls.parting.of(of);
+        let told = parting.iter().map(async |dropped| {
             self.notifier.attributes_of_any(dropped.node).await;
             self.notifier.names(dropped.names.clone()).await;
-        }
+        });
+        join_all(told).await;
     }
 }
 

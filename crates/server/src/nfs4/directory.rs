@@ -123,7 +123,7 @@ async fn child_attributes(
         .node(child)
         .export
         .clone()
-        .filter(|export| export.is_awaited() && compound.sees(export));
+        .filter(|export| export.is_awaited() && !export.is_absent() && compound.sees(export));
     if let Some(export) = awaited {
         return attributes::absent::awaited(compound, &export, asked);
     }

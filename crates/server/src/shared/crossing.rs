@@ -48,8 +48,8 @@ impl Request<'_> {
         let Some(export) = below.get(name).filter(|export| !export.is_absent_for_older()) else {
             return Ok(None);
         };
-        export.ask();
         let caller = self.caller(export).map_err(|_| Status::Access)?;
+        export.ask();
         let root = export.fs().root(&caller).await?;
         Ok(Some(Object { export: export.clone(), handle: root.handle, caller }))
     }

@@ -5,6 +5,9 @@ use protocol::nfs4::{
     AccessArgs, ArgFattr, ArgOp, Attr, Bitmap, Createtype, Fattr, FsLocations, Outcome, ReadArgs,
     ReaddirArgs, ReaddirOk, RemoveArgs, SecinfoArgs, Stateid, Status, VerifyArgs, op,
 };
+use server::Export;
+use server::exports::ExportId;
+use std::sync::Arc;
 use vfs::{Caller, FileSystem};
 
 use crate::wire::{
@@ -116,6 +119,37 @@ async fn a_listing_has_its_name_and_says_what_is_asked_for() {
     let away = entries(&mut client, &asked).await.unwrap().swap_remove(0).1;
     assert_eq!(away.rdattr_error, Some(Outcome::Ok(())));
     assert_eq!(told(&away.fs_locations.unwrap()), expected("/srv/away"));
+}
+
+/// An export that clients of versions 2 and 3 get here. Its file system comes when the first of them asks.
+#[tokio::test]
+async fn an_export_that_serves_older_clients_is_elsewhere_before_and_after_they_ask() {
+    let away = server::ExportOptions { refer: PLACES.parse().unwrap(), ..open_to_all() };
+    let served = serve(vec![("/srv/here", open_to_all())]).await;
+    let id = ExportId::of("/srv/away");
+    let options = server::ExportOptions { serves_older: true, ..away };
+    served.front.add(Export::awaited(id, "/srv/away".into(), options)).await.unwrap();
+    let mut client = served.client(0).await;
+    for is_there in [false, true] {
+        let usual = [Attr::RdattrError, Attr::Type];
+        let listed = entries(&mut client, &usual).await.unwrap();
+        assert_eq!(listed[0].1.rdattr_error, Some(Outcome::Fail(Status::Moved, ())), "{is_there}");
+        assert_eq!(entries(&mut client, &[Attr::Type]).await.unwrap_err(), Status::Moved);
+        let getfh = then(walk("/srv/away"), [ArgOp::Getfh(())]);
+        assert_eq!(client.status(getfh).await, Err(Status::Moved));
+        let url = format!("nfs://{}/srv/away?noresvport&vers=3", served.server.local_addr());
+        let url = Url::parse(&url).unwrap();
+        if is_there {
+            let older = Nfs3::connect(&url).await.unwrap();
+            older.root(&Caller::machine()).await.unwrap();
+        } else {
+            let export = served.front.exports().by_id(id).unwrap();
+            let asking = tokio::spawn(async move { Nfs3::connect(&url).await.map(drop) });
+            export.is_asked_for().await;
+            served.front.supply(id, Arc::new(memory::Memory::default())).await;
+            asking.await.unwrap().unwrap();
+        }
+    }
 }
 
 #[tokio::test]

@@ -7,12 +7,13 @@
 
 use std::net::SocketAddr;
 
-use client::Url;
+use client::{Options, Url};
 use server::{ExportOptions, Flavor, Location, Locations};
 
 use crate::config::origins::OriginConfig;
 
-/// The URL of an origin at the virtual server `home`; none if its clients must not use AUTH_SYS without TLS.
+/// The URL of an origin at the virtual server `home`, with the options of the origin for caching; none if its
+/// clients must not use AUTH_SYS without TLS.
 pub fn url(origin: &OriginConfig, home: &str, whole: &ExportOptions) -> Option<Url> {
     let access = origin.access(whole);
     if !access.sec.allows(Flavor::Sys) || !access.xprtsec.allows(rpc::TransportSecurity::None) {
@@ -21,6 +22,7 @@ pub fn url(origin: &OriginConfig, home: &str, whole: &ExportOptions) -> Option<U
     let address: SocketAddr = home.parse().ok()?;
     let port = if access.secure { "resvport" } else { "noresvport" };
     let options = Url::parse(&format!("nfs://host/?vers=4.2&{port}")).ok()?.options;
+    let options = Options { cache: origin.url.options.cache, ..options };
     let export = origin.path.clone().into_bytes();
     Some(Url { host: address.ip().to_string(), port: Some(address.port()), export, options })
 }
@@ -42,7 +44,8 @@ mod tests {
     use crate::config::origins::read_text;
 
     fn origin(more: &str) -> OriginConfig {
-        let text = format!("[[origin]]\nurl = 'nfs://filer/x y?vers=3&sec=krb5'\npath = '/home'\n{more}");
+        let text =
+            format!("[[origin]]\nurl = 'nfs://filer/x y?vers=3&sec=krb5&noac'\npath = '/home'\n{more}");
         read_text(&text).unwrap().remove(0)
     }
 
@@ -52,7 +55,7 @@ mod tests {
         let found = url(&origin(""), "[fd00::5]:2049", &whole).unwrap().to_string();
         assert_eq!(found, "nfs://[fd00::5]:2049/home");
         let options = url(&origin("secure = false"), "10.0.0.5:2049", &whole).unwrap().options;
-        assert!(!options.resvport && options.sec.is_none());
+        assert!(!options.resvport && options.sec.is_none() && !options.cache.ac);
         assert_eq!(url(&origin("sec = 'krb5'"), "10.0.0.5:2049", &whole), None);
         assert_eq!(url(&origin("xprtsec = 'tls:mtls'"), "10.0.0.5:2049", &whole), None);
         assert_eq!(locations("/a/b", "[fd00::5]:2049").to_string(), "/a/b@[fd00::5]");
