@@ -237,8 +237,8 @@ impl Member {
     }
 
     /// Does another member have servers that it will give to this one? They have no member from then until
-    /// this one sees it. That other one drains, or this one has just settled. Otherwise the two may not agree,
-    /// for as long as they see each other differently.
+    /// this one sees it. The other one drains, or this one has just settled. Otherwise the two may not
+    /// agree, for as long as they see each other differently.
     fn expects_servers(&self, now: Moment) -> bool {
         let (Some(view), Standing::In { since, .. }) = (&self.view, &self.standing) else { return false };
         let is_new = now < *since + self.times.settle + self.times.term * 2;

@@ -111,8 +111,8 @@ impl Origins {
         self.join_with(&member, async { opening });
     }
 
-    /// Reaches the origin of another virtual server when a client asks for it, or at once if an earlier
-    /// process was asked: that may have left delayed writes here, or leases there. Its export is there.
+    /// Reaches the origin of another virtual server when a client asks for it. Its export is there. If an
+    /// earlier process was asked, begins at once: that may have left delayed writes here, or leases there.
     pub fn join_when_asked(self: &Arc<Origins>, wanted: Wanted) {
         let Some(export) = self.site.front.exports().by_id(wanted.id()) else { return };
         let was_asked = wanted.has_been_used();
