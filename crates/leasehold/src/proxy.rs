@@ -41,7 +41,7 @@ pub use origin::{cache_options, check_options, make_state, open_cache, reach, se
 /// The directory of the caches, in that of a proxy of several origins.
 const CACHES: &str = "origins";
 /// An origin that was found by a referral gets this part of the memory of the one that refers to it. One of
-/// another virtual server gets at most this part of all memory.
+/// another virtual server gets at most this part of the whole.
 const MEMORY_PART: usize = 16;
 
 /// Serves until the process is told to stop.
@@ -70,7 +70,7 @@ pub async fn run(mut arguments: Proxy, reload: Reload) -> Result<(), Failure> {
             let key = arguments.handle_key.as_deref();
             // Those of the file would be those of each virtual server of this machine.
             arguments.network.metrics = cluster.metrics_of(&order.address);
-            let tables = (tables, arguments.access.to_server());
+            let tables = (tables, arguments.access.to_server(), &arguments.tls);
             Some(VirtualServer::begin(order, &cluster, tables, key, &directory).await?)
         }
         _ => None,
@@ -385,7 +385,10 @@ fn several(
     tables: Vec<OriginConfig>,
 ) -> Result<Vec<Wanted>, Failure> {
     let whole = arguments.access.to_server();
-    let count = tables.iter().filter(|table| !table.is_of_other()).count();
+    let others = tables.iter().filter(|table| table.is_of_other()).count();
+    let count = tables.len() - others;
+    // The origins of other virtual servers have a quarter of the memory besides, at most.
+    let part_of_others = MEMORY_PART.max(4 * others);
     let mut wanted: Vec<Wanted> = Vec::new();
     for table in tables {
         let access = table.access(&whole);
@@ -399,7 +402,7 @@ fn several(
             access: server::ExportOptions { xprtsec, ..access },
             keeping: arguments
                 .keeping
-                .of_one_among(if of_other { count.max(MEMORY_PART) } else { count }, table.offline),
+                .of_one_among(if of_other { part_of_others } else { count }, table.offline),
             cache_share: table.cache_share,
             among_others: true,
             referred: None,

@@ -23,13 +23,15 @@ pub enum EndpointError {
     #[error("etcd endpoint {0:?} does not begin with http:// or https://; write https://HOST:PORT")]
     Scheme(String),
     /// The host is empty, or has characters that no name has.
-    #[error("etcd endpoint {0:?} has no valid host; write http://HOST:PORT, and an IPv6 address in brackets")]
+    #[error(
+        "etcd endpoint {0:?} has no valid host; write https://HOST:PORT, and an IPv6 address in brackets"
+    )]
     Host(String),
     /// The port is not a number from 1 to 65535.
-    #[error("etcd endpoint {0:?} has no valid port; write http://HOST:PORT with a port from 1 to 65535")]
+    #[error("etcd endpoint {0:?} has no valid port; write https://HOST:PORT with a port from 1 to 65535")]
     Port(String),
     /// A path, a query or a user follows or precedes the host.
-    #[error("etcd endpoint {0:?} has more than a host and a port; write http://HOST:PORT")]
+    #[error("etcd endpoint {0:?} has more than a host and a port; write https://HOST:PORT")]
     Excess(String),
 }
 

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cluster::etcd::{Endpoint, Etcd, Tls};
+use parking_lot::Mutex;
 use rpc::tls::{ClientFiles, Identity};
 use serde::Deserialize;
 use toml::Spanned;
@@ -105,8 +106,17 @@ impl ClusterConfig {
     /// If a file of TLS cannot be used.
     pub fn store(&self) -> Result<Etcd, Failure> {
         let Some(files) = self.tls.clone() else { return Ok(Etcd::new(&self.endpoints)) };
-        let configure = move || files.config(&[]).map_err(|error| error.to_string());
-        configure().map_err(Failure)?;
+        let read = files.config(&[]).map_err(|error| Failure(error.to_string()))?;
+        let last = Mutex::new(read);
+        let configure = move || {
+            let mut last = last.lock();
+            match files.config(&[]) {
+                Ok(read) => *last = read,
+                // Certificate and key are two files.
+                Err(error) => tracing::warn!("etcd: the certificates read before stay: {error}"),
+            }
+            Ok(last.clone())
+        };
         Ok(Etcd::with_tls(&self.endpoints, Tls::new(configure)))
     }
 

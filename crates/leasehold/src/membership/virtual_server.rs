@@ -24,11 +24,11 @@ use std::time::Duration;
 use cluster::etcd::Etcd;
 use cluster::records::Keys;
 use cluster::store::{Change, Condition, Entry, Store, StoreError, Transaction};
-use futures_util::future::try_join_all;
 use serde::{Deserialize, Serialize};
 use server::{Export, ExportOptions, Replica};
 
 use crate::Failure;
+use crate::cli::Tls;
 use crate::config::cluster::ClusterConfig;
 use crate::config::origins::OriginConfig;
 use crate::proxy::make_state;
@@ -43,8 +43,8 @@ const OF_EPOCH: [&str; 3] = ["nfs4-clients", "replies", "replies.old"];
 /// The file in the state directory of an origin that tells that other members have run the virtual server
 /// since the index of the cache there was written. It is removed when the cache has heard of it.
 const TAKEN_OVER: &str = "taken-over";
-/// Copies of what is held at origins that are read at a time.
-const READS_AT_ONCE: usize = 8;
+/// The file in the state directory of an origin that tells that an earlier member held something there.
+const HELD: &str = "held";
 /// How often the record is asked for at the start. Each attempt takes up to 2 s.
 const ATTEMPTS: usize = 3;
 
@@ -85,12 +85,22 @@ pub struct VirtualServer {
     order: Order,
     keys: Keys,
     store: Etcd,
-    /// All origins of the cluster, with the virtual server of each.
-    origins: Vec<(OriginConfig, String)>,
+    /// All origins of the cluster.
+    origins: Vec<Placed>,
     /// The options of exports of the whole file, at the start.
     whole: ExportOptions,
     /// The copy of the record of clients.
     kept: Copy,
+}
+
+/// An origin of the cluster.
+#[derive(Debug)]
+struct Placed {
+    origin: OriginConfig,
+    /// Its virtual server.
+    home: String,
+    /// Where this process asks for it: there, or at its virtual server. None if clients have to go there.
+    asked: Option<client::Url>,
 }
 
 /// A copy in the store. Its writes follow each other: one that has no answer cannot be carried out after a
@@ -116,7 +126,7 @@ impl VirtualServer {
     pub async fn begin(
         order: Order,
         config: &ClusterConfig,
-        (origins, whole): (Vec<OriginConfig>, ExportOptions),
+        (origins, whole, tls): (Vec<OriginConfig>, ExportOptions, &Tls),
         key: Option<&Path>,
         directory: &Path,
     ) -> Result<Arc<VirtualServer>, Failure> {
@@ -129,16 +139,24 @@ impl VirtualServer {
         std::thread::spawn(hear_of_terms);
         std::thread::spawn(watch_the_term);
         let servers: Vec<String> = config.servers.iter().map(|server| server.address.to_string()).collect();
-        let origins = origins.into_iter().map(|origin| {
+        let place = |origin: OriginConfig| {
             let home = home(&origin, &servers);
-            (origin, home)
-        });
+            let asked = if home == order.address {
+                Some(origin.url.clone())
+            } else {
+                let access = origin.access(&whole);
+                let confined = crate::tls::confine(tls, access.xprtsec, &origin.path).ok();
+                confined.and_then(|xprtsec| others::url(&origin, &home, &ExportOptions { xprtsec, ..access }))
+            };
+            Placed { origin, home, asked }
+        };
+        let origins = origins.into_iter().map(place).collect();
         let keys = Keys::new(&order.cluster);
         let of = VirtualServer {
             kept: Copy::new(keys.turn(&order.address, "kept")),
             keys,
             store: config.store()?,
-            origins: origins.collect(),
+            origins,
             whole,
             order,
         };
@@ -152,8 +170,7 @@ impl VirtualServer {
     }
 
     fn held_prefix(&self, url: &client::Url) -> String {
-        let origin = server::exports::ExportId::of(&url.to_string());
-        self.keys.held(&self.order.address, &format!("{:08x}", origin.0))
+        self.keys.held(&self.order.address, &origin_id(url))
     }
 
     /// Changes a copy, on the condition that nobody has taken this server, and after all earlier writes.
@@ -205,45 +222,37 @@ impl VirtualServer {
     /// them as far as clients of versions 2 and 3 can use them here.
     pub fn of_process(&self, tables: Vec<OriginConfig>) -> Vec<OriginConfig> {
         let here = |table: OriginConfig| {
-            let (origin, home) = self.origins.iter().find(|(origin, _)| origin.path == table.path)?;
-            if *home == self.order.address {
+            let placed = self.origins.iter().find(|placed| placed.origin.path == table.path)?;
+            if placed.home == self.order.address {
                 return Some(table);
             }
-            let url = others::url(origin, home, &self.whole)?;
-            Some(table.of_other(url, others::locations(&origin.path, home)))
+            let places = others::locations(&table.path, &placed.home);
+            Some(table.of_other(placed.asked.clone()?, places))
         };
         tables.into_iter().filter_map(here).collect()
     }
 
     /// The exports of the others that no client can use here: referrals alone.
     pub fn referrals(&self) -> Vec<Export> {
-        let whole = &self.whole;
-        let is_alone = |(origin, home): &&(OriginConfig, String)| {
-            *home != self.order.address && others::url(origin, home, whole).is_none()
-        };
-        let export = |(origin, home): &(OriginConfig, String)| {
+        let export = |Placed { origin, home, .. }: &Placed| {
             let refer = others::locations(&origin.path, home);
-            let options = ExportOptions { refer, ..origin.access(whole) };
+            let options = ExportOptions { refer, ..origin.access(&self.whole) };
             let id = server::exports::ExportId::of(&origin.url.to_string());
             Export::new(id, origin.path.clone(), Arc::new(vfs::NullFileSystem), options)
         };
-        self.origins.iter().filter(is_alone).map(export).collect()
+        self.origins.iter().filter(|placed| placed.asked.is_none()).map(export).collect()
     }
 
-    /// Where this process asks for an origin: there, or at the virtual server that has it.
-    fn asked(&self, (origin, home): &(OriginConfig, String)) -> Option<client::Url> {
-        if *home == self.order.address {
-            return Some(origin.url.clone());
-        }
-        others::url(origin, home, &self.whole)
-    }
-
-    /// Reads what an earlier member held at these places.
+    /// Reads what an earlier member held at these places. The keys of turns name those where it held
+    /// something at all.
     async fn held(&self, urls: &[client::Url]) -> io::Result<Vec<BTreeMap<Vec<u8>, Vec<u8>>>> {
+        let turns = self.read(&self.keys.turn(&self.order.address, "")).await?;
         let mut held = Vec::new();
-        for some in urls.chunks(READS_AT_ONCE) {
-            let read = async |url| held::read(self, &self.held_prefix(url)).await;
-            held.extend(try_join_all(some.iter().map(read)).await?);
+        for url in urls {
+            let turn = self.keys.turn(&self.order.address, &origin_id(url));
+            let is_there = turns.iter().any(|entry| entry.key == turn);
+            let prefix = self.held_prefix(url);
+            held.push(if is_there { held::read(self, &prefix).await? } else { BTreeMap::new() });
         }
         Ok(held)
     }
@@ -263,7 +272,7 @@ impl VirtualServer {
         let epoch = format!("{} {} {}", self.order.cluster, self.order.epoch, self.order.life);
         let file = state.join("epoch");
         let is_same = std::fs::read_to_string(&file).is_ok_and(|found| found == epoch);
-        let urls: Vec<client::Url> = self.origins.iter().filter_map(|origin| self.asked(origin)).collect();
+        let urls: Vec<client::Url> = self.origins.iter().filter_map(|placed| placed.asked.clone()).collect();
         let held = if is_same { Vec::new() } else { self.held(&urls).await.map_err(silent)? };
         let held = held.into_iter().map(Some).chain(std::iter::repeat(None));
         for (url, held) in urls.iter().zip(held) {
@@ -273,6 +282,9 @@ impl VirtualServer {
             let owner: String = owner.chars().take(500).collect();
             std::fs::write(of_origin.join("client.owner"), owner).map_err(failed)?;
             let Some(held) = held else { continue };
+            if !held.is_empty() {
+                std::fs::write(of_origin.join(HELD), "").map_err(failed)?;
+            }
             // Locks over version 3 are those of this host, and stay to be given up.
             remove(&of_origin.join("client.state")).map_err(failed)?;
             std::fs::write(of_origin.join(TAKEN_OVER), "").map_err(failed)?;
@@ -307,9 +319,19 @@ impl Replica for VirtualServer {
     }
 }
 
+/// The name of an origin in the keys of the store.
+fn origin_id(url: &client::Url) -> String {
+    format!("{:08x}", server::exports::ExportId::of(&url.to_string()).0)
+}
+
 /// Have other members run the virtual server since the index of the cache in this directory was written?
 pub fn is_taken_over(state: &Path) -> bool {
     state.join(TAKEN_OVER).exists()
+}
+
+/// Has an earlier process held something at the origin of this cache, or may it have?
+pub fn was_held(state: &Path) -> bool {
+    ["client.state", HELD].iter().any(|name| state.join(name).exists())
 }
 
 /// The cache has heard of it.

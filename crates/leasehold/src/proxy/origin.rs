@@ -73,8 +73,7 @@ impl Wanted {
 
     /// May an earlier process have left something that is to be sent or given back?
     pub fn has_been_used(&self) -> bool {
-        let holds = self.directory.join("state/client.state").exists();
-        holds || cache::is_there(&self.directory)
+        virtual_server::was_held(&state_of(&self.directory)) || cache::is_there(&self.directory)
     }
 
     /// Its export before it is reached.

@@ -12,10 +12,9 @@ use server::{ExportOptions, Flavor, Location, Locations};
 
 use crate::config::origins::OriginConfig;
 
-/// The URL of an origin at the virtual server `home`, with the options of the origin for caching; none if its
-/// clients must not use AUTH_SYS without TLS.
-pub fn url(origin: &OriginConfig, home: &str, whole: &ExportOptions) -> Option<Url> {
-    let access = origin.access(whole);
+/// The URL of an origin at the virtual server `home`, with the options of the origin for caching. None if its
+/// export with these options takes no AUTH_SYS without TLS.
+pub fn url(origin: &OriginConfig, home: &str, access: &ExportOptions) -> Option<Url> {
     if !access.sec.allows(Flavor::Sys) || !access.xprtsec.allows(rpc::TransportSecurity::None) {
         return None;
     }
@@ -51,13 +50,15 @@ mod tests {
 
     #[test]
     fn another_virtual_server_is_asked_over_version_4_2_with_auth_sys() {
-        let whole = ExportOptions::default();
-        let found = url(&origin(""), "[fd00::5]:2049", &whole).unwrap().to_string();
-        assert_eq!(found, "nfs://[fd00::5]:2049/home");
-        let options = url(&origin("secure = false"), "10.0.0.5:2049", &whole).unwrap().options;
+        let at = |more: &str, home: &str| {
+            let origin = origin(more);
+            url(&origin, home, &origin.access(&ExportOptions::default()))
+        };
+        assert_eq!(at("", "[fd00::5]:2049").unwrap().to_string(), "nfs://[fd00::5]:2049/home");
+        let options = at("secure = false", "10.0.0.5:2049").unwrap().options;
         assert!(!options.resvport && options.sec.is_none() && !options.cache.ac);
-        assert_eq!(url(&origin("sec = 'krb5'"), "10.0.0.5:2049", &whole), None);
-        assert_eq!(url(&origin("xprtsec = 'tls:mtls'"), "10.0.0.5:2049", &whole), None);
+        assert_eq!(at("sec = 'krb5'", "10.0.0.5:2049"), None);
+        assert_eq!(at("xprtsec = 'tls:mtls'", "10.0.0.5:2049"), None);
         assert_eq!(locations("/a/b", "[fd00::5]:2049").to_string(), "/a/b@[fd00::5]");
     }
 }
