@@ -200,6 +200,13 @@ impl Site {
         }
     }
 
+    /// When the file was changed last. Unlike an open of the file, this look recalls no delegation from a
+    /// proxy that is stopped.
+    pub fn changed(&self, server: usize) -> std::time::SystemTime {
+        let file = self.home.path().join(["a", "b"][server]).join("file");
+        file.metadata().unwrap().modified().unwrap()
+    }
+
     pub fn content(&self, server: usize) -> Vec<u8> {
         std::fs::read(self.home.path().join(["a", "b"][server]).join("file")).unwrap()
     }
