@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use client::{Origin, Url};
+use client::Origin;
 use serde_json::Value;
 use vfs::{Freshness, Name, Stability, StateidBasis, Status, Want};
 
@@ -14,15 +14,7 @@ use crate::site::{LONGEST, Site, open, user, write};
 
 /// A client of version 3 of the virtual server 0, at the origin of the virtual server 1.
 async fn older(site: &Site) -> Arc<dyn Origin> {
-    let url = format!("nfs://{}/b?noresvport&vers=3", site.servers[0]);
-    let begun = Instant::now();
-    loop {
-        match client::connect(&Url::parse(&url).unwrap()).await {
-            Ok(client) => return client,
-            Err(error) => assert!(begun.elapsed() < LONGEST, "{error}"),
-        }
-        tokio::time::sleep(Duration::from_millis(100)).await;
-    }
+    site.client_at(0, "b", "3").await
 }
 
 async fn file(at: &Arc<dyn Origin>) -> vfs::Handle {

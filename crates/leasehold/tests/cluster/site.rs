@@ -186,10 +186,14 @@ impl Site {
         }
     }
 
-    /// A client of a virtual server.
+    /// A client of a virtual server, at its origin.
     pub async fn client(&self, server: usize) -> Arc<dyn Origin> {
-        let export = ["a", "b"][server];
-        let url = format!("nfs://{}/{export}?noresvport&vers=4.2", self.servers[server]);
+        self.client_at(server, ["a", "b"][server], "4.2").await
+    }
+
+    /// A client of a virtual server, at any export and over any version.
+    pub async fn client_at(&self, server: usize, export: &str, vers: &str) -> Arc<dyn Origin> {
+        let url = format!("nfs://{}/{export}?noresvport&vers={vers}", self.servers[server]);
         let begun = Instant::now();
         loop {
             match client::connect(&Url::parse(&url).unwrap()).await {

@@ -49,6 +49,15 @@ fn clients_of_proxy_and_knfsd_keep_close_to_open() {
     play(&lab, &knfsd.origin());
 }
 
+/// Guests that have mounted these origins with these options.
+pub fn mounted<const N: usize>(lab: &Lab, mounts: [(&str, Origin, String); N]) -> [Guest; N] {
+    mounts.map(|(name, origin, options)| {
+        let guest = lab.guest(name);
+        guest.mount_nfs(&origin, "/mnt/nfs", &options);
+        guest
+    })
+}
+
 /// A client of version 3 of the second of two proxies of version 4.2, a client of version 4.2 of the first,
 /// and one of the origin.
 #[test]
@@ -64,11 +73,7 @@ fn a_client_of_version_3_of_a_second_level_keeps_close_to_open() {
         ("first", first.origin(), looks_up),
         ("direct", serve.origin(), options()),
     ];
-    let guests = mounts.map(|(name, origin, options)| {
-        let guest = lab.guest(name);
-        guest.mount_nfs(&origin, "/mnt/nfs", &options);
-        guest
-    });
+    let guests = mounted(&lab, mounts);
     let mut seats = guests.each_ref().map(|guest| Seat::new(guest.name(), guest.hand(), "/mnt/nfs"));
     let checker = CloseToOpen { rounds: 150, ..CloseToOpen::default() };
     let reads = checker.run(&mut seats, &mut Rng::from_environment());

@@ -12,6 +12,7 @@ use std::time::Duration;
 use lab::{CloseToOpen, Etcd, Lab, Origin, Process, Rng, Seat, V3, V4_1, V4_2, wait_for};
 use serde_json::Value;
 
+use crate::close_to_open::mounted;
 use crate::restart::adds_up;
 use crate::stack::{self, Leasehold};
 
@@ -138,11 +139,7 @@ fn a_client_of_version_3_elsewhere_keeps_close_to_open_while_members_die() {
         ("there", cluster.origin(), looks_up),
         ("direct", serve.origin(), format!("{V3},noacl")),
     ];
-    let guests = mounts.map(|(name, origin, options)| {
-        let guest = lab.guest(name);
-        guest.mount_nfs(&origin, "/mnt/nfs", &options);
-        guest
-    });
+    let guests = mounted(&lab, mounts);
     let mut seats = guests.each_ref().map(|guest| Seat::new(guest.name(), guest.hand(), "/mnt/nfs"));
     let checker = CloseToOpen { rounds: 60, ..CloseToOpen::default() };
     let mut rng = Rng::from_environment();

@@ -58,6 +58,16 @@ fn refuse_once(address: &str) {
     stream.read_exact(&mut [0; 28]).unwrap();
 }
 
+/// A server and a proxy of it, with metrics, and the ports of these.
+fn measured(tree: &Tree) -> ((Running, String), (Running, String)) {
+    let (at_serve, at_proxy) = (free_port(), free_port());
+    let (served, state) = (tree.path("served"), tree.path("state"));
+    let arguments = ["serve", &served, "--export", "/export", "--state", &state, "--metrics", &at_serve];
+    let serve = Running::start(&arguments);
+    let proxy = tree.proxy_with(&serve, &["--metrics", &at_proxy]);
+    ((serve, at_serve), (proxy, at_proxy))
+}
+
 async fn read_a_file(at: &Running) {
     let url = Url::parse(&format!("{}&vers=3", at.url())).unwrap();
     let origin = client::connect(&url).await.unwrap();
@@ -70,11 +80,7 @@ async fn read_a_file(at: &Running) {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_shows_its_clients_its_cache_and_its_origin() {
     let tree = Tree::new();
-    let (at_serve, at_proxy) = (free_port(), free_port());
-    let (served, state) = (tree.path("served"), tree.path("state"));
-    let arguments = ["serve", &served, "--export", "/export", "--state", &state, "--metrics", &at_serve];
-    let serve = Running::start(&arguments);
-    let proxy = tree.proxy_with(&serve, &["--metrics", &at_proxy]);
+    let ((_serve, at_serve), (proxy, at_proxy)) = measured(&tree);
     read_a_file(&proxy).await;
     read_a_file(&proxy).await;
 
@@ -138,11 +144,7 @@ async fn a_proxy_shows_its_clients_its_cache_and_its_origin() {
 #[test]
 fn a_silent_origin_is_no_readiness_and_a_stopped_server_no_health() {
     let tree = Tree::new();
-    let (at_serve, at_proxy) = (free_port(), free_port());
-    let (served, state) = (tree.path("served"), tree.path("state"));
-    let arguments = ["serve", &served, "--export", "/export", "--state", &state, "--metrics", &at_serve];
-    let serve = Running::start(&arguments);
-    let proxy = tree.proxy_with(&serve, &["--metrics", &at_proxy]);
+    let ((serve, at_serve), (proxy, at_proxy)) = measured(&tree);
     wait_for(&at_serve, "/readyz", "serve is ready", |answer| answer.code == 200);
     wait_for(&at_proxy, "/readyz", "the proxy is ready", |answer| answer.code == 200);
     assert_eq!(get(&at_proxy, "/healthz").body, "ok\n");
