@@ -4,11 +4,11 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use serde_json::json;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use vfs::{
@@ -20,19 +20,21 @@ use vfs::{
     Written, XattrHow, XattrName,
 };
 
-use super::{Audit, Export, Subject};
+use super::record::{Detail, Repeatable, Subject};
+use super::{Audit, Export, Exported, Wait};
 
 /// A file system whose operations are recorded.
 pub struct Audited {
     below: Arc<dyn FileSystem>,
     audit: Arc<Audit>,
-    export: Arc<Export>,
+    export: Arc<Exported>,
 }
 
 impl Audited {
     /// Records the operations on a file system.
     pub fn new(below: Arc<dyn FileSystem>, audit: Arc<Audit>, export: Export) -> Audited {
-        Audited { below, audit, export: Arc::new(export) }
+        let number = audit.exports.fetch_add(1, Ordering::Relaxed);
+        Audited { below, audit, export: Arc::new(Exported { number, of: export }) }
     }
 
     /// Records an operation that changes something.
@@ -43,8 +45,9 @@ impl Audited {
         subject: Subject,
         result: Result<T>,
     ) -> Result<T> {
-        let outcome = result.as_ref().map(|_| ()).map_err(|error| error.status);
-        self.audit.record(&self.export, caller, operation, subject, outcome).await;
+        if let Some(wait) = self.audit.record(&self.export, caller, operation, subject, outcome(&result)) {
+            wait.await;
+        }
         result
     }
 
@@ -62,34 +65,30 @@ impl Audited {
             result
         }
     }
+
+    /// Records an operation that is repeated often.
+    fn repeated<T>(
+        &self,
+        caller: &Caller,
+        operation: &'static str,
+        (at, name): (&Handle, Option<&Name>),
+        range: Option<(u64, u64)>,
+        result: &Result<T>,
+    ) -> Option<Wait> {
+        let (client, user, export) = (caller.client, super::user(caller), &self.export);
+        let result = outcome(result);
+        let operation = Repeatable { client, user, operation, export, at, name, range, result };
+        self.audit.wait(self.audit.queue.repeat(&operation))
+    }
+}
+
+fn outcome<T>(result: &Result<T>) -> std::result::Result<(), Status> {
+    result.as_ref().map(|_| ()).map_err(|error| error.status)
 }
 
 /// The answer of an operation that is not recorded most of the time: the future of the layer below itself, so
 /// that a hit does not pay for another one. It is what `async_trait` makes of the method.
 type Answer<'f, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'f>>;
-
-/// The attributes that are set, as a field of the line.
-fn set_of(set: &SetAttributes) -> serde_json::Value {
-    let mut fields = serde_json::Map::new();
-    let mut add = |field: &str, value: Option<serde_json::Value>| {
-        fields.extend(value.map(|value| (field.to_owned(), value)));
-    };
-    add("mode", set.mode.map(|mode| json!(format!("{mode:04o}"))));
-    add("uid", set.uid.map(|uid| json!(uid)));
-    add("gid", set.gid.map(|gid| json!(gid)));
-    add("size", set.size.map(|size| json!(size)));
-    add("atime", set.atime.map(|_| json!(true)));
-    add("mtime", set.mtime.map(|_| json!(true)));
-    fields.into()
-}
-
-fn share(share: Share) -> &'static str {
-    if share.contains(Share::WRITE) { "write" } else { "read" }
-}
-
-fn attribute(name: &XattrName) -> String {
-    String::from_utf8_lossy(name.as_bytes()).into_owned()
-}
 
 #[async_trait]
 impl FileSystem for Audited {
@@ -113,7 +112,10 @@ impl FileSystem for Audited {
         }
         Box::pin(async move {
             let result = self.below.getattr(caller, handle).await;
-            self.changed(caller, "getattr", Subject::of(handle), result).await
+            if let Some(wait) = self.repeated(caller, "getattr", (handle, None), None, &result) {
+                wait.await;
+            }
+            result
         })
     }
 
@@ -125,7 +127,7 @@ impl FileSystem for Audited {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         let result = self.below.setattr(caller, handle, set, guard).await;
-        self.changed(caller, "setattr", Subject::of(handle).with("set", set_of(set)), result).await
+        self.changed(caller, "setattr", Subject::of(handle).setting(set), result).await
     }
 
     fn access<'l0, 'l1, 'l2, 'f>(
@@ -145,7 +147,10 @@ impl FileSystem for Audited {
         }
         Box::pin(async move {
             let result = self.below.access(caller, handle, asked).await;
-            self.changed(caller, "access", Subject::of(handle), result).await
+            if let Some(wait) = self.repeated(caller, "access", (handle, None), None, &result) {
+                wait.await;
+            }
+            result
         })
     }
 
@@ -168,7 +173,10 @@ impl FileSystem for Audited {
         }
         Box::pin(async move {
             let result = self.below.lookup(caller, directory, name, want).await;
-            self.changed(caller, "lookup", Subject::named(directory, name), result).await
+            if let Some(wait) = self.repeated(caller, "lookup", (directory, Some(name)), None, &result) {
+                wait.await;
+            }
+            result
         })
     }
 
@@ -201,13 +209,11 @@ impl FileSystem for Audited {
         }
         Box::pin(async move {
             let result = self.below.read(caller, handle, by, offset, count).await;
-            self.changed(
-                caller,
-                "read",
-                Subject::of(handle).with("offset", offset).with("count", count),
-                result,
-            )
-            .await
+            let range = Some((offset, count.into()));
+            if let Some(wait) = self.repeated(caller, "read", (handle, None), range, &result) {
+                wait.await;
+            }
+            result
         })
     }
 
@@ -222,13 +228,20 @@ impl FileSystem for Audited {
     ) -> Result<Written> {
         let count = data.len();
         let result = self.below.write(caller, handle, by, offset, data, stability).await;
-        // The open has been recorded, if there is one.
-        let is_stateless = matches!(by, StateidBasis::Anonymous);
-        let due = self.audit.records_all() || (is_stateless && self.audit.write_is_due(caller, handle));
-        if !due {
+        let range = (offset, count as u64);
+        if self.audit.records_all() {
+            if let Some(wait) = self.repeated(caller, "write", (handle, None), Some(range), &result) {
+                wait.await;
+            }
             return result;
         }
-        let subject = Subject::of(handle).with("offset", offset).with("count", count);
+        // The open has been recorded, if there is one.
+        let is_stateless = matches!(by, StateidBasis::Anonymous);
+        if !(is_stateless && self.audit.write_is_due(caller, handle)) {
+            return result;
+        }
+        let (offset, count) = range;
+        let subject = Subject::of(handle).with(Detail::Range { offset, count });
         self.changed(caller, "write", subject, result).await
     }
 
@@ -246,7 +259,7 @@ impl FileSystem for Audited {
         set: &SetAttributes,
     ) -> Result<Created> {
         let result = self.below.create(caller, directory, name, how, set).await;
-        self.changed(caller, "create", Subject::named(directory, name).with("set", set_of(set)), result).await
+        self.changed(caller, "create", Subject::named(directory, name).setting(set), result).await
     }
 
     async fn mkdir(
@@ -258,7 +271,7 @@ impl FileSystem for Audited {
         want: Want,
     ) -> Result<Created> {
         let result = self.below.mkdir(caller, directory, name, set, want).await;
-        self.changed(caller, "mkdir", Subject::named(directory, name).with("set", set_of(set)), result).await
+        self.changed(caller, "mkdir", Subject::named(directory, name).setting(set), result).await
     }
 
     async fn symlink(
@@ -273,7 +286,7 @@ impl FileSystem for Audited {
         self.changed(
             caller,
             "symlink",
-            Subject::named(directory, name).with("target", String::from_utf8_lossy(target)),
+            Subject::named(directory, name).with(Detail::Target(target.into())),
             result,
         )
         .await
@@ -289,7 +302,7 @@ impl FileSystem for Audited {
         set: &SetAttributes,
     ) -> Result<Created> {
         let result = self.below.mknod(caller, directory, name, file_type, device, set).await;
-        self.changed(caller, "mknod", Subject::named(directory, name).with("set", set_of(set)), result).await
+        self.changed(caller, "mknod", Subject::named(directory, name).setting(set), result).await
     }
 
     async fn remove(&self, caller: &Caller, directory: &Handle, name: &Name) -> Result<Wcc> {
@@ -361,12 +374,8 @@ impl Opens for Audited {
             Some(name) => Subject::named(&request.handle, name),
             None => Subject::of(&request.handle),
         };
-        subject = subject.with("access", share(request.access));
-        if let Ok(opened) = &result
-            && opened.created
-        {
-            subject = subject.with("created", true);
-        }
+        let created = result.as_ref().is_ok_and(|opened| opened.created);
+        subject = subject.with(Detail::Open { access: request.access, created });
         self.changed(caller, "open", subject, result).await
     }
 
@@ -450,7 +459,7 @@ impl Extended for Audited {
 
     async fn getxattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Bytes> {
         let result = self.below.getxattr(caller, handle, name).await;
-        self.asked(caller, "getxattr", || Subject::of(handle).with("attribute", attribute(name)), result)
+        self.asked(caller, "getxattr", || Subject::of(handle).with(Detail::Attribute(name.clone())), result)
             .await
     }
 
@@ -463,7 +472,8 @@ impl Extended for Audited {
         how: XattrHow,
     ) -> Result<Wcc> {
         let result = self.below.setxattr(caller, handle, name, value, how).await;
-        self.changed(caller, "setxattr", Subject::of(handle).with("attribute", attribute(name)), result).await
+        self.changed(caller, "setxattr", Subject::of(handle).with(Detail::Attribute(name.clone())), result)
+            .await
     }
 
     async fn listxattrs(
@@ -479,7 +489,7 @@ impl Extended for Audited {
 
     async fn removexattr(&self, caller: &Caller, handle: &Handle, name: &XattrName) -> Result<Wcc> {
         let result = self.below.removexattr(caller, handle, name).await;
-        self.changed(caller, "removexattr", Subject::of(handle).with("attribute", attribute(name)), result)
+        self.changed(caller, "removexattr", Subject::of(handle).with(Detail::Attribute(name.clone())), result)
             .await
     }
 

@@ -4,27 +4,39 @@
 //! ended, makes a record of it. A thread of its own finds the path and writes a line of JSON, so an operation
 //! waits for the log only if [`RECORDS_MAX`] records wait already. No record is left out then.
 //!
+//! The thread writes the first record at once, and those that follow it a hundredth of a second later. So an
+//! operation wakes nobody while the server is busy, and a process that is killed leaves out the records of
+//! that time.
+//!
+//! With [`Scope::All`], operations that one user repeats on a file in that time are one record with their
+//! number: those that change nothing, and READs and WRITEs.
+//!
 //! A path is that under which the file is known when the line is written. If another client has renamed a
 //! directory meanwhile, it is the new path. If the file is gone, it is the last path that was found.
 
 mod layer;
 mod line;
+mod paths;
+mod queue;
+mod record;
 mod writer;
 
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
 use std::path::Path;
+use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
-use vfs::{Caller, Handle, Name, Principal, Status};
+use vfs::{Caller, Handle, Principal, Status};
 
 pub use layer::Audited;
+use queue::Queue;
+use record::{Record, Subject};
 
 /// Records that may wait to be written. Then operations wait.
 pub const RECORDS_MAX: usize = 1 << 16;
@@ -62,48 +74,28 @@ pub struct Export {
     pub find: Arc<Find>,
 }
 
+/// An export that is served. One that is served later has another number.
+struct Exported {
+    number: u64,
+    of: Export,
+}
+
 /// The log. All exports of a process share it.
-#[derive(Debug)]
 pub struct Audit {
     scope: Scope,
-    records: mpsc::Sender<Message>,
+    queue: Arc<Queue>,
+    /// Exports so far.
+    exports: AtomicU64,
     /// The file is to be opened again, because it was renamed.
     reopen: Arc<AtomicBool>,
     written: Mutex<HashMap<Writing, Instant>>,
 }
 
+/// It is over when a record is in the queue.
+type Wait = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// A file, and the client and user who write to it.
 type Writing = (Handle, Option<IpAddr>, u32);
-
-/// A message to the thread.
-enum Message {
-    Record(Box<Record>),
-    /// Everything before is to be in the file; then answer.
-    Flush(oneshot::Sender<()>),
-}
-
-/// One operation.
-struct Record {
-    at: SystemTime,
-    client: Option<IpAddr>,
-    user: Option<(u32, u32)>,
-    operation: &'static str,
-    export: Arc<Export>,
-    subject: Subject,
-    result: Result<(), Status>,
-}
-
-/// The files that an operation is about.
-#[derive(Debug, Default)]
-struct Subject {
-    /// The file, or the directory of `name`.
-    at: Option<Handle>,
-    name: Option<Name>,
-    /// The second file of a rename, a link, or a copy.
-    to: Option<(Handle, Option<Name>)>,
-    /// Further fields of the line: the attributes that are set, the bytes that are read or written.
-    more: Vec<(&'static str, serde_json::Value)>,
-}
 
 impl Audit {
     /// Opens the log.
@@ -111,11 +103,11 @@ impl Audit {
     /// # Errors
     /// If the file cannot be opened.
     pub fn open(destination: Destination, scope: Scope) -> io::Result<Arc<Audit>> {
-        let (records, waiting) = mpsc::channel(RECORDS_MAX);
-        let reopen = Arc::new(AtomicBool::new(false));
+        let (queue, reopen) = (Arc::new(Queue::default()), Arc::new(AtomicBool::new(false)));
         let writer = writer::Writer::open(destination, reopen.clone())?;
-        std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run(waiting))?;
-        Ok(Arc::new(Audit { scope, records, reopen, written: Mutex::default() }))
+        let waiting = queue.clone();
+        std::thread::Builder::new().name("audit".to_owned()).spawn(move || writer.run(&waiting))?;
+        Ok(Arc::new(Audit { scope, queue, exports: AtomicU64::new(0), reopen, written: Mutex::default() }))
     }
 
     /// The file has been renamed, as logrotate(8) does: opens it anew before the next line.
@@ -125,10 +117,7 @@ impl Audit {
 
     /// Waits until all records so far are written.
     pub async fn flush(&self) {
-        let (answer, answered) = oneshot::channel();
-        if self.records.send(Message::Flush(answer)).await.is_ok() {
-            let _ = answered.await;
-        }
+        self.queue.flush().await;
     }
 
     fn records_all(&self) -> bool {
@@ -149,15 +138,16 @@ impl Audit {
         true
     }
 
-    async fn record(
-        &self,
-        export: &Arc<Export>,
+    /// Records an operation. If the queue is full, the answer is what waits for it.
+    fn record(
+        self: &Arc<Audit>,
+        export: &Arc<Exported>,
         caller: &Caller,
         operation: &'static str,
         subject: Subject,
         result: Result<(), Status>,
-    ) {
-        let record = Record {
+    ) -> Option<Wait> {
+        self.wait(self.queue.put(Record {
             at: SystemTime::now(),
             client: caller.client,
             user: user(caller),
@@ -165,9 +155,21 @@ impl Audit {
             export: export.clone(),
             subject,
             result,
-        };
-        // It fails only if the thread has ended, which it does at the end of the process.
-        let _ = self.records.send(Message::Record(Box::new(record))).await;
+            times: 1,
+        }))
+    }
+
+    /// What waits for the capacity for a record that the queue did not take.
+    fn wait(self: &Arc<Audit>, put: Result<(), Box<Record>>) -> Option<Wait> {
+        let refused = put.err()?;
+        let audit = self.clone();
+        Some(Box::pin(async move { audit.queue.put_later(refused).await }))
+    }
+}
+
+impl Drop for Audit {
+    fn drop(&mut self) {
+        self.queue.close();
     }
 }
 
@@ -178,21 +180,8 @@ fn user(caller: &Caller) -> Option<(u32, u32)> {
     }
 }
 
-impl Subject {
-    fn of(handle: &Handle) -> Subject {
-        Subject { at: Some(*handle), ..Subject::default() }
-    }
-
-    fn named(directory: &Handle, name: &Name) -> Subject {
-        Subject { at: Some(*directory), name: Some(name.clone()), ..Subject::default() }
-    }
-
-    fn to(self, handle: &Handle, name: Option<&Name>) -> Subject {
-        Subject { to: Some((*handle, name.cloned())), ..self }
-    }
-
-    fn with(mut self, field: &'static str, value: impl Into<serde_json::Value>) -> Subject {
-        self.more.push((field, value.into()));
-        self
+impl std::fmt::Debug for Audit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Audit").field("scope", &self.scope).finish_non_exhaustive()
     }
 }

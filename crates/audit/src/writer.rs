@@ -1,38 +1,36 @@
 //! The thread that writes the lines.
 
-use std::collections::HashMap;
 use std::fs::File;
-use std::io::{self, BufWriter, Write};
+use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use tokio::sync::mpsc;
-use vfs::Handle;
+use super::Destination;
+use super::line::Lines;
+use super::paths::Paths;
+use super::queue::{Queue, Taken};
+use super::record::Record;
 
-use super::{Destination, Message, Record, line};
-
-/// How long a path that was found is believed.
-const PATHS_FOR: Duration = Duration::from_secs(1);
-/// Paths that are remembered for that time.
-const PATHS_MAX: usize = 4096;
+/// Text is written when there are this many bytes of it, and at the end of a list.
+const TEXT_MAX: usize = 64 << 10;
 /// A log that cannot be written is named once in this time.
 const TROUBLE_EVERY: Duration = Duration::from_secs(60);
 
 enum Sink {
-    File { path: Box<Path>, file: BufWriter<File> },
+    File { path: Box<Path>, file: File },
     Lines(Box<dyn Fn(&str) + Send>),
 }
 
 pub(super) struct Writer {
     sink: Sink,
+    /// Lines that are not in the file yet.
+    text: String,
+    lines: Lines,
+    paths: Paths,
     reopen: Arc<AtomicBool>,
-    paths: HashMap<(usize, Handle), Option<Vec<u8>>>,
-    /// The paths that were found last, for files that are gone when the line about them is written.
-    last_paths: HashMap<(usize, Handle), Vec<u8>>,
-    paths_since: Instant,
     lost: u64,
     told: Option<Instant>,
 }
@@ -43,83 +41,56 @@ impl Writer {
             Destination::File(path) => Sink::File { file: open(&path)?, path },
             Destination::Lines(lines) => Sink::Lines(lines),
         };
-        let (paths, last_paths, paths_since) = (HashMap::new(), HashMap::new(), Instant::now());
-        Ok(Writer { sink, reopen, paths, last_paths, paths_since, lost: 0, told: None })
+        let (text, lines, paths) = (String::new(), Lines::default(), Paths::new());
+        Ok(Writer { sink, text, lines, paths, reopen, lost: 0, told: None })
     }
 
-    /// Writes until all senders are gone.
-    pub(super) fn run(mut self, mut messages: mpsc::Receiver<Message>) {
-        while let Some(message) = messages.blocking_recv() {
-            self.take(message);
-            while let Ok(message) = messages.try_recv() {
-                self.take(message);
+    /// Writes until the queue is closed.
+    pub(super) fn run(mut self, queue: &Queue) {
+        let mut taken = Taken::default();
+        while queue.take(&mut taken) {
+            let now = Instant::now();
+            self.paths.expire(now);
+            for record in &taken.records {
+                self.write(record, now);
             }
+            self.flush();
+            for flushed in taken.flushes.drain(..) {
+                let _ = flushed.send(());
+            }
+            queue.pause();
+        }
+    }
+
+    fn write(&mut self, record: &Record, now: Instant) {
+        if self.reopen.load(Ordering::Relaxed) && self.reopen.swap(false, Ordering::Relaxed) {
+            self.open_again();
+        }
+        self.lines.push(&mut self.text, record, &mut self.paths);
+        if matches!(record.operation, "rename" | "rmdir" | "remove") {
+            self.paths.forget(now);
+        }
+        if self.text.len() >= TEXT_MAX {
             self.flush();
         }
     }
 
-    fn take(&mut self, message: Message) {
-        match message {
-            Message::Record(record) => self.write(&record),
-            Message::Flush(answer) => {
-                self.flush();
-                let _ = answer.send(());
-            }
-        }
-    }
-
-    fn write(&mut self, record: &Record) {
-        // A name has moved, so the paths below it have changed.
-        let moves = matches!(record.operation, "rename" | "rmdir" | "remove");
-        if self.paths_since.elapsed() > PATHS_FOR || self.paths.len() >= PATHS_MAX {
-            self.forget_paths();
-        }
-        if self.last_paths.len() >= PATHS_MAX {
-            self.last_paths.clear();
-        }
-        let export = Arc::as_ptr(&record.export) as usize;
-        let (paths, last_paths) = (&mut self.paths, &mut self.last_paths);
-        let mut find = |handle: &Handle| match (record.export.find)(handle) {
-            Some(path) => {
-                last_paths.insert((export, *handle), path.clone());
-                Some(path)
-            }
-            None => last_paths.get(&(export, *handle)).cloned(),
-        };
-        let line =
-            line::of(record, |handle| paths.entry((export, *handle)).or_insert_with(|| find(handle)).clone());
-        if moves {
-            self.forget_paths();
-        }
-        if self.reopen.swap(false, Ordering::Relaxed) {
-            self.open_again();
-        }
+    fn flush(&mut self) {
         let written = match &mut self.sink {
-            Sink::File { file, .. } => writeln!(file, "{line}"),
+            Sink::File { file, .. } => file.write_all(self.text.as_bytes()),
             Sink::Lines(lines) => {
-                lines(&line);
+                self.text.lines().for_each(lines);
                 Ok(())
             }
         };
+        self.text.clear();
         self.check(written);
     }
 
-    fn forget_paths(&mut self) {
-        self.paths.clear();
-        self.paths_since = Instant::now();
-    }
-
-    fn flush(&mut self) {
-        if let Sink::File { file, .. } = &mut self.sink {
-            let flushed = file.flush();
-            self.check(flushed);
-        }
-    }
-
     fn open_again(&mut self) {
+        self.flush();
         let Sink::File { path, file } = &mut self.sink else { return };
-        let opened = file.flush().and_then(|()| open(path));
-        match opened {
+        match open(path) {
             Ok(new) => *file = new,
             Err(error) => tracing::error!(
                 "cannot open the audit log {} again: {error}; the old file is written to",
@@ -142,7 +113,6 @@ impl Writer {
     }
 }
 
-fn open(path: &Path) -> io::Result<BufWriter<File>> {
-    let file = File::options().create(true).append(true).mode(0o600).open(path)?;
-    Ok(BufWriter::new(file))
+fn open(path: &Path) -> io::Result<File> {
+    File::options().create(true).append(true).mode(0o600).open(path)
 }

@@ -3,9 +3,9 @@
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use audit::{Audit, Audited, Destination, Export, Scope};
+use audit::{Audit, Audited, Destination, Export, RECORDS_MAX, Scope};
 use bytes::Bytes;
 use memory::Memory;
 use parking_lot::Mutex;
@@ -130,6 +130,40 @@ async fn opens_for_writing_are_changes_and_all_operations_are_recorded_if_asked_
     }
 }
 
+#[tokio::test]
+async fn what_a_user_repeats_is_counted_and_loses_no_operation() {
+    let setting = Setting::new(Scope::All).await;
+    let (fs, who, set) = (&setting.fs, caller(), SetAttributes::default());
+    let file =
+        fs.create(&who, &setting.root, &name("f"), CreateHow::Guarded, &set).await.unwrap().node.handle;
+    let data = Bytes::from_static(b"0123456789");
+    fs.write(&who, &file, StateidBasis::Anonymous, 0, data, Stability::FileSync).await.unwrap();
+    let other = Caller { client: who.client, ..Caller::unix(7, 7, &[]) };
+    for offset in 0..100 {
+        fs.read(&who, &file, StateidBasis::Anonymous, offset, 4).await.unwrap();
+        fs.lookup(&who, &setting.root, &name("f"), Want::None).await.unwrap();
+        fs.lookup(&who, &setting.root, &name("none"), Want::None).await.unwrap_err();
+        fs.getattr(&other, &file).await.unwrap();
+    }
+    let lines = setting.lines().await;
+    let times = |operation: &str, uid: u32, path: &Value, result: &str| -> u64 {
+        let of = lines.iter().filter(|line| {
+            line["operation"] == operation
+                && line["uid"] == uid
+                && line["path"] == *path
+                && line["result"] == result
+        });
+        of.map(|line| line["times"].as_u64().unwrap_or(1)).sum()
+    };
+    assert_eq!(times("read", 1000, &Value::Null, "OK"), 100, "{lines:?}");
+    assert_eq!(times("lookup", 1000, &"/f".into(), "OK"), 100);
+    assert_eq!(times("lookup", 1000, &"/none".into(), "NOENT"), 100);
+    assert_eq!(times("getattr", 7, &Value::Null, "OK"), 100);
+    let read = lines.iter().filter(|line| line["operation"] == "read");
+    assert_eq!(read.map(|line| line["count"].as_u64().unwrap()).sum::<u64>(), 400);
+    assert!(lines.len() < 402, "nothing was counted up");
+}
+
 /// The thread writes a line later than the operation, and the directory may have gone by then.
 #[tokio::test]
 async fn a_directory_that_is_gone_has_the_path_that_it_had() {
@@ -150,6 +184,37 @@ async fn a_directory_that_is_gone_has_the_path_that_it_had() {
     }
     let lines = lines.lock();
     assert_eq!((&lines[0]["path"], &lines[1]["path"]), (&"/d/a".into(), &"/d/b".into()));
+}
+
+#[tokio::test]
+async fn operations_wait_for_a_log_that_is_behind_and_none_is_left_out() {
+    let (opened, gate) = std::sync::mpsc::channel::<()>();
+    let written = Arc::new(AtomicUsize::new(0));
+    let count = written.clone();
+    // It waits for the gate, which is then open for good.
+    let write = move |_: &str| {
+        let _ = gate.recv();
+        count.fetch_add(1, Ordering::Relaxed);
+    };
+    let audit = Audit::open(Destination::Lines(Box::new(write)), Scope::Changes).unwrap();
+    let (below, root) = below().await;
+    let export = Export { path: "/export".to_owned(), find: Arc::new(|_| None) };
+    let fs = Audited::new(below, audit.clone(), export);
+    let (who, name) = (caller(), name("none"));
+    let mut done = 0;
+    let waiting = loop {
+        let mut operation = Box::pin(fs.remove(&who, &root, &name));
+        if futures_util::poll!(&mut operation).is_pending() {
+            break operation;
+        }
+        done += 1;
+        assert!(done < 3 * RECORDS_MAX, "operations do not wait");
+    };
+    assert!(done >= RECORDS_MAX, "{done}");
+    drop(opened);
+    waiting.await.unwrap_err();
+    audit.flush().await;
+    assert_eq!(written.load(Ordering::Relaxed), done + 1);
 }
 
 #[tokio::test]

@@ -39,7 +39,7 @@ use crate::reload::Reload;
 use crate::service::{self, Service};
 use crate::stack::{End, Told};
 use crate::state::{self, Kind, Lock};
-use crate::{Failure, proxy, status, usage};
+use crate::{Failure, proxy, status, tls, usage};
 use guardian::Guardian;
 use words::Words;
 
@@ -99,6 +99,14 @@ fn read(arguments: &cli::Mount) -> Result<(Url, Words), Failure> {
 /// The first mistake.
 pub fn check(arguments: &cli::Mount) -> Result<(), Failure> {
     read(arguments).map(drop)
+}
+
+/// Checks them, and the files that they name for TLS.
+///
+/// # Errors
+/// The first mistake.
+pub fn check_start(arguments: &cli::Mount) -> Result<(), Failure> {
+    tls::check_origin(&read(arguments)?.0)
 }
 
 /// Checks a source.

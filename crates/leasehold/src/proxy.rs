@@ -80,6 +80,20 @@ pub async fn run(mut arguments: Proxy, reload: Reload) -> Result<(), Failure> {
     Box::pin(serve(arguments, wants, begun, end, reload)).await
 }
 
+/// Checks what a start would refuse before it touches anything: access that contradicts `--tls`, and
+/// certificates, also those for origins and for etcd.
+///
+/// # Errors
+/// The first mistake.
+pub fn check(arguments: &Proxy) -> Result<(), Failure> {
+    let wants = Wants::of(arguments, None)?;
+    tls::acceptor(&arguments.tls)?;
+    wants.wanted.iter().try_for_each(|wanted| tls::check_origin(&wanted.url))?;
+    let config = arguments.config.as_deref().filter(|_| arguments.origin.is_none());
+    let cluster = config.map(config::cluster::load).transpose()?.flatten();
+    cluster.map_or(Ok(()), |cluster| cluster.store().map(drop))
+}
+
 /// The parts that are there before an origin is reached.
 struct Begun {
     tls: Option<Arc<rpc::tls::Acceptor>>,

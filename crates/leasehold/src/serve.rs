@@ -189,6 +189,16 @@ fn default_state(arguments: &Serve) -> Result<PathBuf, Failure> {
     state::default_directory(Kind::State, &format!("serve-{}", state::file_name(&name)))
 }
 
+/// Checks what a start would refuse before it touches anything: exports that contradict others or `--tls`, and
+/// certificates.
+///
+/// # Errors
+/// The first mistake.
+pub fn check(arguments: &Serve) -> Result<(), Failure> {
+    refuse_overlaps(&directories(arguments, &arguments.tls)?)?;
+    tls::acceptor(&arguments.tls).map(drop)
+}
+
 /// The directories to serve, with options that `--tls` allows.
 fn directories(arguments: &Serve, tls: &Tls) -> Result<Vec<Served>, Failure> {
     let mut served = named_directories(arguments)?;

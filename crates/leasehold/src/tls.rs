@@ -27,6 +27,16 @@ pub fn acceptor(tls: &Tls) -> Result<Option<Arc<Acceptor>>, Failure> {
     Acceptor::open(files).map(Some).map_err(|error| Failure(error.to_string()))
 }
 
+/// Opens the files that the URL of an origin names, as connecting to it does.
+///
+/// # Errors
+/// Names the file that cannot be used.
+pub fn check_origin(url: &client::Url) -> Result<(), Failure> {
+    let files = url.options.tls_files().map_err(|error| Failure(error.to_string()))?;
+    let Some(files) = files else { return Ok(()) };
+    files.config(&[]).map(drop).map_err(|error| Failure(error.to_string()))
+}
+
 /// The kinds of connections over which clients may use an export, out of those that its options allow.
 ///
 /// # Errors

@@ -219,6 +219,32 @@ fn config_checks_and_explains_files() {
 }
 
 #[test]
+fn config_check_opens_the_files_for_tls() {
+    let tree = Tree::new();
+    let (file, served) = (tree.path("checked.toml"), tree.path("served"));
+    let export = format!("[[export]]\ndirectory = '{served}'\n");
+    let member = "[[origin]]\nurl = 'nfs://filer/e'\n[cluster]\nname = 'c'\nmember = 'a'\n\
+                  endpoints = ['https://127.0.0.1:1']\ntls_ca = '/none/ca'\n\
+                  [[server]]\naddress = '127.0.0.1:2049'\n";
+    for (text, wanted) in [
+        (format!("tls = 'allow'\ntls_certificate = '/none/crt'\n{export}"), "cannot use /none/crt"),
+        (format!("tls = 'allow'\n{export}"), "--tls-certificate"),
+        (format!("{export}xprtsec = 'tls'\n"), "nobody could use"),
+        (format!("{export}exclusive = true\n{export}path = '/other'\n"), "other"),
+        ("origin = 'nfs://filer/e?xprtsec=tls&tlsca=/none/ca'\n".into(), "cannot use /none/ca"),
+        ("[[origin]]\nurl = 'nfs://filer/e?xprtsec=tls&tlsca=/none/ca'\n".into(), "cannot use /none/ca"),
+        (member.into(), "cannot use /none/ca"),
+        (
+            "source = 'filer:/e'\ndirectory = '/mnt'\noptions = 'xprtsec=tls,tlsca=/none/ca'\n".into(),
+            "cannot use /none/ca",
+        ),
+    ] {
+        std::fs::write(&file, &text).unwrap();
+        fails_with(&program::run(&["config", "check", &file]), &["checked.toml", wanted]);
+    }
+}
+
+#[test]
 fn the_samples_of_the_package_are_right() {
     let samples = concat!(env!("CARGO_MANIFEST_DIR"), "/../../contrib/etc/leasehold");
     for (name, kind) in [

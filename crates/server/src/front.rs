@@ -21,7 +21,7 @@ use crate::nlm::{ListedHost, Nlm};
 use crate::nqnfs::{Nqnfs, NqnfsFront};
 use crate::recalls;
 use crate::shared::{FirstClient, Shared};
-use crate::state::{KnownClients, ListedClient, ListedState, State, StateOptions};
+use crate::state::{Footprint, KnownClients, ListedClient, ListedState, State, StateOptions};
 use crate::usage::Usage;
 
 /// What hosts hold that lock through NLM.
@@ -210,6 +210,11 @@ impl Front {
     /// not written is refused. The client learns of it at its next request and makes itself known again.
     pub async fn revoke(&self, client: Clientid) {
         self.shared.expire(client).await;
+    }
+
+    /// The memory that the state of clients takes.
+    pub fn footprint(&self) -> Footprint {
+        self.shared.state.footprint()
     }
 
     /// Is there a grace period, in which clients only reclaim?

@@ -65,5 +65,5 @@ pub use handles::{HandleKey, Handles};
 pub use names::{Kind as NameKind, NameDatabase};
 pub use nlm::ListedHost;
 pub use nqnfs::{Nqnfs, NqnfsOptions};
-pub use state::{Bounds, Held, KnownClients, ListedClient, ListedState, Replica, StateOptions};
+pub use state::{Bounds, Footprint, Held, KnownClients, ListedClient, ListedState, Replica, StateOptions};
 pub use usage::Usage;

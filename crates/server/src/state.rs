@@ -14,6 +14,7 @@ pub(crate) mod clients;
 mod closed;
 pub(crate) mod current;
 mod early;
+pub(crate) mod footprint;
 pub(crate) mod grace;
 mod host_records;
 pub(crate) mod hosts;
@@ -80,6 +81,7 @@ pub use capacity::Bounds;
 pub(crate) use capacity::{Below, Capacity, Scarce};
 pub(crate) use channel::Channel;
 pub(crate) use early::Word;
+pub use footprint::Footprint;
 pub use listing::{Held, ListedClient, ListedState};
 pub use replica::Replica;
 
@@ -299,6 +301,18 @@ impl State {
     /// The tables, locked. Never hold the guard across an `await`.
     pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock()
+    }
+
+    /// The memory of the tables.
+    pub(crate) fn footprint(&self) -> Footprint {
+        let tables = self.tables();
+        Footprint {
+            clients: tables.clients.bytes(),
+            sessions: tables.sessions.bytes(),
+            replies: tables.sessions.reply_bytes(),
+            states: tables.stateids.bytes(),
+            owners: tables.owners.bytes(),
+        }
     }
 
     /// The current numbers of clients.

@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::file::ConfigFile;
 use super::{Configured, Place, Setting, Wrong, cluster, exports, keys, origins, parse};
-use crate::Failure;
-use crate::cli::{Arguments, ConfigCommand, ConfigKeys, ConfigShow};
+use crate::cli::{Arguments, Command, ConfigCommand, ConfigKeys, ConfigShow};
+use crate::{Failure, mount, proxy, serve};
 
 /// Runs the command.
 ///
@@ -19,6 +19,8 @@ pub fn run(command: &ConfigCommand) -> Result<(), Failure> {
     match command {
         ConfigCommand::Check(check) => {
             let (kind, configured) = configured(&check.file, &[])?;
+            let wrong = |Failure(why)| Failure(format!("{}: {why}", check.file.display()));
+            check_start(&configured.arguments.command).map_err(wrong)?;
             let set = configured.settings.iter().filter(|setting| matches!(setting.from, Place::Line(_)));
             crate::output::line(format_args!("{}: a {kind} with {} keys", check.file.display(), set.count()));
             Ok(())
@@ -28,6 +30,16 @@ pub fn run(command: &ConfigCommand) -> Result<(), Failure> {
             list(of);
             Ok(())
         }
+    }
+}
+
+/// Checks what a start would refuse before it touches anything, which the text of a file does not show.
+fn check_start(command: &Command) -> Result<(), Failure> {
+    match command {
+        Command::Serve(serve) => serve::check(serve),
+        Command::Proxy(proxy) => proxy::check(proxy),
+        Command::Mount(mount) => mount::check_start(mount),
+        _ => Ok(()),
     }
 }
 

@@ -34,6 +34,7 @@ struct Served {
     operations: Vec<(String, &'static str, u64)>,
     times: Vec<(String, &'static str, Distribution)>,
     clients: server::KnownClients,
+    footprint: server::Footprint,
     connections: (usize, usize),
     in_flight: (usize, usize),
     kerberos_contexts: usize,
@@ -92,6 +93,7 @@ impl Served {
             operations: counts.iter().map(|(number, name, count)| (version(number), name, count)).collect(),
             times: counts.times().map(|(number, name, times)| (version(number), name, times)).collect(),
             clients: serving.front.clients(),
+            footprint: serving.front.footprint(),
             connections: serving.load.connections(),
             in_flight: serving.load.in_flight(),
             kerberos_contexts: serving.load.contexts(),
@@ -275,6 +277,8 @@ pub const FAMILIES: &[Family] = families! {
     Gauge "kerberos_contexts" None, NONE, |of, take| served(of, take, |it| it.kerberos_contexts), "contexts of users who have proven who they are; those of a user are counted for each client";
     Gauge "clients" None, NONE, |of, take| served(of, take, |it| it.clients.known), "clients of version 4 with a confirmed record";
     Gauge "clients_courtesy" None, NONE, |of, take| served(of, take, |it| it.clients.courtesy), "those of them whose lease has expired";
+    Gauge "client_state" B, &["table"], |of, take| for (table, bytes) in of.serving.iter().flat_map(|it| it.footprint.by_table()) { take(&[table], bytes.number()); },
+        "memory of the records of clients, of their sessions, of replies that are kept for retries, of opens, locks and leases, and of owners of version 4.0";
     Counter "client_uses" None, CLIENT, |of, take| used(of, take, |it| it.calls), "calls of the clients that use the server most, by address";
     Counter "client_read" B, CLIENT, |of, take| used(of, take, |it| it.read_bytes), "bytes that READs of these clients brought";
     Counter "client_written" B, CLIENT, |of, take| used(of, take, |it| it.written_bytes), "bytes that WRITEs of these clients wrote";

@@ -31,6 +31,7 @@ use tokio::time::Instant;
 use vfs::HolderId;
 
 use super::capacity::Bounds;
+use super::footprint::of_map;
 use super::ids::IdKey;
 use super::maker::Maker;
 use super::records::Holders;
@@ -379,6 +380,11 @@ impl Clients {
     /// Grace is over: the names of clients that have not come back are free.
     pub(crate) fn end_grace(&mut self) {
         self.before.values_mut().for_each(|before| before.principal = None);
+    }
+
+    /// See [`super::Footprint`].
+    pub(crate) fn bytes(&self) -> usize {
+        of_map(&self.names) + of_map(&self.ids) + of_map(&self.holders)
     }
 
     /// Is there capacity for one more client?

@@ -15,6 +15,7 @@ use protocol::nfs4::{Clientid, Status};
 use tokio::time::Instant;
 
 use super::capacity::Bounds;
+use super::footprint::of_map;
 use super::stateids::StateKey;
 
 /// An owner's name.
@@ -89,6 +90,11 @@ impl<R: Clone> Owners<R> {
     /// With a limit of `most` owners.
     pub(crate) fn up_to(self, most: usize) -> Owners<R> {
         Owners { most, ..self }
+    }
+
+    /// See [`super::Footprint`].
+    pub(crate) fn bytes(&self) -> usize {
+        of_map(&self.by_name) + of_map(&self.closed)
     }
 
     /// Is there capacity for one more owner?

@@ -18,6 +18,7 @@ use protocol::nfs4::{ChannelAttrs, Clientid, SequenceArgs, Sessionid, Status};
 use xdr::Message;
 
 use super::capacity::Bounds;
+use super::footprint::of_map;
 use super::ids::IdKey;
 use super::maker::Maker;
 use lowering::Lowering;
@@ -181,6 +182,17 @@ impl<C: Bond> Sessions<C> {
     /// The attributes that a new session of this peer gets, out of those it asks for.
     pub(crate) fn granted(&self, fore: ChannelAttrs, maker: &Maker) -> ChannelAttrs {
         self.promises.grant(Peer::from(maker.address), fore)
+    }
+
+    /// See [`super::Footprint`]: sessions without their replies.
+    pub(crate) fn bytes(&self) -> usize {
+        let slots: usize = self.ids.values().map(|session| session.slots.bytes()).sum();
+        of_map(&self.ids) + of_map(&self.clients) + slots
+    }
+
+    /// Bytes of the replies that are kept for retries.
+    pub(crate) fn reply_bytes(&self) -> usize {
+        self.ids.values().map(|session| session.slots.reply_bytes()).sum()
     }
 
     /// Is there capacity for one more session?

@@ -19,6 +19,7 @@ use protocol::nfs4::{Clientid, Stateid, Status};
 use vfs::{Handle, HolderId, LeaseId, LeaseKind, OpenId, Principal, Share, SharedHandle};
 
 use super::capacity::Bounds;
+use super::footprint::of_map;
 use super::ids::IdKey;
 use super::owners::{OwnerKind, OwnerName};
 use crate::exports::ExportId;
@@ -195,6 +196,14 @@ impl Stateids {
     /// With a limit of `most` opens and locks, and one of delegations.
     pub(crate) fn up_to(self, most: usize, delegations_max: usize) -> Stateids {
         Stateids { most, delegations_max, ..self }
+    }
+
+    /// See [`super::Footprint`].
+    pub(crate) fn bytes(&self) -> usize {
+        let held = self.held.len() * (size_of::<(StateKey, Box<HeldState>)>() + size_of::<HeldState>());
+        let files = self.files.values().map(of_map).sum::<usize>() + self.held.len() * size_of::<StateKey>();
+        let by_name = of_map(&self.opens) + of_map(&self.locks) + of_map(&self.leases);
+        held + files + by_name + of_map(&self.counts) + of_map(&self.owners)
     }
 
     /// Is there capacity for one more open or lock?

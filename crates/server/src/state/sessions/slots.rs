@@ -98,6 +98,20 @@ impl Slots {
         2 * busy > self.count
     }
 
+    /// Bytes of the slots without their replies.
+    pub(crate) fn bytes(&self) -> usize {
+        self.used.capacity() * size_of::<Slot>()
+    }
+
+    /// Bytes of the replies that are kept.
+    pub(crate) fn reply_bytes(&self) -> usize {
+        let of = |slot: &Slot| match slot {
+            Slot::Done { reply: Some(reply), .. } => reply.len(),
+            _ => 0,
+        };
+        self.used.iter().map(of).sum()
+    }
+
     /// The running request is done.
     pub(crate) fn complete(&mut self, slot: u32, reply: Option<Message>) {
         if let Some(slot) = self.used.get_mut(slot as usize)

@@ -1,0 +1,41 @@
+//! The memory that the tables take, for metrics.
+//!
+//! It is what their entries take, with the space that a hash table keeps free, and the replies that sessions
+//! keep. What entries refer to (names, handles, credentials) is shared by several, and is not counted.
+
+use std::collections::HashMap;
+
+/// Bytes of the tables of clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Records of clients.
+    pub clients: usize,
+    /// Sessions, without their replies.
+    pub sessions: usize,
+    /// Replies that sessions keep for a retry.
+    pub replies: usize,
+    /// Opens, locks and delegations.
+    pub states: usize,
+    /// Open owners and lock owners of minor version 0.
+    pub owners: usize,
+}
+
+impl Footprint {
+    /// Each table, by its name in the metrics.
+    pub fn by_table(&self) -> [(&'static str, usize); 5] {
+        let Footprint { clients, sessions, replies, states, owners } = *self;
+        [
+            ("clients", clients),
+            ("sessions", sessions),
+            ("replies", replies),
+            ("states", states),
+            ("owners", owners),
+        ]
+    }
+}
+
+/// Bytes of a hash table without what its entries refer to.
+pub(crate) fn of_map<K, V>(map: &HashMap<K, V>) -> usize {
+    // One byte of control for each place.
+    map.capacity() * (size_of::<(K, V)>() + 1)
+}
