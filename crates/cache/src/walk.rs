@@ -245,7 +245,7 @@ impl Walk {
             return false;
         }
         self.descends = true;
-        self.move_cursors(parent, rank + 1);
+        self.move_cursors(parent, rank + 1, &[DIRECTORIES, FILES]);
         // A reader that lists it asks for the listing itself.
         let opens_a_large_one = step.action == Action::Entered && !is_one_reply(step.directory_bytes);
         if step.action != Action::Listed && !opens_a_large_one {
@@ -323,8 +323,13 @@ impl Walk {
                 name
             }
         };
+        // A reader may look all names up before it opens the first file.
+        let passed: &[usize] = match action {
+            Action::Opened(..) => &[DIRECTORIES, FILES],
+            _ => &[DIRECTORIES],
+        };
         if let Some(rank) = roster.rank(self.order, name) {
-            self.move_cursors(directory, rank + 1);
+            self.move_cursors(directory, rank + 1, passed);
         }
     }
 

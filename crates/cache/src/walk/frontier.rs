@@ -61,6 +61,8 @@ impl Walk {
         if !self.sequence.has_begun() {
             return;
         }
+        // Those who looked names up may have been several. Who opens files one after the other is one.
+        self.depth_first = true;
         let cursors = &mut self.frontiers[FILES].cursors;
         for (handle, place) in self.places.iter().filter(|(_, place)| place.roster.is_some()) {
             if !(self.depth_first && is_passed(&self.reader, &place.position)) {
@@ -69,9 +71,9 @@ impl Walk {
         }
     }
 
-    /// Guesses in a directory go on from this rank at least.
-    pub(super) fn move_cursors(&mut self, directory: &Handle, rank: u32) {
-        for which in [DIRECTORIES, FILES] {
+    /// Guesses of these kinds in a directory go on from this rank at least.
+    pub(super) fn move_cursors(&mut self, directory: &Handle, rank: u32, kinds: &[usize]) {
+        for which in kinds.iter().copied() {
             let Some(place) = self.places.get_mut(directory) else { return };
             if place.roster.is_none() {
                 place.ahead[which] = place.ahead[which].max(rank);

@@ -415,3 +415,25 @@ fn remembered_entries_lead_ahead_and_count_as_out_of_date() {
     reader.step("b", "top", Action::Entered);
     assert!(reader.guesses().is_empty(), "a listing tells more than what is remembered");
 }
+
+/// `git status` looks all names up in several threads, and then reads the files that have changed in the order
+/// of their paths.
+#[test]
+fn files_that_are_read_after_all_names_were_looked_up_are_guessed_from_the_first_one_on() {
+    let mut reader = Reader::new();
+    reader.step("top", "", looked("f1"));
+    reader.step("top", "", looked("f2"));
+    reader.listed("top", &["a/", "b/", "f1", "f2"]);
+    for (directory, names) in [("b", ["b1", "b2", "b3"]), ("a", ["a1", "a2", "a3"])] {
+        names.iter().for_each(|name| reader.step(directory, "top", looked(name)));
+        reader.listed(directory, &names);
+    }
+    reader.step("b", "top", looked("b2"));
+    reader.guesses();
+    reader.step("a", "top", opened("a1"));
+    reader.step("a", "top", opened("a2"));
+    assert_eq!(reader.guesses(), ["a3", "b1", "b2", "b3", "f1", "f2"]);
+    // The reader has passed what it did not open.
+    reader.step("b", "top", opened("b1"));
+    assert!(!reader.walks.is_expected(&handle("a3")) && reader.walks.is_expected(&handle("b2")));
+}
