@@ -61,13 +61,20 @@ impl Walk {
         if !self.sequence.has_begun() {
             return;
         }
-        // Those who looked names up may have been several. Who opens files one after the other is one.
+        // Those who looked names up may have been several, and came by all files. Who opens files one after the
+        // other is one, and has come by those that it has opened.
         self.depth_first = true;
-        let cursors = &mut self.frontiers[FILES].cursors;
-        for (handle, place) in self.places.iter().filter(|(_, place)| place.roster.is_some()) {
-            if !(self.depth_first && is_passed(&self.reader, &place.position)) {
-                cursors.insert(key(&place.position, place.ahead[FILES]), *handle);
+        let (reader, cursors) = (&self.reader, &mut self.frontiers[FILES].cursors);
+        cursors.clear();
+        for (handle, place) in self.places.iter_mut().filter(|(_, place)| place.roster.is_some()) {
+            if is_passed(reader, &place.position) {
+                continue;
             }
+            if place.opened.is_none() {
+                let below = reader.get(place.position.len()).filter(|_| reader.starts_with(&place.position));
+                place.ahead[FILES] = below.map_or(0, |rank| rank + 1);
+            }
+            cursors.insert(key(&place.position, place.ahead[FILES]), *handle);
         }
     }
 
@@ -212,9 +219,15 @@ impl Walk {
             place.ahead[which] = rank;
             let Some((entry, found)) = found else { continue };
             let mut position = place.position.clone();
+            let here = key(&position, rank);
+            let cursors = &mut self.frontiers[which].cursors;
+            // Entries that are passed over may be directories, with cursors of their own.
+            if cursors.range(at..).next().is_some_and(|(other, _)| *other < here) {
+                cursors.insert(here, directory);
+                continue;
+            }
             place.ahead[which] += u32::from(found == Due::Now);
-            let cursor = key(&position, place.ahead[which]);
-            self.frontiers[which].cursors.insert(cursor, directory);
+            cursors.insert(key(&position, place.ahead[which]), directory);
             if found != Due::Now {
                 return None;
             }

@@ -10,7 +10,7 @@ use vfs::Handle;
 use super::place::{is_passed, key};
 use super::sequence::Sequence;
 use super::window::Position;
-use super::{AGAIN_MIN, Action, DEPTH_MAX, DIRECTORIES, Step, Walk};
+use super::{AGAIN_MIN, Action, DEPTH_MAX, DIRECTORIES, FILES, Step, Walk};
 
 impl Walk {
     /// The reader lists a directory of which no guess was made. If that is the second of those where it was
@@ -87,7 +87,13 @@ impl Walk {
         let again = may_be && was_here;
         let behind = match self.reader.get(position.len()).filter(|_| self.reader.starts_with(&position)) {
             // Within the directory in which the reader was: does it go on there?
-            Some(reached) => self.rank_of(step).is_none_or(|rank| rank < *reached),
+            Some(reached) => match self.rank_of(step) {
+                Some(rank) if rank > *reached => {
+                    self.move_cursors(&step.directory, rank, &[DIRECTORIES, FILES]);
+                    return self.go_on(key(&position, rank));
+                }
+                rank => rank.is_none_or(|rank| rank < *reached),
+            },
             None => true,
         };
         if behind && again {
