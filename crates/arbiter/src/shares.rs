@@ -174,6 +174,11 @@ impl ShareTable {
         })
     }
 
+    /// The files that have an open.
+    pub fn files(&self) -> impl Iterator<Item = &Handle> {
+        self.files.keys()
+    }
+
     /// Does the file have any open?
     pub fn is_open(&self, handle: &Handle) -> bool {
         self.files.contains_key(handle)

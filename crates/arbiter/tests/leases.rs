@@ -381,13 +381,21 @@ async fn no_lease_that_is_in_use_is_recalled_to_grant_another_of_its_kind() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_lack_of_capacity_below_recalls_leases_only_if_they_take_some_of_it() {
-    for (leases_take_capacity, recalls) in [(true, 1), (false, 0)] {
+async fn a_lack_of_capacity_below_recalls_leases_that_take_some_of_it_or_whose_files_are_open() {
+    for (leases_take_capacity, closed, recalls) in [(true, false, 1), (false, true, 0), (false, false, 1)] {
         let stage = Stage::new(Options { leases_take_capacity, ..options() });
         let file = stage.below.add("a");
-        assert!(open(&stage, &client(1), &file, Share::READ).await.unwrap().lease.is_some());
-        assert!(!stage.arbiter.free_capacity(&client(2)).await, "nothing was returned");
-        assert_eq!(stage.arbiter.held().recalls, recalls);
+        let opened = open(&stage, &client(1), &file, Share::READ).await.unwrap();
+        assert!(opened.lease.is_some());
+        if closed {
+            stage.arbiter.close(&client(1), opened.id).await.unwrap();
+            settle().await;
+        }
+        assert!(
+            !stage.arbiter.free_capacity(&client(2)).await,
+            "{leases_take_capacity} {closed}: nothing was returned"
+        );
+        assert_eq!(stage.arbiter.held().recalls, recalls, "{leases_take_capacity} {closed}");
     }
 }
 

@@ -6,6 +6,7 @@
 mod program;
 
 use std::collections::HashSet;
+use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -14,8 +15,8 @@ use parking_lot::Mutex;
 use program::{Running, Tree};
 use tokio::task::JoinSet;
 use vfs::{
-    Callback, Caller, Handle, Lease, LeaseKind, Name, OpenRequest, Opened, Owner, Share, Stability,
-    StateidBasis, Want,
+    Callback, Caller, FileSystem, Handle, Lease, LeaseKind, Name, OpenRequest, Opened, Opens, Owner, Share,
+    Stability, StateidBasis, Want,
 };
 
 /// The limit of descriptors of the server.
@@ -161,4 +162,32 @@ async fn a_change_by_another_client_recalls_the_delegation() {
     let read = other.origin.read(&root_user(), &held[4], StateidBasis::Anonymous, 0, 9).await.unwrap();
     assert_eq!(read.data.to_bytes().unwrap(), "AFTER!");
     assert!(!holder.has_returned(&held[4]));
+}
+
+/// Our caches keep an open as long as they have the lease that came with it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_cache_opens_far_more_files_than_the_server_has_descriptors() {
+    const FILES: usize = 400;
+    let tree = Tree::new();
+    for number in 0..FILES {
+        std::fs::write(tree.path(&format!("served/f{number}")), "x").unwrap();
+    }
+    let server = exclusive(&tree, &[]);
+    let url = Url::parse(&format!("{}&vers=4.2", server.url())).unwrap();
+    let origin = client::connect(&url).await.unwrap();
+    let mut options = cache::Options::new(Path::new(&tree.path("cache")), "test");
+    options.limits.min_free_bytes = 0;
+    let cache = cache::Cache::open(origin.clone(), options).await.unwrap();
+    let root = cache.root(&root_user()).await.unwrap().handle;
+    for number in 0..FILES {
+        let (name, owner) = (format!("f{number}"), Owner(Bytes::from_static(b"o")));
+        let name = Name::new(name.as_bytes()).unwrap();
+        let request =
+            OpenRequest { want: Want::Any, ..OpenRequest::new(root, Some(name), owner, Share::READ) };
+        let opened = cache.open(&root_user(), &request).await;
+        let opened = opened.unwrap_or_else(|error| panic!("file {number}: {error}"));
+        cache.close(&root_user(), opened.id).await.unwrap();
+    }
+    assert!(descriptors_of(&server) < DESCRIPTORS.parse().unwrap());
+    cache.shutdown().await;
 }

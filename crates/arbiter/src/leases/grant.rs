@@ -10,6 +10,8 @@ use crate::shares::Others;
 
 /// Limit of recalls when the layer below has no capacity.
 const RECALLS_AT_ONCE_MAX: usize = 16;
+/// The same, if what takes the capacity are opens, which end some time after the lease.
+const RECALLS_FOR_OPENS: usize = 256;
 /// Number of recalls beyond the number of waiters, when the layer below has no capacity.
 const RECALLED_BEYOND_ASKERS: usize = 3;
 /// Interval of CB_RECALL_ANY.
@@ -160,14 +162,32 @@ impl Leases {
     /// The layer below has no capacity for `waiters` requests. Recalls the least recently used leases,
     /// unless enough are on their way back.
     pub fn free_up(&mut self, now: Instant, waiters: usize) {
-        // Leases with a term end soon enough.
-        let on_their_way = self.grants.len() - self.termed - self.idle.len();
-        let missing = (waiters + RECALLED_BEYOND_ASKERS).saturating_sub(on_their_way);
+        let missing = (waiters + RECALLED_BEYOND_ASKERS).saturating_sub(self.on_their_way());
         let oldest: Vec<LeaseId> =
             self.idle.values().take(missing.min(RECALLS_AT_ONCE_MAX)).copied().collect();
-        for id in oldest {
-            self.recall(now, id, now + self.recall_deadline);
-        }
+        self.recall_all(now, &oldest);
+    }
+
+    /// The same, if a lease takes no capacity there and an open does: recalls leases on these files, which are
+    /// open. A client may keep an open as long as it has the lease, and closes it some time after that: so it
+    /// is asked for many at once.
+    pub fn free_up_open<'h>(&mut self, now: Instant, open: impl Iterator<Item = &'h Handle>) {
+        let missing = RECALLS_FOR_OPENS.saturating_sub(self.on_their_way());
+        let grants = open.filter_map(|handle| self.files.get(handle)).flat_map(|file| &file.grants);
+        let idle = grants.filter_map(|id| Some((self.grants.get(id)?.used, *id)));
+        let mut idle: Vec<(u64, LeaseId)> = idle.filter(|(used, _)| self.idle.contains_key(used)).collect();
+        idle.sort_unstable();
+        let oldest: Vec<LeaseId> = idle.into_iter().take(missing).map(|(_, id)| id).collect();
+        self.recall_all(now, &oldest);
+    }
+
+    /// Leases that have been recalled. Those with a term end soon enough.
+    fn on_their_way(&self) -> usize {
+        self.grants.len() - self.termed - self.idle.len()
+    }
+
+    fn recall_all(&mut self, now: Instant, leases: &[LeaseId]) {
+        leases.iter().for_each(|id| self.recall(now, *id, now + self.recall_deadline));
     }
 
     /// Recalls a batch of unused leases when the limit is near.

@@ -4,8 +4,8 @@
 //! The arbiter recalls the least recently used leases, a few more than there are waiters. A file whose
 //! lease is returned may still be open; then its return frees nothing. Each waiter waits until a lease or
 //! an open has been returned below, and tries again. If there is still no capacity, the arbiter recalls
-//! more. If leases take no capacity of the layer below, the arbiter recalls none: the waiters wait for the
-//! end of an open.
+//! more. If leases take no capacity of the layer below, the arbiter recalls only those on files that are open:
+//! their holders may keep these opens as long as they have the leases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -60,9 +60,13 @@ impl Shell {
             return true;
         }
         let waiters = self.capacity.waiters.load(Ordering::Relaxed);
-        if self.options.leases_take_capacity {
-            self.with(|state, now| state.leases.free_up(now, waiters));
-        }
+        self.with(|state, now| {
+            if self.options.leases_take_capacity {
+                state.leases.free_up(now, waiters);
+            } else {
+                state.leases.free_up_open(now, state.shares.files());
+            }
+        });
         timeout_at(self.patience_of(caller), freed).await.is_ok()
     }
 }
