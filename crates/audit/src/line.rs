@@ -1,7 +1,7 @@
 //! A record as a line of JSON.
 //!
-//! Names are chosen by clients, so each character that a terminal could obey is escaped. Letters and digits of
-//! all scripts stay.
+//! Names are chosen by clients, so each character that a terminal could obey is escaped. Letters and digits
+//! of all scripts stay.
 
 use std::fmt::Write as _;
 use std::net::IpAddr;
@@ -149,7 +149,7 @@ fn push_detail(out: &mut String, detail: &Detail) {
     }
 }
 
-/// The attributes that are set. Of a time, only that it is set.
+/// The attributes that are set. A time is only named.
 fn push_set(out: &mut String, set: &SetAttributes) {
     out.push_str(",\"set\":{");
     let first = out.len();

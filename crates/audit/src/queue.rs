@@ -1,8 +1,8 @@
 //! The records on their way from the operations to the thread that writes.
 //!
 //! A record is put into a list, and the thread takes the whole list. A thread that has nothing to write waits
-//! to be woken by the first record. After that it looks every [`PAUSE`], so that records of a busy server cost
-//! no system call.
+//! to be woken by the first record. After that it looks every [`PAUSE`], so that records of a busy server
+//! cost no system call.
 
 use std::time::{Duration, Instant};
 
@@ -36,14 +36,14 @@ struct Waiting {
     lists: u64,
     /// By their hash, the lists and places of records that may be counted up.
     recent: Vec<(u64, usize)>,
-    /// Who waits until everything so far is written.
+    /// They wait until everything so far is written.
     flushes: Vec<oneshot::Sender<()>>,
     /// The thread waits for a record without an end.
     is_idle: bool,
     is_closed: bool,
 }
 
-/// What the thread took.
+/// A list that the thread has taken.
 #[derive(Default)]
 pub(super) struct Taken {
     pub(super) records: Vec<Record>,

@@ -189,8 +189,8 @@ fn default_state(arguments: &Serve) -> Result<PathBuf, Failure> {
     state::default_directory(Kind::State, &format!("serve-{}", state::file_name(&name)))
 }
 
-/// Checks what a start would refuse before it touches anything: exports that contradict others or `--tls`, and
-/// certificates.
+/// Checks what a start would refuse before it touches anything: exports that contradict others or `--tls`,
+/// and certificates.
 ///
 /// # Errors
 /// The first mistake.

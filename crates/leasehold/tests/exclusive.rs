@@ -165,6 +165,7 @@ async fn a_change_by_another_client_recalls_the_delegation() {
 }
 
 /// Our caches keep an open as long as they have the lease that came with it.
+// Promise: recalls-for-capacity
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cache_opens_far_more_files_than_the_server_has_descriptors() {
     const FILES: usize = 400;

@@ -168,9 +168,9 @@ impl Leases {
         self.recall_all(now, &oldest);
     }
 
-    /// The same, if a lease takes no capacity there and an open does: recalls leases on these files, which are
-    /// open. A client may keep an open as long as it has the lease, and closes it some time after that: so it
-    /// is asked for many at once.
+    /// The same, if a lease takes no capacity there and an open does: recalls leases on these files, which
+    /// are open. A client may keep an open as long as it has the lease, and closes it some time after that:
+    /// so many are recalled at once.
     pub fn free_up_open<'h>(&mut self, now: Instant, open: impl Iterator<Item = &'h Handle>) {
         let missing = RECALLS_FOR_OPENS.saturating_sub(self.on_their_way());
         let grants = open.filter_map(|handle| self.files.get(handle)).flat_map(|file| &file.grants);

@@ -4,8 +4,8 @@
 //! The arbiter recalls the least recently used leases, a few more than there are waiters. A file whose
 //! lease is returned may still be open; then its return frees nothing. Each waiter waits until a lease or
 //! an open has been returned below, and tries again. If there is still no capacity, the arbiter recalls
-//! more. If leases take no capacity of the layer below, the arbiter recalls only those on files that are open:
-//! their holders may keep these opens as long as they have the leases.
+//! more. If leases take no capacity of the layer below, the arbiter recalls those on files that are open.
+//! Their holders may keep these opens as long as they have the leases.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

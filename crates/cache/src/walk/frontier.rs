@@ -61,8 +61,8 @@ impl Walk {
         if !self.sequence.has_begun() {
             return;
         }
-        // Those who looked names up may have been several, and came by all files. Who opens files one after the
-        // other is one, and has come by those that it has opened.
+        // Several readers may have looked all names up. A single one opens files one after the other, and has
+        // passed those that it has opened.
         self.depth_first = true;
         let (reader, cursors) = (&self.reader, &mut self.frontiers[FILES].cursors);
         cursors.clear();
