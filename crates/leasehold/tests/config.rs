@@ -223,7 +223,7 @@ fn config_check_opens_the_files_for_tls() {
     let tree = Tree::new();
     let (file, served) = (tree.path("checked.toml"), tree.path("served"));
     let export = format!("[[export]]\ndirectory = '{served}'\n");
-    let member = "[[origin]]\nurl = 'nfs://filer/e'\n[cluster]\nname = 'c'\nmember = 'a'\n\
+    let member = "handle_key = '/none/key'\n[[origin]]\nurl = 'nfs://filer/e'\n[cluster]\nname = 'c'\nmember = 'a'\n\
                   endpoints = ['https://127.0.0.1:1']\ntls_ca = '/none/ca'\n\
                   [[server]]\naddress = '127.0.0.1:2049'\n";
     for (text, wanted) in [
