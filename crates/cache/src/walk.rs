@@ -149,7 +149,8 @@ pub struct Walk {
     credit: u32,
     frontiers: [Frontier; 2],
     order: Order,
-    /// The directory in which the reader is.
+    /// The directory in which the reader is. If it has come back to one out of a directory in it: the entry
+    /// that it has come to.
     reader: Position,
     /// The reader has gone down into a directory.
     descends: bool,
