@@ -200,6 +200,8 @@ pub struct Leases {
     /// Number of requesters that wait for the return of leases.
     waiting: usize,
     asked_any: Option<Instant>,
+    /// When leases of open files were last recalled, because opens take the capacity below.
+    opens_wanted: Option<Instant>,
     counts: Counts,
     effects: Vec<Effect>,
 }
@@ -230,6 +232,7 @@ impl Leases {
             under_way: 0,
             waiting: 0,
             asked_any: None,
+            opens_wanted: None,
             counts: Counts::default(),
             effects: Vec::new(),
         }

@@ -1,8 +1,8 @@
 //! The records on their way from the operations to the thread that writes.
 //!
-//! A record is put into a list, and the thread takes the whole list. A thread that has nothing to write waits
-//! to be woken by the first record. After that it looks every [`PAUSE`], so that records of a busy server
-//! cost no system call.
+//! A record is put into a list, and the thread takes the whole list. The record of a change wakes the thread,
+//! which finds the path before it can be gone. Records that may be counted up gather for [`PAUSE`], so that
+//! those of a busy server cost no system call.
 
 use std::time::{Duration, Instant};
 
@@ -40,6 +40,8 @@ struct Waiting {
     flushes: Vec<oneshot::Sender<()>>,
     /// The thread waits for a record without an end.
     is_idle: bool,
+    /// The list has the record of a change.
+    hurries: bool,
     is_closed: bool,
 }
 
@@ -56,7 +58,9 @@ impl Queue {
     /// # Errors
     /// Hands the record back if [`RECORDS_MAX`] records wait.
     pub(super) fn put(&self, record: Record) -> Result<(), Box<Record>> {
-        self.push(&mut self.waiting.lock(), record)
+        let mut waiting = self.waiting.lock();
+        waiting.hurries = true;
+        self.push(&mut waiting, record)
     }
 
     /// Counts up the record of this operation, or puts a new one at the end of the list.
@@ -80,12 +84,15 @@ impl Queue {
     }
 
     fn push(&self, waiting: &mut Waiting, record: Record) -> Result<(), Box<Record>> {
+        if waiting.is_closed {
+            return Ok(());
+        }
         if waiting.records.len() >= RECORDS_MAX {
             return Err(Box::new(record));
         }
         waiting.records.push(record);
         // A list that fills before the pause is over is taken now.
-        if waiting.is_idle || waiting.records.len() == RECORDS_MAX / 2 {
+        if waiting.is_idle || waiting.hurries || waiting.records.len() == RECORDS_MAX / 2 {
             self.put.notify_one();
         }
         Ok(())
@@ -140,6 +147,7 @@ impl Queue {
         waiting.is_idle = false;
         std::mem::swap(&mut taken.records, &mut waiting.records);
         waiting.lists += 1;
+        waiting.hurries = false;
         taken.flushes = std::mem::take(&mut waiting.flushes);
         drop(waiting);
         if taken.records.len() >= RECORDS_MAX {
@@ -148,12 +156,25 @@ impl Queue {
         true
     }
 
-    /// Lets records gather for [`PAUSE`], or until half the list is full or somebody waits for them.
+    /// The thread ends, or has failed: nobody waits for it from now on.
+    pub(super) fn leave(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.is_closed = true;
+        waiting.flushes.clear();
+        waiting.records.clear();
+        drop(waiting);
+        self.taken.notify_waiters();
+    }
+
+    /// Lets records gather for [`PAUSE`], or until half the list is full, a change comes, or somebody waits.
     pub(super) fn pause(&self) {
         let until = Instant::now() + PAUSE;
         let mut waiting = self.waiting.lock();
         let hurries = |waiting: &mut Waiting| {
-            waiting.records.len() >= RECORDS_MAX / 2 || waiting.is_closed || !waiting.flushes.is_empty()
+            waiting.records.len() >= RECORDS_MAX / 2
+                || waiting.hurries
+                || waiting.is_closed
+                || !waiting.flushes.is_empty()
         };
         while !hurries(&mut waiting) && !self.put.wait_until(&mut waiting, until).timed_out() {}
     }

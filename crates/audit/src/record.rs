@@ -1,6 +1,6 @@
 //! A record: one operation, as the layer saw it. The thread that writes makes text of it.
 
-use std::hash::{BuildHasher, Hash, Hasher};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -40,9 +40,7 @@ pub(super) struct Repeatable<'a> {
 
 impl Repeatable<'_> {
     pub(super) fn hash(&self, by: &impl BuildHasher) -> u64 {
-        let mut state = by.build_hasher();
-        (self.operation.as_ptr(), self.at, self.name).hash(&mut state);
-        state.finish()
+        by.hash_one((self.operation.as_ptr(), self.at, self.name))
     }
 
     /// Counts the record up, if it is about the same.

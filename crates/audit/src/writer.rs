@@ -28,6 +28,8 @@ pub(super) struct Writer {
     sink: Sink,
     /// Lines that are not in the file yet.
     text: String,
+    /// The file ends in the middle of a line, because a write has failed.
+    is_torn: bool,
     lines: Lines,
     paths: Paths,
     reopen: Arc<AtomicBool>,
@@ -42,11 +44,12 @@ impl Writer {
             Destination::Lines(lines) => Sink::Lines(lines),
         };
         let (text, lines, paths) = (String::new(), Lines::default(), Paths::new());
-        Ok(Writer { sink, text, lines, paths, reopen, lost: 0, told: None })
+        Ok(Writer { sink, text, is_torn: false, lines, paths, reopen, lost: 0, told: None })
     }
 
     /// Writes until the queue is closed.
     pub(super) fn run(mut self, queue: &Queue) {
+        let _guard = Leaving(queue);
         let mut taken = Taken::default();
         while queue.take(&mut taken) {
             let now = Instant::now();
@@ -77,7 +80,16 @@ impl Writer {
 
     fn flush(&mut self) {
         let written = match &mut self.sink {
-            Sink::File { file, .. } => file.write_all(self.text.as_bytes()),
+            Sink::File { file, .. } => {
+                if self.is_torn {
+                    self.text.insert(0, '\n');
+                }
+                let (written, result) = write(file, self.text.as_bytes());
+                let (inside, left) = self.text.as_bytes().split_at(written);
+                self.is_torn = inside.last().map_or(self.is_torn, |last| *last != b'\n');
+                self.lost += left.iter().filter(|byte| **byte == b'\n').count() as u64;
+                result
+            }
             Sink::Lines(lines) => {
                 self.text.lines().for_each(lines);
                 Ok(())
@@ -91,7 +103,7 @@ impl Writer {
         self.flush();
         let Sink::File { path, file } = &mut self.sink else { return };
         match open(path) {
-            Ok(new) => *file = new,
+            Ok(new) => (*file, self.is_torn) = (new, false),
             Err(error) => tracing::error!(
                 "cannot open the audit log {} again: {error}; the old file is written to",
                 path.display()
@@ -101,15 +113,37 @@ impl Writer {
 
     fn check(&mut self, written: io::Result<()>) {
         let Err(error) = written else { return };
-        self.lost += 1;
         if self.told.is_none_or(|told| told.elapsed() > TROUBLE_EVERY) {
             self.told = Some(Instant::now());
             let Sink::File { path, .. } = &self.sink else { return };
             let (path, lost) = (path.display(), self.lost);
             tracing::error!(
-                "cannot write the audit log {path}: {error}; {lost} writes have failed; make space"
+                "cannot write the audit log {path}: {error}; {lost} records are lost so far; make space"
             );
         }
+    }
+}
+
+/// Writes the bytes. Returns how many of them are in the file.
+fn write(file: &mut File, bytes: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < bytes.len() {
+        match file.write(&bytes[written..]) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(more) => written += more,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, Ok(()))
+}
+
+/// Tells the queue that the thread ends, also if it panics.
+struct Leaving<'q>(&'q Queue);
+
+impl Drop for Leaving<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
     }
 }
 

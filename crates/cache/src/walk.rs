@@ -324,12 +324,12 @@ impl Walk {
                 name
             }
         };
-        // A reader may look all names up before it opens the first file.
-        let passed: &[usize] = match action {
-            Action::Opened(..) => &[DIRECTORIES, FILES],
-            _ => &[DIRECTORIES],
-        };
-        if let Some(rank) = roster.rank(self.order, name) {
+        // A reader may look all names up before it opens the first file. It goes into a directory.
+        let leads_down = |rank| roster.at(self.order, rank).is_some_and(|entry| !entry.is_file());
+        let rank = roster.rank(self.order, name);
+        let passes = matches!(action, Action::Opened(..)) || rank.is_some_and(leads_down);
+        let passed: &[usize] = if passes { &[DIRECTORIES, FILES] } else { &[DIRECTORIES] };
+        if let Some(rank) = rank {
             self.move_cursors(directory, rank + 1, passed);
         }
     }

@@ -81,7 +81,8 @@ pub async fn run(mut arguments: Proxy, reload: Reload) -> Result<(), Failure> {
 }
 
 /// Checks what a start would refuse before it touches anything: access that contradicts `--tls`, and
-/// certificates, also those for origins and for etcd.
+/// certificates, also those for origins and for etcd. A start with several origins goes on without one whose
+/// files cannot be used.
 ///
 /// # Errors
 /// The first mistake.

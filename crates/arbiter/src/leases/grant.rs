@@ -12,6 +12,8 @@ use crate::shares::Others;
 const RECALLS_AT_ONCE_MAX: usize = 16;
 /// The same, if what takes the capacity are opens, which end some time after the lease.
 const RECALLS_FOR_OPENS: usize = 256;
+/// In this time after the return of a lease, its holder closes an open that it does not use.
+const OPENS_END: Duration = Duration::from_secs(1);
 /// Number of recalls beyond the number of waiters, when the layer below has no capacity.
 const RECALLED_BEYOND_ASKERS: usize = 3;
 /// Interval of CB_RECALL_ANY.
@@ -172,12 +174,15 @@ impl Leases {
     /// are open. A client may keep an open as long as it has the lease, and closes it some time after that:
     /// so many are recalled at once.
     pub fn free_up_open<'h>(&mut self, now: Instant, open: impl Iterator<Item = &'h Handle>) {
-        let missing = RECALLS_FOR_OPENS.saturating_sub(self.on_their_way());
+        if self.opens_wanted.is_some_and(|at| now.saturating_duration_since(at) < OPENS_END) {
+            return;
+        }
+        self.opens_wanted = Some(now);
         let grants = open.filter_map(|handle| self.files.get(handle)).flat_map(|file| &file.grants);
         let idle = grants.filter_map(|id| Some((self.grants.get(id)?.used, *id)));
         let mut idle: Vec<(u64, LeaseId)> = idle.filter(|(used, _)| self.idle.contains_key(used)).collect();
         idle.sort_unstable();
-        let oldest: Vec<LeaseId> = idle.into_iter().take(missing).map(|(_, id)| id).collect();
+        let oldest: Vec<LeaseId> = idle.into_iter().take(RECALLS_FOR_OPENS).map(|(_, id)| id).collect();
         self.recall_all(now, &oldest);
     }
 

@@ -70,10 +70,9 @@ impl Walk {
             if is_passed(reader, &place.position) {
                 continue;
             }
-            if place.opened.is_none() {
-                let below = reader.get(place.position.len()).filter(|_| reader.starts_with(&place.position));
-                place.ahead[FILES] = below.map_or(0, |rank| rank + 1);
-            }
+            let below = reader.get(place.position.len()).filter(|_| reader.starts_with(&place.position));
+            let opened = if place.opened.is_some() { place.ahead[FILES] } else { 0 };
+            place.ahead[FILES] = opened.max(below.map_or(0, |rank| rank + 1));
             cursors.insert(key(&place.position, place.ahead[FILES]), *handle);
         }
     }

@@ -88,7 +88,7 @@ impl Walk {
         let behind = match self.reader.get(position.len()).filter(|_| self.reader.starts_with(&position)) {
             // Within the directory in which the reader was: does it go on there?
             Some(reached) => match self.rank_of(step) {
-                Some(rank) if rank > *reached => {
+                Some(rank) if rank > *reached && matches!(step.action, Action::Opened(..)) => {
                     self.move_cursors(&step.directory, rank, &[DIRECTORIES, FILES]);
                     return self.go_on(key(&position, rank));
                 }

@@ -1,4 +1,4 @@
-//! The memory that the tables take, for metrics.
+//! About the memory that the tables take, for metrics.
 //!
 //! It is what their entries take, with the space that a hash table keeps free, and the replies that sessions
 //! keep. What entries refer to (names, handles, credentials) is shared by several, and is not counted.
@@ -36,6 +36,7 @@ impl Footprint {
 
 /// Bytes of a hash table without what its entries refer to.
 pub(crate) fn of_map<K, V>(map: &HashMap<K, V>) -> usize {
-    // One byte of control for each place.
-    map.capacity() * (size_of::<(K, V)>() + 1)
+    // A table of a power of two is filled to seven eighths, and has a byte of control for each place.
+    let places = if map.capacity() == 0 { 0 } else { (map.capacity() * 8 / 7).next_power_of_two() };
+    places * (size_of::<(K, V)>() + 1)
 }
