@@ -4,9 +4,9 @@
 //! ended, makes a record of it. A thread of its own finds the path and writes a line of JSON, so an operation
 //! waits for the log only if [`RECORDS_MAX`] records wait already. No record is left out then.
 //!
-//! The thread writes records of changes at once. With [`Scope::All`], the others follow within a hundredth of
-//! a second, which a process that is killed leaves out. Those that one user repeats on a file in that time are
-//! one record with their number: operations that change nothing, and READs and WRITEs.
+//! The thread writes records of changes at once. With [`Scope::All`], the others follow within a hundredth
+//! of a second, which a process that is killed leaves out. Those that one user repeats on a file in that time
+//! are one record with their number: operations that change nothing, and READs and WRITEs.
 //!
 //! A path is that under which the file is known when the line is written. If another client has renamed a
 //! directory meanwhile, it is the new path. If the file is gone, it is the last path that was found, or none.

@@ -87,7 +87,7 @@ impl Writer {
                 let (written, result) = write(file, self.text.as_bytes());
                 let (inside, left) = self.text.as_bytes().split_at(written);
                 self.is_torn = inside.last().map_or(self.is_torn, |last| *last != b'\n');
-                self.lost += left.iter().filter(|byte| **byte == b'\n').count() as u64;
+                self.lost += left.split_inclusive(|byte| *byte == b'\n').count() as u64;
                 result
             }
             Sink::Lines(lines) => {
