@@ -12,8 +12,9 @@ use crate::shares::Others;
 const RECALLS_AT_ONCE_MAX: usize = 16;
 /// The same, if what takes the capacity are opens, which end some time after the lease.
 const RECALLS_FOR_OPENS: usize = 256;
-/// In this time after the return of a lease, its holder closes an open that it does not use.
-const OPENS_END: Duration = Duration::from_secs(1);
+/// The shortest time between two such batches. Our caches close an open one second after the lease has ended:
+/// a request that these ends wake, and that still finds no capacity, may ask for the next batch.
+const OPENS_END: Duration = Duration::from_millis(500);
 /// Number of recalls beyond the number of waiters, when the layer below has no capacity.
 const RECALLED_BEYOND_ASKERS: usize = 3;
 /// Interval of CB_RECALL_ANY.
