@@ -161,12 +161,14 @@ pub(crate) fn remove(
 ) -> Result<Wcc, Stop> {
     let before = tree.stat_directory(directory)?;
     let (victim, path) = peek_locked(tree, directory, name, &mut held)?;
+    let removal = tree.begin_removal(&victim, &path)?;
     rustix::fs::unlinkat(&directory.path, name.as_bytes(), flags).map_err(|errno| match errno {
         Errno::EXIST => Status::NotEmpty, // some file systems return EXIST
         other => errno::status(other),
     })?;
     tree.changed_beside(&victim);
     tree.gone(directory, name, &victim, &path);
+    drop(removal);
     let wcc = wcc(tree, directory, &before);
     drop(held);
     if victim.stat.used() > SMALL_BYTES {
@@ -194,6 +196,7 @@ pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: HeldLock
         Err(Stop::Failed(Status::NoEnt)) => None,
         other => Some(other?),
     };
+    let replaced = victim.as_ref().map(|(victim, path)| tree.begin_removal(victim, path)).transpose()?;
     let (old, new) = (from.name.as_bytes(), to.name.as_bytes());
     rustix::fs::renameat(&from.directory.path, old, &to.directory.path, new).map_err(errno::status)?;
     for (file, _) in [Some(&moved), victim.as_ref()].into_iter().flatten() {
@@ -202,6 +205,7 @@ pub(crate) fn rename(tree: &Tree, from: End<'_>, to: End<'_>, mut held: HeldLock
     if victim.as_ref().is_none_or(|victim| victim.0.handle != moved.0.handle) {
         follow(tree, from, to, &moved, victim.as_ref())?;
     }
+    drop(replaced);
     let renamed =
         Renamed { from: wcc(tree, from.directory, &before.0), to: wcc(tree, to.directory, &before.1) };
     drop(held);

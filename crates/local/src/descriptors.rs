@@ -108,6 +108,11 @@ impl Node {
         self.opens.load(Ordering::Relaxed) > 0
     }
 
+    /// Has the file a name? If that cannot be read, none.
+    pub(crate) fn is_linked(&self) -> bool {
+        Stat::of(&self.path).is_ok_and(|stat| stat.is_linked())
+    }
+
     /// Must it stay in use?
     pub(crate) fn is_kept(&self) -> bool {
         self.is_open() || self.leases.load(Ordering::Relaxed) > 0

@@ -11,17 +11,19 @@ use vfs::{
     SetAttributes, Share, Status, Wcc,
 };
 
+use crate::attributes::Stat;
 use crate::change::Stop;
-use crate::descriptors::{Capacity, Node, Use};
+use crate::descriptors::{Node, Use};
+use crate::handles::Parsed;
 use crate::io::stat_regular;
 use crate::locks::HeldLocks;
 use crate::make::Making;
-use crate::opens::Opener;
+use crate::opens::{Hold, Opener};
 use crate::tree::Tree;
 use crate::{identity, lookup};
 
 /// How often a name is looked up if its file is gone each time before it can be opened.
-const ATTEMPTS_MAX: u32 = 16;
+pub(crate) const ATTEMPTS_MAX: u32 = 16;
 
 /// The file to open, and the result of the step before.
 struct Found {
@@ -93,9 +95,10 @@ fn capacity_to_make<'t>(
     tree: &'t Tree,
     (principal, holder): (&Principal, Option<HolderId>),
     make: &ToMake<'_>,
-) -> Result<Option<Capacity<'t>>, Status> {
-    let none = match tree.opens.capacity(&tree.descriptors, holder, None) {
-        Ok(capacity) => return Ok(capacity),
+) -> Result<Option<Hold<'t>>, Status> {
+    let by_handle = tree.holds_by_handle(&make.directory.mount);
+    let none = match tree.opens.capacity(&tree.descriptors, holder, (None, by_handle)) {
+        Ok(hold) => return Ok(Some(hold)),
         Err(none) => none,
     };
     let missing = |error| if error == Status::NoEnt { none } else { error };
@@ -104,7 +107,7 @@ fn capacity_to_make<'t>(
         return Err(Status::Exist);
     }
     let there = tree.node(&there.node.handle)?;
-    tree.opens.capacity(&tree.descriptors, holder, Some(&there))
+    tree.opens.capacity(&tree.descriptors, holder, (Some(&there), by_handle)).map(Some)
 }
 
 fn finish(
@@ -112,7 +115,7 @@ fn finish(
     (principal, holder): (&Principal, Option<HolderId>),
     found: &Found,
     request: &OpenRequest,
-    capacity: Option<Capacity<'_>>,
+    hold: Option<Hold<'_>>,
 ) -> Result<Opened, Status> {
     let node = tree.node(&found.handle)?;
     let stat = stat_regular(tree, &node)?;
@@ -121,15 +124,15 @@ fn finish(
         check(&node, principal, granted, request.access)?;
     }
     // Before a lease is granted: after a failure no client would know of the lease.
-    let capacity = match capacity {
-        Some(capacity) => Some(capacity),
-        None => tree.opens.capacity(&tree.descriptors, holder, Some(&node))?,
+    let hold = match (hold, is_held_by_handle(tree, &node, &stat)) {
+        (Some(hold @ Hold::Descriptors(_)), _) | (Some(hold), true) => hold,
+        (_, by_handle) => tree.opens.capacity(&tree.descriptors, holder, (Some(&node), by_handle))?,
     };
     // Before the file is opened for data: a guard fails if there is another descriptor.
     let lease = tree.leases.grant(tree, &node, request.access, request.want);
     hold_data(tree, &node, request.access)?;
     let opener = Opener { principal, holder, owner: request.owner.clone() };
-    let id = tree.opens.open((&tree.descriptors, capacity), &node, opener, request.access, request.deny)?;
+    let id = tree.opens.open((&tree.descriptors, hold), &node, opener, request.access, request.deny)?;
     // Read last: any later change sees the open.
     let attributes = match tree.stat(&node) {
         Ok(stat) => stat.attributes(node.mount.fsid),
@@ -150,6 +153,12 @@ fn finish(
         directory_lease: None,
         read: None,
     })
+}
+
+/// May an open of this file be held by its handle? A file without a name is not found by it.
+fn is_held_by_handle(tree: &Tree, node: &Node, stat: &Stat) -> bool {
+    let by_kernel = matches!(Parsed::parse(&node.handle), Some(Parsed::Kernel(..) | Parsed::KernelLong(..)));
+    by_kernel && stat.is_linked() && tree.holds_by_handle(&node.mount)
 }
 
 fn check(node: &Node, principal: &Principal, granted: AccessMask, access: Share) -> Result<(), Status> {
@@ -176,11 +185,12 @@ fn hold_data(tree: &Tree, node: &Node, access: Share) -> Result<(), Status> {
 
 /// Ends an open. If the file has no name, the last close ends the file.
 pub(crate) fn close(tree: &Tree, id: OpenId) -> Result<(), Status> {
-    let open = tree.opens.close(id)?;
-    tree.descriptors.unpin(&open.node, Use::Open);
-    if open.node.file_type == FileType::Regular && !open.node.is_open() {
+    // An open that was held by its handle leaves nothing.
+    let Some(node) = tree.opens.close(id)? else { return Ok(()) };
+    tree.descriptors.unpin(&node, Use::Open);
+    if node.file_type == FileType::Regular && !node.is_open() {
         // Forgets the file if it has no name.
-        let _ = tree.stat(&open.node);
+        let _ = tree.stat(&node);
     }
     Ok(())
 }

@@ -1,37 +1,44 @@
 //! Opens: which owner has which file open, with which access.
 //!
 //! An open keeps the rights that were checked when it was made: later reads and writes are not checked
-//! again, even if the mode changes. It keeps the file's [`Node`] in use, and the node's `O_PATH` descriptor
-//! keeps the inode. So a file that loses its last name stays until the last close, for all clients that
-//! have its handle.
+//! again, even if the mode changes. A file that loses its last name stays until the last close, for all
+//! clients that have its handle: the `O_PATH` descriptor of the file's [`Node`] keeps the inode.
 //!
-//! An open costs no descriptor beyond those of its file, however many opens the file has. Descriptors for
-//! data are opened and closed as for anonymous access. But in a process that is not root they stay, since
-//! the kernel would check the rights again.
+//! An open is held in one of two ways ([`Hold`]):
 //!
-//! The descriptor of one open file is never closed for another open, although the file could be opened
-//! again by its handle. That descriptor alone keeps the data of a file that a process of this machine
-//! removes, and a guard needs a descriptor. If no descriptor is left for one more file, an open fails with
-//! `Resource` before it creates anything. Then the layers above free capacity: they end a courtesy client,
-//! or recall an unused lease.
+//! - **By descriptors**: it keeps the node in use. It costs no descriptor beyond those of its file, however
+//!   many opens the file has. Descriptors for data are opened and closed as for anonymous access. But in a
+//!   process that is not root they stay, since the kernel would check the rights again. The descriptor of one
+//!   open file is never closed for another open: it alone keeps the data of a file that a process of this
+//!   machine removes, and a guard needs a descriptor. If no descriptor is left for one more file, an open
+//!   fails with `Resource` before it creates anything. Then the layers above free capacity: they end a
+//!   courtesy client, or recall an unused lease.
+//! - **By its handle**: it costs no descriptor, and the file is opened again by its handle when it is used.
+//!   This is enough where files lose their names through this process alone, that is, in an exclusive
+//!   directory. Before a name is removed, the file's opens take descriptors ([`Removal`]).
 //!
 //! The layer above decides about share reservations and locks among clients; this module only stores the
 //! denied access.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
+use smallvec::SmallVec;
 use vfs::{Handle, HolderId, OpenId, Owner, Principal, Share, StateidBasis, Status};
 
 use crate::attributes::Stat;
 use crate::descriptors::{Capacity, Descriptors, Node, Use};
 use crate::identity;
 
-/// Limit of opens of one exported directory.
-const OPENS_MAX: usize = 1 << 18;
+mod removal;
+
+pub(crate) use removal::Removal;
+
+/// Limit of opens of one exported directory, with up to 1 KB each.
+const OPENS_MAX: usize = 1 << 20;
 
 /// The last open id. Ids are unique in the process.
 static LAST_ID: AtomicU64 = AtomicU64::new(0);
@@ -39,7 +46,9 @@ static LAST_ID: AtomicU64 = AtomicU64::new(0);
 /// An open.
 pub(crate) struct Open {
     pub(crate) id: OpenId,
-    pub(crate) node: Arc<Node>,
+    pub(crate) handle: Handle,
+    /// The node, if the open is held by descriptors.
+    node: Mutex<Option<Arc<Node>>>,
     key: Key,
     share: Mutex<Shares>,
     /// The users that opened it, the newest last, with their access: one open-owner may act for many users.
@@ -66,6 +75,14 @@ struct Shares {
     deny: Share,
 }
 
+/// How an open keeps its file.
+pub(crate) enum Hold<'d> {
+    /// By descriptors, for which there is capacity. `None` if the file has them already.
+    Descriptors(Option<Capacity<'d>>),
+    /// By its handle.
+    Handle,
+}
+
 /// All opens of one exported directory.
 #[derive(Default)]
 pub(crate) struct Opens {
@@ -75,7 +92,9 @@ pub(crate) struct Opens {
 #[derive(Default)]
 struct Table {
     by_id: HashMap<OpenId, Arc<Open>>,
-    by_file: HashMap<Handle, BTreeMap<Key, Arc<Open>>>,
+    by_file: HashMap<Handle, OpensOfFile>,
+    /// Files of which a name is being removed, with the number of such operations.
+    leaving: HashMap<Handle, usize>,
     /// Number of opens of each holder.
     counts: HashMap<HolderId, usize>,
 }
@@ -92,6 +111,7 @@ pub(crate) enum DataRight {
 
 impl Opens {
     /// Capacity for an open of one more file, or of `node`, which other clients may have open already.
+    /// `by_handle` if the open may be held by its handle.
     ///
     /// # Errors
     /// `Resource` if too many files are open.
@@ -99,8 +119,8 @@ impl Opens {
         &self,
         descriptors: &'d Descriptors,
         holder: Option<HolderId>,
-        node: Option<&Node>,
-    ) -> Result<Option<Capacity<'d>>, Status> {
+        (node, by_handle): (Option<&Node>, bool),
+    ) -> Result<Hold<'d>, Status> {
         let leaves_some = {
             let table = self.table.read();
             if table.by_id.len() >= OPENS_MAX {
@@ -110,9 +130,10 @@ impl Opens {
             holder.and_then(|holder| table.counts.get(&holder)).is_some_and(|his| his * 2 > table.by_id.len())
         };
         match node {
-            Some(node) if node.is_kept() => Ok(None),
+            _ if by_handle => Ok(Hold::Handle),
+            Some(node) if node.is_kept() => Ok(Hold::Descriptors(None)),
             _ if leaves_some && descriptors.is_nearly_full() => Err(Status::Resource),
-            _ => descriptors.capacity().map(Some).ok_or(Status::Resource),
+            _ => descriptors.capacity().map(|it| Hold::Descriptors(Some(it))).ok_or(Status::Resource),
         }
     }
 
@@ -122,7 +143,7 @@ impl Opens {
     /// `Resource` if too many files are open.
     pub(crate) fn open(
         &self,
-        (descriptors, capacity): (&Descriptors, Option<Capacity<'_>>),
+        (descriptors, hold): (&Descriptors, Hold<'_>),
         node: &Arc<Node>,
         opener: Opener<'_>,
         access: Share,
@@ -131,6 +152,7 @@ impl Opens {
         let key = (opener.holder, opener.owner);
         let mut table = self.table.write();
         if let Some(open) = table.by_file.get(&node.handle).and_then(|opens| opens.get(&key)) {
+            // It is held as it was.
             let mut share = open.share.lock();
             *share = Shares { access: share.access | access, deny: share.deny | deny };
             open.add_user(opener.principal, access);
@@ -139,15 +161,28 @@ impl Opens {
         if table.by_id.len() >= OPENS_MAX {
             return Err(Status::Resource);
         }
-        let node = descriptors.pin(node, Use::Open, capacity).ok_or(Status::Resource)?;
+        let capacity = match hold {
+            // Its name is being removed, or is gone and other opens keep the file.
+            Hold::Handle if table.leaving.contains_key(&node.handle) => Some(None),
+            Hold::Handle if descriptors.get(&node.handle).is_some_and(|node| node.is_open()) => Some(None),
+            Hold::Handle => None,
+            Hold::Descriptors(capacity) => Some(capacity),
+        };
+        let handle = node.handle;
+        let node = match capacity {
+            Some(capacity) => Some(descriptors.pin(node, Use::Open, capacity).ok_or(Status::Resource)?),
+            None => None,
+        };
         let id = OpenId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
         let share = Mutex::new(Shares { access, deny });
-        let users = Mutex::new(vec![(opener.principal.clone(), access)]);
-        let open = Arc::new(Open { id, node, key: key.clone(), share, users });
-        if let Some(holder) = key.0 {
+        let mut users = Vec::with_capacity(1);
+        users.push((opener.principal.clone(), access));
+        let (node, users) = (Mutex::new(node), Mutex::new(users));
+        let open = Arc::new(Open { id, handle, node, key, share, users });
+        if let Some(holder) = open.key.0 {
             *table.counts.entry(holder).or_default() += 1;
         }
-        table.by_file.entry(open.node.handle).or_default().insert(key, open.clone());
+        table.by_file.entry(handle).or_default().insert(open.clone());
         table.by_id.insert(id, open);
         Ok(id)
     }
@@ -166,11 +201,11 @@ impl Opens {
         Ok(())
     }
 
-    /// Ends an open and returns it; the caller releases its node.
+    /// Ends an open. Returns its node, which the caller unpins, if it was held by descriptors.
     ///
     /// # Errors
     /// `BadStateId`
-    pub(crate) fn close(&self, id: OpenId) -> Result<Arc<Open>, Status> {
+    pub(crate) fn close(&self, id: OpenId) -> Result<Option<Arc<Node>>, Status> {
         let mut table = self.table.write();
         let open = table.by_id.remove(&id).ok_or(Status::BadStateId)?;
         if let Some(holder) = open.key.0
@@ -181,13 +216,14 @@ impl Opens {
                 table.counts.remove(&holder);
             }
         }
-        if let Some(opens) = table.by_file.get_mut(&open.node.handle) {
+        if let Some(opens) = table.by_file.get_mut(&open.handle) {
             opens.remove(&open.key);
             if opens.is_empty() {
-                table.by_file.remove(&open.node.handle);
+                table.by_file.remove(&open.handle);
             }
         }
-        Ok(open)
+        let node = open.node.lock().take();
+        Ok(node)
     }
 
     /// # Errors
@@ -209,7 +245,7 @@ impl Opens {
         match by {
             StateidBasis::Anonymous => Ok(DataRight::Anonymous(holder)),
             StateidBasis::Open(id) => match self.table.read().by_id.get(&id) {
-                Some(open) if open.node.handle == *handle => Ok(DataRight::Open(open.share.lock().access)),
+                Some(open) if open.handle == *handle => Ok(DataRight::Open(open.share.lock().access)),
                 _ => Err(Status::BadStateId),
             },
         }
@@ -218,18 +254,53 @@ impl Opens {
     /// Does any client have this file open for writing?
     pub(crate) fn is_open_for_writing(&self, handle: &Handle) -> bool {
         let table = self.table.read();
-        table.by_file.get(handle).is_some_and(|opens| opens.values().any(|open| open.has(Share::WRITE)))
+        table.by_file.get(handle).is_some_and(|opens| opens.iter().any(|open| open.has(Share::WRITE)))
     }
 
     /// Does the user, as this holder, have an open of this file with this access?
     fn holds(&self, holder: HolderId, principal: &Principal, handle: &Handle, access: Share) -> bool {
         let table = self.table.read();
         let Some(opens) = table.by_file.get(handle) else { return false };
-        let first = (Some(holder), Owner(Bytes::new()));
-        opens
-            .range(first..)
-            .take_while(|((of, _), _)| *of == Some(holder))
-            .any(|(_, open)| open.has(access) && open.is_by(principal, access))
+        opens.of(holder).any(|open| open.has(access) && open.is_by(principal, access))
+    }
+}
+
+/// The opens of one file, by key: mostly one.
+#[derive(Default)]
+struct OpensOfFile(SmallVec<[Arc<Open>; 1]>);
+
+impl OpensOfFile {
+    fn place(&self, key: &Key) -> Result<usize, usize> {
+        self.0.binary_search_by(|open| open.key.cmp(key))
+    }
+
+    fn get(&self, key: &Key) -> Option<&Arc<Open>> {
+        self.0.get(self.place(key).ok()?)
+    }
+
+    fn insert(&mut self, open: Arc<Open>) {
+        let (Ok(at) | Err(at)) = self.place(&open.key);
+        self.0.insert(at, open);
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Ok(at) = self.place(key) {
+            self.0.remove(at);
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Arc<Open>> {
+        self.0.iter()
+    }
+
+    /// The opens of one holder.
+    fn of(&self, holder: HolderId) -> impl Iterator<Item = &Arc<Open>> {
+        let (Ok(first) | Err(first)) = self.place(&(Some(holder), Owner(Bytes::new())));
+        self.0.iter().skip(first).take_while(move |open| open.key.0 == Some(holder))
     }
 }
 

@@ -25,7 +25,7 @@ use crate::leases::Leases;
 use crate::listings::Listings;
 use crate::locks::Locks;
 use crate::mounts::{self, Mount, Mounts};
-use crate::opens::Opens;
+use crate::opens::{Opens, Removal};
 use crate::permission::{TICK_NANOSECONDS, is_nonracy};
 use crate::sys::KernelHandle;
 use crate::{HandleKind, OpenError, Options, errno, identity, sys, workers};
@@ -55,6 +55,8 @@ pub(crate) struct Tree {
     pub(crate) listings: Listings,
     /// Metadata is durable before it is acknowledged.
     pub(crate) sync: bool,
+    /// No other process of this machine uses the directory.
+    exclusive: bool,
     /// The key of the root in the table.
     root_key: Key,
     handles: HandleKind,
@@ -115,6 +117,7 @@ impl Tree {
             opens: Opens::default(),
             listings: Listings::new(),
             sync: options.sync,
+            exclusive: options.exclusive,
             root_key,
             handles: options.handles,
             state: options.state,
@@ -151,6 +154,12 @@ impl Tree {
         if let Some(node) = self.cached(handle) {
             return Ok(node);
         }
+        let opened = self.open_again(handle);
+        // If its last name was removed meanwhile, the removal has kept the node for the file's opens.
+        opened.or_else(|status| self.cached(handle).filter(|_| status == Status::Stale).ok_or(status))
+    }
+
+    fn open_again(&self, handle: &Handle) -> Result<Arc<Node>, Status> {
         match Parsed::parse(handle).ok_or(Status::BadHandle)? {
             Parsed::Kernel(tag, kernels) => self.open_kernel(*handle, &self.mount_tagged(tag)?, &kernels),
             Parsed::KernelLong(fsid, kernels) => {
@@ -242,6 +251,32 @@ impl Tree {
         Ok(self.described(handle, mount, &stat))
     }
 
+    /// May opens of files of this mount be held by their handles? Files must lose their names through this
+    /// process alone, and be opened again whatever their rights are.
+    pub(crate) fn holds_by_handle(&self, mount: &Mount) -> bool {
+        self.exclusive && identity::is_privileged() && self.names_by_kernel(mount)
+    }
+
+    /// A name of this file is about to be removed: keeps the file for its opens, if they have only its
+    /// handle.
+    ///
+    /// # Errors
+    /// `Delay` if there are no descriptors for this.
+    pub(crate) fn begin_removal(
+        &self,
+        file: &Described,
+        path: &OwnedFd,
+    ) -> Result<Option<Removal<'_>>, Status> {
+        if file.stat.file_type() != FileType::Regular || !self.holds_by_handle(&file.mount) {
+            return Ok(None);
+        }
+        let node = match self.cached(&file.handle) {
+            Some(node) => node,
+            None => self.keep(file, path.try_clone().map_err(|_| Status::Delay)?),
+        };
+        Removal::begin(&self.opens, &self.descriptors, node).map(Some)
+    }
+
     /// Do files of this mount have handles of the kernel? (One of them may be too long.)
     pub(crate) fn names_by_kernel(&self, mount: &Mount) -> bool {
         mount.by_handle && self.handles == HandleKind::Kernel
@@ -304,6 +339,10 @@ impl Tree {
         let stat = Stat::of(&node.path).map_err(errno::status)?;
         if stat.is_linked() || node.is_open() {
             return Ok(self.numbered(&stat, &node.mount, Some(node)));
+        }
+        // This node may have been evicted, and opened again for an open.
+        if let Some(node) = self.descriptors.get(&node.handle).filter(|node| node.is_open()) {
+            return Ok(self.numbered(&stat, &node.mount, Some(&node)));
         }
         self.leases.gone(&node.handle);
         self.descriptors.forget(&node.handle);

@@ -273,6 +273,12 @@ async fn a_removed_file_lives_until_the_last_close_without_kernel_handles() {
     outlives_its_name(serve_by_table()).await;
 }
 
+// Promise: exclusive-exports
+#[tokio::test]
+async fn a_removed_file_of_an_exclusive_directory_lives_until_the_last_close() {
+    outlives_its_name(serve_with(|options| (options.descriptors_max, options.exclusive) = (16, true))).await;
+}
+
 #[tokio::test]
 async fn locks_are_left_to_the_layer_above() {
     let served = serve();

@@ -79,9 +79,17 @@ impl LocalFs {
 impl Opens for LocalFs {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         let node = self.node(&request.handle).await?;
-        match self.try_open(caller, &node, request).await {
-            Err(Status::Exist) if caller.resent => self.open_made_before(caller, &node, request).await,
-            done => done.map_err(|status| self.failed(&node, status)),
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            match self.try_open(caller, &node, request).await {
+                Err(Status::Exist) if caller.resent => {
+                    return self.open_made_before(caller, &node, request).await;
+                }
+                // Another request removed the file after it was made or found: the name leads elsewhere now.
+                Err(Status::Stale) if request.create.is_some() && attempts < opening::ATTEMPTS_MAX => {}
+                done => return done.map_err(|status| self.failed(&node, status)),
+            }
         }
     }
 
@@ -111,7 +119,9 @@ impl Opens for LocalFs {
 
     /// This layer cannot free anything; it reports whether there is capacity by now.
     async fn free_capacity(&self, caller: &Caller) -> bool {
-        self.tree.opens.capacity(&self.tree.descriptors, caller.holder, None).is_ok()
+        let tree = &self.tree;
+        let by_handle = tree.holds_by_handle(&tree.root.mount);
+        tree.opens.capacity(&tree.descriptors, caller.holder, (None, by_handle)).is_ok()
     }
 
     async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
