@@ -245,8 +245,8 @@ pub struct Serve {
     /// Do not serve file systems mounted below the directory
     #[arg(long)]
     pub no_crossmnt: bool,
-    /// No process of this machine uses the directory except this server. Delegations then take no
-    /// descriptors, and a change by such a process is not noticed
+    /// No process of this machine uses the directory except this server. Delegations and opens
+    /// then take no descriptors, and a change by such a process is not noticed
     #[arg(long)]
     pub exclusive: bool,
     /// Refer v4 clients to these servers: `PATH@HOST[+HOST…][:PATH@HOST…]`. The contents of the directory are

@@ -15,7 +15,7 @@
 //! - **Change** grows with every change through this server and never goes back, even after a restart,
 //!   unless the clock is set back. It is ctime, or derived from ctime: see `change_attribute`.
 //! - **Opens** keep the rights that were checked at the open. They keep a file without a name for all
-//!   clients that have its handle. The layer above handles share reservations and locks among clients;
+//!   clients that have its handle, as long as this process runs. The layer above handles share reservations and locks among clients;
 //!   processes of this machine see neither.
 //! - **Leases** on regular files are granted once a layer above takes the callbacks. If a process of this
 //!   machine opens or truncates a leased file, it waits until the lease is returned. This needs the
@@ -101,7 +101,9 @@ pub struct Options {
     /// without a lease.
     pub opened_max: usize,
     /// No process of this machine uses the directory except this one. Leases then take no descriptors, and
-    /// a process that changes the directory all the same is not detected.
+    /// a process that changes the directory all the same is not detected. If this process is root and the
+    /// kernel has handles of the files, opens take no descriptors either; a file that such a process removes
+    /// is then lost to those who have it open.
     pub exclusive: bool,
     /// Limit of leases, with up to 250 bytes each. Unless `exclusive` is set, it shrinks with `opened_max`
     /// and the limit of open files. Near the limit, leases that were not used for `idle_min` are recalled.
