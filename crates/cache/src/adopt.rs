@@ -104,6 +104,9 @@ impl Core {
             }
             return;
         }
+        if open.is_some() {
+            self.enter_kept_open(&adopted.handle);
+        }
         let open = open.map(|open| RestingOpen::adopted(open.id, open.shares, open.principal, open.had));
         let lease = (adopted.id, adopted.kind);
         let lease = RestingLease::adopted(lease, leases.name(), self.policy.event(), vouched, open);

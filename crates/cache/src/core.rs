@@ -15,6 +15,7 @@ use crate::data::Data;
 use crate::disk::LocalDisk;
 use crate::flushing::FlushQueue;
 use crate::gate::StoreGate;
+use crate::kept_opens::KeptOpens;
 use crate::lease::Leases;
 use crate::limits::Limits;
 use crate::link::OriginLink;
@@ -109,6 +110,7 @@ pub struct OriginState {
     leases: Leases,
     adopting: Adopting,
     settling: Settling,
+    kept_opens: KeptOpens,
 }
 
 impl OriginState {
@@ -125,6 +127,11 @@ impl OriginState {
     /// Files whose open at the origin may have to be narrowed or closed.
     pub fn settling(&self) -> &Settling {
         &self.settling
+    }
+
+    /// Opens at the origin that only a lease keeps.
+    pub fn kept_opens(&self) -> &KeptOpens {
+        &self.kept_opens
     }
 }
 

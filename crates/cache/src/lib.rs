@@ -69,6 +69,7 @@ mod history;
 mod holes;
 mod inspect;
 mod journal;
+mod kept_opens;
 mod lease;
 mod limits;
 mod link;

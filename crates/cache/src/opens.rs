@@ -41,6 +41,8 @@ pub struct Upstream {
     had: Combinations,
     /// Its share at the start of this process, if it is from before.
     adopted: Option<Shares>,
+    /// It is in the queue of [`crate::kept_opens`].
+    queued: bool,
 }
 
 /// The open at the origin of a file without local opens, as it rests.
@@ -51,12 +53,14 @@ pub struct RestingOpen {
     principal: Principal,
     had: Combinations,
     adopted: Option<Shares>,
+    queued: bool,
 }
 
 impl RestingOpen {
-    /// An open that the origin has had since before this process.
+    /// An open that the origin has had since before this process. The caller enters it in the queue of
+    /// [`crate::kept_opens`].
     pub fn adopted(id: OpenId, shares: Shares, principal: Principal, had: Combinations) -> RestingOpen {
-        RestingOpen { id, shares, principal, had, adopted: Some(shares) }
+        RestingOpen { id, shares, principal, had, adopted: Some(shares), queued: true }
     }
 }
 
@@ -218,7 +222,7 @@ impl Opens {
             _ if crossed => return false,
             _ => {
                 let (caller, had) = (caller.clone(), [shares].into_iter().collect());
-                self.upstream = Some(Upstream { id, shares, caller, had, adopted: None });
+                self.upstream = Some(Upstream { id, shares, caller, had, adopted: None, queued: false });
             }
         }
         !crossed
@@ -226,7 +230,7 @@ impl Opens {
 
     /// Takes over an open that the origin has had since before this process.
     pub fn adopt(&mut self, id: OpenId, shares: Shares, caller: Caller, had: Combinations) {
-        self.upstream = Some(Upstream { id, shares, caller, had, adopted: Some(shares) });
+        self.upstream = Some(Upstream { id, shares, caller, had, adopted: Some(shares), queued: false });
     }
 
     /// May the opens rest? No local open must be left, nothing must use the open at the origin, and no task
@@ -245,6 +249,7 @@ impl Opens {
             principal: upstream.caller.principal.clone(),
             had: upstream.had,
             adopted: upstream.adopted,
+            queued: upstream.queued,
         });
         (open, self.narrowed)
     }
@@ -257,8 +262,23 @@ impl Opens {
             caller: Caller { principal: open.principal, ..Caller::machine() },
             had: open.had,
             adopted: open.adopted,
+            queued: open.queued,
         });
         Opens { upstream, narrowed, ..Opens::default() }
+    }
+
+    /// Only a lease keeps the open. True if it is not in the queue of such opens yet: the caller enters it.
+    pub fn note_kept(&mut self) -> bool {
+        let idle = self.local.is_empty();
+        let upstream = self.upstream.as_mut().filter(|_| idle);
+        upstream.is_some_and(|upstream| !std::mem::replace(&mut upstream.queued, true))
+    }
+
+    /// The open has left the queue of those that only a lease keeps. Is it idle?
+    pub fn take_kept(&mut self) -> bool {
+        let Some(upstream) = &mut self.upstream else { return false };
+        upstream.queued = false;
+        self.local.is_empty() && self.uses == 0
     }
 
     /// Has the origin had an open that contains these shares since before this process?

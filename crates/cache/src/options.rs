@@ -197,6 +197,9 @@ pub struct Options {
     pub objects_max: u64,
     /// Leases that are held from the origin. Beyond it, the least recently used are returned.
     pub leases_max: usize,
+    /// Opens at the origin that are kept for a lease alone. Beyond it, the least recently used are closed,
+    /// and the leases stay. It should be less than a server gives one client (`serve`: 131,072).
+    pub kept_opens_max: usize,
     /// How long an open at the origin outlives the last local open, or the last READ that it was made for.
     pub close_delay: Duration,
     /// How long new knowledge may wait before it is written to the index. A killed process loses it.
@@ -238,6 +241,7 @@ impl Options {
             resting_max_bytes: 256 << 20,
             objects_max: 16_000_000,
             leases_max: 50_000,
+            kept_opens_max: 100_000,
             close_delay: Duration::from_secs(1),
             flush_interval: Duration::from_millis(150),
             puts_off: false,

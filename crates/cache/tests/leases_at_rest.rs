@@ -25,12 +25,18 @@ fn small(bench: &Bench, resting_max_bytes: usize) -> Options {
 
 /// An origin that gives leases of this kind, and a cache that has read all files and closed them again.
 async fn leased(kind: LeaseKind, resting_max_bytes: usize) -> (Bench, Arc<Cache>, Vec<Handle>) {
+    leased_with(kind, |options| options.resting_max_bytes = resting_max_bytes).await
+}
+
+async fn leased_with(kind: LeaseKind, change: impl FnOnce(&mut Options)) -> (Bench, Arc<Cache>, Vec<Handle>) {
     let bench = Bench::with_state(Policy::Always(kind));
     bench.origin.state.lock().resumes = true;
     let files: Vec<_> =
         (0..FILES).map(|number| bench.origin.put(&root(), &format!("f{number}"), b"data")).collect();
     bench.origin.pass(10 * SECOND);
-    let cache = bench.open_with(small(&bench, resting_max_bytes)).await;
+    let mut options = small(&bench, 1 << 20);
+    change(&mut options);
+    let cache = bench.open_with(options).await;
     read_all(&cache, &files).await;
     rest(&cache).await;
     bench.origin.calls();
@@ -154,4 +160,71 @@ async fn leases_of_an_earlier_process_rest_until_they_are_used() {
         assert_eq!(read(&cache, &opener(0), &files[0], 0, 10).await, "DATA!");
         assert_eq!(cache.held().opens_below, FILES - 1);
     }
+}
+
+// Promise: shared-opens
+#[tokio::test]
+async fn beyond_a_number_the_opens_unused_for_longest_are_closed_and_their_leases_stay() {
+    const KEPT_MAX: usize = 64;
+    for kind in [LeaseKind::Read, LeaseKind::Write] {
+        let (bench, cache, files) = leased_with(kind, |options| options.kept_opens_max = KEPT_MAX).await;
+        let opens_below = || cache.held().opens_below;
+        assert_eq!(leases(&cache), FILES);
+        origin::until(|| opens_below() <= KEPT_MAX).await;
+        assert!(opens_below() >= KEPT_MAX - KEPT_MAX / 16, "{} opens", opens_below());
+        bench.origin.calls();
+        // The others are believed, and their data is there.
+        for file in &files {
+            assert_eq!(cache.getattr(&opener(0), file).await.unwrap().size, 4);
+        }
+        assert_eq!(bench.origin.calls(), []);
+        let open = async |number: usize| {
+            let request = open_request(&root(), &format!("f{number}"), 1, Share::READ);
+            let opened = cache.open(&v4_opener(0, 1), &request).await.unwrap();
+            assert_eq!(read(&cache, &v4(0, 1), &opened.handle, 0, 10).await, "data");
+            cache.close(&v4(0, 1), opened.id).await.unwrap();
+        };
+        open(FILES - 1).await;
+        assert_eq!(bench.origin.calls(), [], "the last one has its open");
+        open(0).await;
+        assert_eq!(bench.origin.calls(), [("OPEN", 1)]);
+        // The leases vouch, and are recalled, as before.
+        for file in files.iter().step_by(7) {
+            bench.origin.others_write(file, 0, b"longer data").await;
+            assert_eq!(cache.getattr(&opener(0), file).await.unwrap().size, 11);
+            assert_eq!(read(&cache, &opener(0), file, 0, 20).await, "longer data");
+        }
+        // A file that is in use keeps its open, whatever else is opened.
+        let request = open_request(&root(), "f1", 1, Share::READ);
+        let held = cache.open(&v4_opener(0, 1), &request).await.unwrap();
+        for number in (0..FILES).filter(|number| *number != 1) {
+            let request = open_request(&root(), &format!("f{number}"), 2, Share::READ);
+            let opened = cache.open(&v4_opener(0, 2), &request).await.unwrap();
+            cache.close(&v4(0, 2), opened.id).await.unwrap();
+        }
+        origin::until(|| opens_below() <= KEPT_MAX + 1).await;
+        bench.origin.calls();
+        let request = open_request(&root(), "f1", 3, Share::READ);
+        let shared = cache.open(&v4_opener(0, 3), &request).await.unwrap();
+        assert_eq!(bench.origin.calls(), []);
+        for id in [held.id, shared.id] {
+            cache.close(&v4(0, 1), id).await.unwrap();
+        }
+    }
+}
+
+#[tokio::test]
+async fn opens_of_an_earlier_process_count_among_those_that_a_lease_keeps() {
+    let (bench, cache, files) = leased(LeaseKind::Read, 1 << 20).await;
+    let after = bench.killed();
+    drop(cache);
+    let options = Options { kept_opens_max: 64, ..small(&after, 1 << 20) };
+    let cache = after.open_with(options).await;
+    cache.end_reclaim().await;
+    let request = open_request(&root(), "f0", 1, Share::READ);
+    let opened = cache.open(&v4_opener(0, 1), &request).await.unwrap();
+    cache.close(&v4(0, 1), opened.id).await.unwrap();
+    origin::until(|| cache.held().opens_below <= 64).await;
+    assert_eq!(leases(&cache), FILES);
+    assert!(after.origin.lease(&files[0]).is_some());
 }

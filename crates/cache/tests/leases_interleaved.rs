@@ -358,6 +358,8 @@ async fn run(seed: u64, policy: Policy, jitter_micros: u64) {
     options.objects_in_memory_max = if seed.is_multiple_of(3) { 0 } else { options.objects_in_memory_max };
     options.close_delay = Duration::from_millis(3);
     options.leases_max = 3;
+    // An open that only a lease keeps is closed at once, or stays.
+    options.kept_opens_max = if seed % 5 < 2 { 0 } else { options.kept_opens_max };
     let cache = bench.open_with(options).await;
     let known = Shared::default();
     let callbacks = cache.callbacks().unwrap();

@@ -72,6 +72,11 @@ impl Parsed {
         }
     }
 
+    /// Is this a handle of the kernel?
+    pub(crate) fn is_kernels(handle: &Handle) -> bool {
+        matches!(Parsed::parse(handle), Some(Parsed::Kernel(..) | Parsed::KernelLong(..)))
+    }
+
     /// Builds a handle; `None` if the kernel's is too long.
     pub(crate) fn handle(&self) -> Option<Handle> {
         let mut bytes = Vec::with_capacity(51);

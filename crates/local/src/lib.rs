@@ -15,8 +15,8 @@
 //! - **Change** grows with every change through this server and never goes back, even after a restart,
 //!   unless the clock is set back. It is ctime, or derived from ctime: see `change_attribute`.
 //! - **Opens** keep the rights that were checked at the open. They keep a file without a name for all
-//!   clients that have its handle, as long as this process runs. The layer above handles share reservations and locks among clients;
-//!   processes of this machine see neither.
+//!   clients that have its handle, as long as this process runs. The layer above handles share reservations
+//!   and locks among clients; processes of this machine see neither.
 //! - **Leases** on regular files are granted once a layer above takes the callbacks. If a process of this
 //!   machine opens or truncates a leased file, it waits until the lease is returned. This needs the
 //!   kernel's own leases (as root or owner, on file systems that have them). Renames, links, removals and

@@ -157,8 +157,7 @@ fn finish(
 
 /// May an open of this file be held by its handle? A file without a name is not found by it.
 fn is_held_by_handle(tree: &Tree, node: &Node, stat: &Stat) -> bool {
-    let by_kernel = matches!(Parsed::parse(&node.handle), Some(Parsed::Kernel(..) | Parsed::KernelLong(..)));
-    by_kernel && stat.is_linked() && tree.holds_by_handle(&node.mount)
+    Parsed::is_kernels(&node.handle) && stat.is_linked() && tree.holds_by_handle(&node.mount)
 }
 
 fn check(node: &Node, principal: &Principal, granted: AccessMask, access: Share) -> Result<(), Status> {

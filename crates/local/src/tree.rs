@@ -267,7 +267,8 @@ impl Tree {
         file: &Described,
         path: &OwnedFd,
     ) -> Result<Option<Removal<'_>>, Status> {
-        if file.stat.file_type() != FileType::Regular || !self.holds_by_handle(&file.mount) {
+        let by_handle = self.holds_by_handle(&file.mount) && Parsed::is_kernels(&file.handle);
+        if !by_handle || file.stat.file_type() != FileType::Regular {
             return Ok(None);
         }
         let node = match self.cached(&file.handle) {

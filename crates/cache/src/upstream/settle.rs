@@ -2,20 +2,24 @@
 //!
 //! As a rule it does so after a delay, from a queue by time. Two cases cannot wait: the open denies other
 //! clients something that no local open denies any more, or it conflicts with a new OPEN of ours. Then the
-//! cache does it at once, and the operation waits for it.
+//! cache does it at once, and the operation waits for it. An open that only a lease keeps is closed when
+//! there are too many of these ([`crate::kept_opens`]).
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use tokio::sync::OwnedMutexGuard;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
-use vfs::{Caller, OpenRequest, Shares, Want};
+use vfs::{Caller, Handle, OpenRequest, SharedHandle, Shares, Want};
 
 use crate::core::Core;
 use crate::object::ObjectState;
 use crate::opens::{Keep, Opens, Step};
 use crate::table::Object;
 
+/// Surplus opens that are closed at a time.
+const CLOSES_MAX: usize = 32;
 /// The longest wait for operations under an open that must go.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -43,14 +47,59 @@ impl Core {
     /// queued: the end of the lease queues the check. This matters for a file that is opened and closed all
     /// the time.
     pub fn settle_soon(&self, object: &Arc<Object>) {
-        let wanted = self.with(object, |state| {
+        let (wanted, newly_kept) = self.with(object, |state| {
             let kept = keeps_open(state) && !state.held.opens.denies_more() && !is_useless(state);
             let wanted = state.held.opens.upstream().is_some() && !state.held.opens.awaited && !kept;
             state.held.opens.awaited |= wanted;
-            wanted
+            (wanted, kept && state.held.opens.note_kept())
         });
         if wanted {
             self.origin.settling().push(Instant::now(), object.clone());
+        }
+        if newly_kept {
+            self.enter_kept_open(&object.handle);
+        }
+    }
+
+    /// Enters a file whose open at the origin only a lease keeps. If there are too many, closes the least
+    /// recently used ones. Nobody waits for that.
+    pub fn enter_kept_open(&self, file: &Handle) {
+        let used = self.memory.table().last_use(file);
+        let entries = self.origin.kept_opens().push(SharedHandle::from(file), used);
+        if entries > self.options.kept_opens_max
+            && !self.origin.kept_opens().is_closing()
+            && let Some(core) = self.share()
+        {
+            tokio::spawn(async move { core.close_surplus().await });
+        }
+    }
+
+    /// Closes opens that only a lease keeps, until a sixteenth of their number is free.
+    async fn close_surplus(self: &Arc<Core>) {
+        let kept_opens_max = self.options.kept_opens_max;
+        let Some(closing) = self.origin.kept_opens().begin_closing() else { return };
+        let keep = kept_opens_max - kept_opens_max.div_ceil(16);
+        let surplus = closing.beyond(keep, |handle| self.memory.table().last_use(handle));
+        let mut closes = JoinSet::new();
+        for file in surplus {
+            if closes.len() >= CLOSES_MAX {
+                closes.join_next().await;
+            }
+            let (core, object) = (self.clone(), self.glance(&file.handle()));
+            closes.spawn(async move { core.close_kept(&object).await });
+        }
+        while closes.join_next().await.is_some() {}
+    }
+
+    /// Closes the open of a file that only a lease keeps. The lease stays.
+    async fn close_kept(&self, object: &Arc<Object>) {
+        let _turn = object.turn.lock().await;
+        let only_leased = self.with(object, |state| {
+            let needed = has_unwritten(state) || state.held.locks.has_adopted();
+            state.held.opens.take_kept() && !needed
+        });
+        if only_leased {
+            self.settle_step(object, true).await;
         }
     }
 
@@ -176,8 +225,11 @@ impl Core {
 /// Does the origin's open stay, even without a local open? A lease needs it, and so do delayed writes and the
 /// locks that no client has reclaimed yet.
 fn keeps_open(state: &ObjectState) -> bool {
-    let has_unwritten = state.delayed.writes.as_ref().is_some_and(|writes| !writes.is_clean());
-    state.held.lease.is_some() || has_unwritten || state.held.locks.has_adopted()
+    state.held.lease.is_some() || has_unwritten(state) || state.held.locks.has_adopted()
+}
+
+fn has_unwritten(state: &ObjectState) -> bool {
+    state.delayed.writes.as_ref().is_some_and(|writes| !writes.is_clean())
 }
 
 /// Is there a lease on a file that has no name and no local open?
