@@ -178,9 +178,7 @@ impl Opens {
         };
         let id = OpenId(LAST_ID.fetch_add(1, Ordering::Relaxed) + 1);
         let share = Mutex::new(Shares { access, deny });
-        let mut users = Vec::with_capacity(1);
-        users.push((opener.principal.clone(), access));
-        let (node, users) = (Mutex::new(node), Mutex::new(users));
+        let (node, users) = (Mutex::new(node), Mutex::new(vec![(opener.principal.clone(), access)]));
         let open = Arc::new(Open { id, handle, node, key, share, users });
         if let Some(holder) = open.key.0 {
             *table.counts.entry(holder).or_default() += 1;

@@ -207,19 +207,18 @@ async fn an_open_file_that_loses_its_name_takes_descriptors_and_the_last_of_them
         opens.push(open(&served, &machine(), file).await.unwrap());
     }
     // One of two names takes none, whether it is removed or replaced.
-    for number in 0..300 {
-        served.fs.link(&machine(), &opens[number].handle, &root, &name("link")).await.unwrap();
+    for opened in &opens {
+        served.fs.link(&machine(), &opened.handle, &root, &name("link")).await.unwrap();
         served.fs.remove(&machine(), &root, &name("link")).await.unwrap();
     }
     let mut removed = 0;
     let refused = loop {
-        let file = name(&removed.to_string());
-        let gone = match removed % 2 {
-            0 => served.fs.remove(&machine(), &root, &file).await.map(drop),
-            _ => {
-                served.create(&machine(), &root, "new").await.unwrap();
-                served.fs.rename(&machine(), &root, &name("new"), &root, &file).await.map(drop)
-            }
+        let file = name(removed.to_string());
+        let gone = if removed % 2 == 0 {
+            served.fs.remove(&machine(), &root, &file).await.map(drop)
+        } else {
+            served.create(&machine(), &root, "new").await.unwrap();
+            served.fs.rename(&machine(), &root, &name("new"), &root, &file).await.map(drop)
         };
         match gone {
             Ok(()) => removed += 1,
@@ -236,7 +235,7 @@ async fn an_open_file_that_loses_its_name_takes_descriptors_and_the_last_of_them
     assert_eq!(again.id, opens[0].id);
     close(&served, opens[0].id).await;
     assert_eq!(served.fs.getattr(&machine(), &opens[0].handle).await.unwrap_err().status, Status::Stale);
-    served.fs.remove(&machine(), &root, &name(&removed.to_string())).await.unwrap();
+    served.fs.remove(&machine(), &root, &name(removed.to_string())).await.unwrap();
     for opened in &opens[1..] {
         assert_eq!(read(&served, opened).await.unwrap(), "there");
         close(&served, opened.id).await;
@@ -287,7 +286,7 @@ async fn what_is_open_is_there_whatever_loses_its_name() {
                         // This evicts what can be opened again.
                         served
                             .fs
-                            .lookup(&caller, &root, &name(&(round % 64).to_string()), Want::None)
+                            .lookup(&caller, &root, &name((round % 64).to_string()), Want::None)
                             .await
                             .unwrap();
                         let read = served.fs.getattr(&caller, &opened.handle).await;
