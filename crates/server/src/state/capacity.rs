@@ -9,6 +9,9 @@
 //! Otherwise, a client with a valid lease loses only delegations that it does not use. The server recalls
 //! them and holds the requester until something has been returned, as for any recall.
 //!
+//! A cache may keep the open of a file as long as the delegation. So if state ids are lacking for an open, the
+//! client with the most delegations is asked for a quarter of them (CB_RECALL_ANY), once a second.
+//!
 //! When the patience ends, a client that holds nearly all state gets SERVERFAULT, and other clients get
 //! DELAY. A program that opens files until the limit would otherwise wait for itself forever.
 //!
@@ -17,6 +20,7 @@
 //! more than half of its slots in use.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use protocol::nfs4::Clientid;
 use tokio::sync::{Mutex, MutexGuard};
@@ -91,12 +95,27 @@ pub(crate) struct Capacity {
     turn: Mutex<()>,
     /// Counts the clients that were dropped.
     made: AtomicU64,
+    /// When a client was last asked for delegations, so that it ends opens.
+    asked: parking_lot::Mutex<Option<Instant>>,
 }
+
+/// The shortest time between two requests for delegations.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Capacity {
     /// The counter's value. A caller reads it before an attempt that may find no capacity.
     pub(crate) fn made(&self) -> u64 {
         self.made.load(Ordering::Acquire)
+    }
+
+    /// May a client be asked for delegations now? If so, the next one may be asked a second later.
+    pub(crate) fn may_ask(&self, now: Instant) -> bool {
+        let mut asked = self.asked.lock();
+        let may = asked.is_none_or(|at| now.duration_since(at) >= ASK_INTERVAL);
+        if may {
+            *asked = Some(now);
+        }
+        may
     }
 
     /// Waits for the turn of this waiter, which ends when the guard is dropped.

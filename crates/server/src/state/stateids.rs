@@ -343,6 +343,12 @@ impl Stateids {
         held >= STATES_FEW && 8 * held >= 7 * self.held.len().saturating_sub(self.delegations)
     }
 
+    /// The delegations of a client that has opens too.
+    pub(crate) fn delegations_beside_opens(&self, client: Clientid) -> usize {
+        let count = self.counts.get(&self.number(client)).filter(|count| count.states > count.delegations);
+        count.map_or(0, |count| count.delegations.saturating_sub(count.revoked))
+    }
+
     /// Does the client have any state that is not revoked?
     pub(crate) fn has(&self, client: Clientid) -> bool {
         self.counts.get(&self.number(client)).is_some_and(|count| count.states > count.revoked)

@@ -8,7 +8,8 @@ use std::time::{Duration, Instant};
 
 use protocol::nfs4::callback::CbArgOp;
 use protocol::nfs4::{
-    ArgOp, CloseArgs, Createhow, DelegreturnArgs, Handle, OpenArgs, Openflag, ReadArgs, Stateid, Status, op,
+    ArgOp, CloseArgs, Createhow, DelegreturnArgs, Handle, OpenArgs, OpenClaim, Openflag, ReadArgs, Stateid,
+    Status, op,
 };
 use server::Bounds;
 
@@ -121,8 +122,7 @@ async fn delegated(home: &Home, incarnation: &Incarnation, manner: Manner) -> Re
         std::fs::write(home.tree().join(std::str::from_utf8(file).unwrap()), b"").unwrap();
         let opening = vec![ROOT, ArgOp::Open(open(file, b"owner", 1, 0)), ArgOp::Getfh(())];
         let handle = holder.last::<op::Getfh>(opening).await.unwrap().object;
-        let again =
-            ArgOp::Open(OpenArgs { claim: protocol::nfs4::OpenClaim::Fh, ..open(file, b"owner", 1, 0) });
+        let again = ArgOp::Open(OpenArgs { claim: OpenClaim::Fh, ..open(file, b"owner", 1, 0) });
         let opened = holder.last::<op::Open>(vec![putfh(handle), again]).await.unwrap();
         let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid: opened.stateid });
         holder.last::<op::Close>(vec![putfh(handle), close]).await.unwrap();
@@ -261,6 +261,35 @@ async fn sessions_and_states_of_silent_clients_make_room_for_others() {
     };
     assert!(at_last(Status::Delay, ask).await > 0);
     assert!(home.tree().join("new").exists());
+}
+
+/// A cache keeps an open as long as the delegation of its file.
+#[tokio::test]
+async fn who_keeps_opens_for_delegations_is_asked_for_some_when_another_client_finds_no_room_to_open() {
+    let home = Home::new();
+    let bounds = Bounds { states: 4, ..Bounds::default() };
+    let scarcity = Scarcity { bounds, ..Scarcity::default() };
+    let incarnation = home.serve_scarce(LEASE, delegating(LEASE), scarcity).await;
+    let mut holder = Reachable::with_manner(&incarnation, b"holder", Manner::Obliging).await;
+    let mut kept = Vec::new();
+    for file in ["a", "b", "c", "d"] {
+        std::fs::write(home.tree().join(file), b"").unwrap();
+        let opening = vec![ROOT, ArgOp::Open(open(file.as_bytes(), b"owner", 1, 0)), ArgOp::Getfh(())];
+        let handle = holder.last::<op::Getfh>(opening).await.unwrap().object;
+        let again = OpenArgs { claim: OpenClaim::Fh, ..open(file.as_bytes(), b"owner", 1, 0) };
+        let opened = holder.last::<op::Open>(vec![putfh(handle), ArgOp::Open(again)]).await.unwrap();
+        kept.push((handle, opened.stateid));
+    }
+    assert_eq!((incarnation.arbiter.held().opens, incarnation.arbiter.held().read_leases), (4, 4));
+    let mut requester = incarnation.session(b"asker").await;
+    assert_eq!(requester.status(make(b"new")).await, Err(Status::Delay));
+    let CbArgOp::RecallAny(asked) = holder.called().await else { panic!("a request for delegations") };
+    assert_eq!(asked.objects_to_keep, 3);
+    assert_eq!(requester.status(make(b"new")).await, Err(Status::Delay), "it was asked a moment ago");
+    let (handle, open_stateid) = kept.remove(0);
+    let close = ArgOp::Close(CloseArgs { seqid: 0, open_stateid });
+    holder.last::<op::Close>(vec![putfh(handle), close]).await.unwrap();
+    assert_eq!(requester.status(make(b"new")).await, Ok(()));
 }
 
 #[tokio::test]

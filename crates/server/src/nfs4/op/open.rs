@@ -84,6 +84,9 @@ async fn open(
     let claim = if matches!(args.claim, OpenClaim::Previous(_)) { Claim::Reclaim } else { Claim::New };
     compound.shared.state.claim(compound.holder(), claim).await?;
     let capacity = compound.shared.capacity_for(Scarce::States).await;
+    if !capacity {
+        compound.ask_for_opens();
+    }
     if !capacity && matches!(args.openhow, Openflag::Create(_)) {
         // Create no file that could not be opened. But an existing file may be open for this owner already.
         return Err(Status::Delay);
