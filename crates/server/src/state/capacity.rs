@@ -9,8 +9,8 @@
 //! Otherwise, a client with a valid lease loses only delegations that it does not use. The server recalls
 //! them and holds the requester until something has been returned, as for any recall.
 //!
-//! A cache may keep the open of a file as long as the delegation. So if state ids are lacking for an open, the
-//! client with the most delegations is asked for a quarter of them (CB_RECALL_ANY), once a second.
+//! A cache may keep the open of a file as long as the delegation. So if state ids are lacking for an open,
+//! the client with the most delegations is asked for a quarter of them (CB_RECALL_ANY), once a second.
 //!
 //! When the patience ends, a client that holds nearly all state gets SERVERFAULT, and other clients get
 //! DELAY. A program that opens files until the limit would otherwise wait for itself forever.

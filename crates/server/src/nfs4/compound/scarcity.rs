@@ -23,8 +23,8 @@ impl Compound<'_> {
         now < limit && (made || until.is_some_and(|until| until <= now))
     }
 
-    /// An OPEN lacks a state id, and no client can be dropped. Asks the client with the most delegations for a
-    /// quarter of them: it may keep opens as long as it has these.
+    /// An OPEN lacks a state id, and no client can be dropped. Asks the client with the most delegations for
+    /// a quarter of them: it may keep opens as long as it has these.
     pub(crate) fn ask_for_opens(&self) {
         let shared = self.shared.clone();
         if !shared.state.capacity.may_ask(Instant::now()) {
