@@ -104,14 +104,13 @@ impl Core {
             }
             return;
         }
-        if open.is_some() {
-            self.enter_kept_open(&adopted.handle);
-        }
+        let kept = open.as_ref().map(|open| open.id);
         let open = open.map(|open| RestingOpen::adopted(open.id, open.shares, open.principal, open.had));
         let lease = (adopted.id, adopted.kind);
         let lease = RestingLease::adopted(lease, leases.name(), self.policy.event(), vouched, open);
         if self.memory.table().insert_lease(&adopted.handle, &lease) {
             self.origin.adopting().note();
+            kept.into_iter().for_each(|open| self.enter_kept_open(&adopted.handle, open));
             return;
         }
         let object = self.glance(&adopted.handle);
@@ -122,6 +121,7 @@ impl Core {
             state.wake_lease(&self.policy, &lease, false);
         });
         self.origin.adopting().add(object);
+        kept.into_iter().for_each(|open| self.enter_kept_open(&adopted.handle, open));
     }
 
     fn adopt_awake(&self, open: AdoptedOpen) {
@@ -215,6 +215,7 @@ impl Core {
             // The origin does not answer. The caller must not wait for it.
             unlocks.detach_all();
         }
+        self.close_surplus_soon();
     }
 
     /// Gives up the locks of a file that no client has reclaimed.

@@ -57,6 +57,11 @@ pub struct RestingOpen {
 }
 
 impl RestingOpen {
+    /// Its id at the origin.
+    pub fn id(&self) -> OpenId {
+        self.id
+    }
+
     /// An open that the origin has had since before this process. The caller enters it in the queue of
     /// [`crate::kept_opens`].
     pub fn adopted(id: OpenId, shares: Shares, principal: Principal, had: Combinations) -> RestingOpen {
@@ -267,16 +272,18 @@ impl Opens {
         Opens { upstream, narrowed, ..Opens::default() }
     }
 
-    /// Only a lease keeps the open. True if it is not in the queue of such opens yet: the caller enters it.
-    pub fn note_kept(&mut self) -> bool {
-        let idle = self.local.is_empty();
-        let upstream = self.upstream.as_mut().filter(|_| idle);
-        upstream.is_some_and(|upstream| !std::mem::replace(&mut upstream.queued, true))
+    /// Only a lease keeps the open. Returns its id if it is not in the queue of such opens yet; the caller
+    /// enters it.
+    pub fn note_kept(&mut self) -> Option<OpenId> {
+        let upstream = self.upstream.as_mut().filter(|_| self.local.is_empty())?;
+        (!std::mem::replace(&mut upstream.queued, true)).then_some(upstream.id)
     }
 
-    /// The open has left the queue of those that only a lease keeps. Is it idle?
-    pub fn take_kept(&mut self) -> bool {
-        let Some(upstream) = &mut self.upstream else { return false };
+    /// This open has left the queue of those that only a lease keeps. Is it still there, and idle?
+    pub fn take_kept(&mut self, id: OpenId) -> bool {
+        let Some(upstream) = self.upstream.as_mut().filter(|upstream| upstream.id == id) else {
+            return false;
+        };
         upstream.queued = false;
         self.local.is_empty() && self.uses == 0
     }

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Attributes, Handle, Result};
+use vfs::{Attributes, Handle, OpenId, Result};
 
 use crate::object::{AtRest, ObjectState, Resting, RestingLease};
 pub use resting::RECORD_BYTES;
@@ -233,6 +233,18 @@ impl ObjectTable {
         let shard = self.shard(handle).lock();
         let awake = shard.objects.get(handle).map(|object| object.used.load(Ordering::Relaxed));
         awake.or_else(|| shard.resting.last_use(handle))
+    }
+
+    /// The same, if the file's open at the origin is this one. If somebody has the state of the object in
+    /// hand, it counts as open.
+    pub fn last_use_of_open(&self, handle: &Handle, open: OpenId) -> Option<u64> {
+        let shard = self.shard(handle).lock();
+        let Some(object) = shard.objects.get(handle) else {
+            return shard.resting.last_use_of_open(handle, open);
+        };
+        let is_it = |state: &ObjectState| state.held.opens.upstream().is_some_and(|held| held.id == open);
+        let is_open = object.state.try_lock().is_none_or(|state| is_it(&state));
+        is_open.then(|| object.used.load(Ordering::Relaxed))
     }
 
     /// Counts the leases at rest for which `which` holds.

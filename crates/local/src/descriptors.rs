@@ -436,7 +436,9 @@ impl Shard {
         for _ in 0..2 * self.slots.len() {
             self.hand = (self.hand + 1) % self.slots.len();
             let Some(slot) = &self.slots[self.hand] else { continue };
-            if !slot.node.is_kept() && !slot.again.swap(false, Ordering::Relaxed) {
+            // An operation that has it may depend on it: a file in use has one node.
+            let is_idle = Arc::strong_count(&slot.node) == 1 && !slot.node.is_kept();
+            if is_idle && !slot.again.swap(false, Ordering::Relaxed) {
                 let handle = slot.node.handle;
                 return self.remove(&handle);
             }

@@ -130,9 +130,14 @@ fn finish(
     };
     // Before the file is opened for data: a guard fails if there is another descriptor.
     let lease = tree.leases.grant(tree, &node, request.access, request.want);
-    hold_data(tree, &node, request.access)?;
     let opener = Opener { principal, holder, owner: request.owner.clone() };
-    let id = tree.opens.open((&tree.descriptors, hold), &node, opener, request.access, request.deny)?;
+    let opened = hold_data(tree, &node, request.access).and_then(|()| {
+        tree.opens.open((&tree.descriptors, hold), &node, opener, request.access, request.deny)
+    });
+    let id = opened.inspect_err(|_| {
+        // Another open may have got the same lease meanwhile: it is recalled and not ended.
+        lease.iter().for_each(|lease| tree.leases.recall(lease.id));
+    })?;
     // Read last: any later change sees the open.
     let attributes = match tree.stat(&node) {
         Ok(stat) => stat.attributes(node.mount.fsid),

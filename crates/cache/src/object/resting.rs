@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use tokio::time::Instant;
-use vfs::{Attributes, LeaseId, LeaseKind};
+use vfs::{Attributes, LeaseId, LeaseKind, OpenId};
 
 use super::{Known, ObjectState};
 use crate::held_lease::HeldLease;
@@ -111,6 +111,11 @@ impl RestingLease {
     /// Does the index record that it vouches for its entry?
     pub fn is_vouched(&self) -> bool {
         self.vouched
+    }
+
+    /// Does it keep this open at the origin?
+    pub fn keeps(&self, open: OpenId) -> bool {
+        self.open.as_ref().is_some_and(|kept| kept.id() == open)
     }
 
     /// Does it keep an open at the origin?

@@ -9,7 +9,7 @@ use std::hash::{BuildHasher, RandomState};
 
 use quick_cache::unsync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, UnitWeighter};
-use vfs::Handle;
+use vfs::{Handle, OpenId};
 
 use crate::object::{AtRest, Resting, RestingLease};
 
@@ -86,6 +86,11 @@ impl RestingObjects {
     /// The last use of an object with a lease.
     pub fn last_use(&self, handle: &Handle) -> Option<u64> {
         self.leases.get(&self.key(handle)).map(|(used, _)| *used)
+    }
+
+    /// The same, if the lease keeps this open at the origin.
+    pub fn last_use_of_open(&self, handle: &Handle, open: OpenId) -> Option<u64> {
+        self.leases.get(&self.key(handle)).filter(|(_, lease)| lease.keeps(open)).map(|(used, _)| *used)
     }
 
     /// Does an object rest whose lease the layer above holds?

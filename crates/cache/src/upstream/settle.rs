@@ -8,14 +8,15 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::runtime::Handle as Runtime;
 use tokio::sync::OwnedMutexGuard;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
-use vfs::{Caller, Handle, OpenRequest, SharedHandle, Shares, Want};
+use vfs::{Caller, Handle, OpenId, OpenRequest, SharedHandle, Shares, Want};
 
 use crate::core::Core;
 use crate::object::ObjectState;
-use crate::opens::{Keep, Opens, Step};
+use crate::opens::{Keep, Opens, Step, Upstream};
 use crate::table::Object;
 
 /// Surplus opens that are closed at a time.
@@ -51,26 +52,35 @@ impl Core {
             let kept = keeps_open(state) && !state.held.opens.denies_more() && !is_useless(state);
             let wanted = state.held.opens.upstream().is_some() && !state.held.opens.awaited && !kept;
             state.held.opens.awaited |= wanted;
-            (wanted, kept && state.held.opens.note_kept())
+            (wanted, if kept { state.held.opens.note_kept() } else { None })
         });
         if wanted {
             self.origin.settling().push(Instant::now(), object.clone());
         }
-        if newly_kept {
-            self.enter_kept_open(&object.handle);
+        if let Some(open) = newly_kept {
+            self.enter_kept_open(&object.handle, open);
         }
     }
 
-    /// Enters a file whose open at the origin only a lease keeps. If there are too many, closes the least
-    /// recently used ones. Nobody waits for that.
-    pub fn enter_kept_open(&self, file: &Handle) {
-        let used = self.memory.table().last_use(file);
-        let entries = self.origin.kept_opens().push(SharedHandle::from(file), used);
-        if entries > self.options.kept_opens_max
-            && !self.origin.kept_opens().is_closing()
-            && let Some(core) = self.share()
+    /// Enters an open at the origin that only a lease keeps. If there are too many, the least recently used
+    /// ones are closed.
+    pub fn enter_kept_open(&self, file: &Handle, open: OpenId) {
+        let used = self.memory.table().last_use(file).unwrap_or(0);
+        self.origin.kept_opens().push(SharedHandle::from(file), open, used);
+        self.close_surplus_soon();
+    }
+
+    /// If there are too many opens at the origin that only leases keep, closes some. Nobody waits for that.
+    /// As long as clients may reclaim opens, all are needed.
+    pub fn close_surplus_soon(&self) {
+        let (kept, adopting) = (self.origin.kept_opens(), self.origin.adopting());
+        let may_be_reclaimed = adopting.has_any() && !adopting.is_over();
+        if kept.len() > self.options.kept_opens_max
+            && !kept.is_closing()
+            && !may_be_reclaimed
+            && let (Some(core), Ok(runtime)) = (self.share(), Runtime::try_current())
         {
-            tokio::spawn(async move { core.close_surplus().await });
+            runtime.spawn(async move { core.close_surplus().await });
         }
     }
 
@@ -79,28 +89,44 @@ impl Core {
         let kept_opens_max = self.options.kept_opens_max;
         let Some(closing) = self.origin.kept_opens().begin_closing() else { return };
         let keep = kept_opens_max - kept_opens_max.div_ceil(16);
-        let surplus = closing.beyond(keep, |handle| self.memory.table().last_use(handle));
+        let table = self.memory.table();
+        let surplus = closing.beyond(keep, |handle, open| table.last_use_of_open(handle, open));
         let mut closes = JoinSet::new();
-        for file in surplus {
+        for (file, open) in surplus {
             if closes.len() >= CLOSES_MAX {
                 closes.join_next().await;
             }
             let (core, object) = (self.clone(), self.glance(&file.handle()));
-            closes.spawn(async move { core.close_kept(&object).await });
+            closes.spawn(async move { core.close_kept(&object, open).await });
         }
         while closes.join_next().await.is_some() {}
     }
 
     /// Closes the open of a file that only a lease keeps. The lease stays.
-    async fn close_kept(&self, object: &Arc<Object>) {
+    async fn close_kept(&self, object: &Arc<Object>, open: OpenId) {
         let _turn = object.turn.lock().await;
-        let only_leased = self.with(object, |state| {
-            let needed = has_unwritten(state) || state.held.locks.has_adopted();
-            state.held.opens.take_kept() && !needed
+        let step = self.with(object, |state| {
+            let idle = state.held.opens.take_kept(open);
+            if !idle || has_unwritten(state) || state.held.locks.has_adopted() {
+                return Step::Nothing;
+            }
+            let idle_max = self.options.close_delay;
+            let now = Keep { leased: true, unlinked: false, idle_max, yields: true, may_name: false };
+            state.held.opens.step(now)
         });
-        if only_leased {
-            self.settle_step(object, true).await;
+        if let Step::Close(upstream) = step {
+            self.close_below(object, &upstream).await;
         }
+    }
+
+    /// CLOSE.
+    async fn close_below(&self, object: &Arc<Object>, upstream: &Upstream) {
+        self.counters.close.bump();
+        let caller = Caller { deadline: None, ..upstream.caller.clone() };
+        if let Err(error) = self.below.close(&caller, upstream.id).await {
+            tracing::debug!("CLOSE of {}: {error}", object.handle);
+        }
+        self.with(object, |state| state.held.opens.narrowed(upstream.id, None, self.policy.event()));
     }
 
     /// Narrows or closes the open at the origin, if it is due.
@@ -144,18 +170,14 @@ impl Core {
                     if let Err(error) = &narrowed {
                         tracing::debug!("OPEN_DOWNGRADE of {}: {error}", object.handle);
                     }
-                    (upstream.id, Some(if narrowed.is_ok() { to } else { upstream.shares }))
+                    (upstream.id, if narrowed.is_ok() { to } else { upstream.shares })
                 }
                 Step::Close(upstream) => {
-                    self.counters.close.bump();
-                    let caller = Caller { deadline: None, ..upstream.caller };
-                    if let Err(error) = self.below.close(&caller, upstream.id).await {
-                        tracing::debug!("CLOSE of {}: {error}", object.handle);
-                    }
-                    (upstream.id, None)
+                    self.close_below(object, &upstream).await;
+                    return None;
                 }
             };
-            self.with(object, |state| state.held.opens.narrowed(id, to, self.policy.event()));
+            self.with(object, |state| state.held.opens.narrowed(id, Some(to), self.policy.event()));
             return None;
         }
     }

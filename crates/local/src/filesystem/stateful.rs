@@ -119,9 +119,8 @@ impl Opens for LocalFs {
 
     /// This layer cannot free anything; it reports whether there is capacity by now.
     async fn free_capacity(&self, caller: &Caller) -> bool {
-        let tree = &self.tree;
-        let by_handle = tree.holds_by_handle(&tree.root.mount);
-        tree.opens.capacity(&tree.descriptors, caller.holder, (None, by_handle)).is_ok()
+        // For an open that needs descriptors: whether the failed one does is not known.
+        self.tree.opens.capacity(&self.tree.descriptors, caller.holder, (None, false)).is_ok()
     }
 
     async fn flush(&self, _: &Caller, _: OpenId) -> Result<()> {
