@@ -13,6 +13,7 @@
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use vfs::grants::GrantNumber;
@@ -293,8 +294,9 @@ impl Core {
     }
 
     /// The origin asks for the attributes of a file under a write lease (CB_GETATTR). The answer is the known
-    /// state with the delayed writes, unless the layer above knows better. If there are delayed times that
-    /// the origin would not show, the cache does not answer, and the origin recalls the lease.
+    /// state with the delayed writes, unless the layer above knows better: a client of several may have
+    /// written what is not here yet. If there are delayed times that the origin would not show, the cache does
+    /// not answer, and the origin recalls the lease.
     async fn on_query(&self, query: Query) {
         let Some(handle) = self.origin.leases().holder(query.id) else { return };
         let object = self.glance(&handle);
@@ -302,12 +304,28 @@ impl Core {
             let above = state.held.lease.as_ref().filter(|lease| lease.given).map(|lease| lease.above);
             (made_of(state, query.times), above)
         });
-        // If writes are delayed here, the layer above does not know more.
-        match (above.filter(|_| self.above.is_heard() && self.delayed.is_none()), held) {
-            (Some(id), _) => self.tell_above(Callback::Getattr(Query { id, ..query })).await,
+        // If one client writes here, it delays nothing of its own.
+        let asks = self.delayed.as_ref().is_none_or(|delayed| delayed.options.shared);
+        match (above.filter(|_| self.above.is_heard() && asks), held) {
+            (Some(id), Some(held)) if held.modified => self.ask_above(Query { id, ..query }, held).await,
+            (Some(id), _) if self.is_clean(&object) => {
+                self.tell_above(Callback::Getattr(Query { id, ..query })).await;
+            }
             (None, Some(held)) => drop(query.answer.send(held)),
-            (None, None) => {}
+            (_, None) | (Some(_), Some(_)) => {}
         }
+    }
+
+    /// The same for a file with delayed writes here, of which the layer above may have more.
+    async fn ask_above(&self, query: Query, held: DelayedAttributes) {
+        let (answer, answered) = oneshot::channel();
+        let Query { answer: asked, .. } = query;
+        self.tell_above(Callback::Getattr(Query { answer, ..query })).await;
+        tokio::spawn(async move {
+            let Ok(above) = answered.await else { return };
+            // The origin may have stopped waiting.
+            let _ = asked.send(if above.modified { above } else { held });
+        });
     }
 
     /// Returns the least recently used leases beyond `keep`.

@@ -37,7 +37,7 @@ use crate::store::{
 };
 use crate::table::{Found, Object, ObjectTable, RECORD_BYTES};
 use crate::trust::Sent;
-use crate::writes::{Delayed, journal_of};
+use crate::writes::{Delayed, journal_of, verifier_of};
 
 /// The largest READ or delayed WRITE that is sent, in bytes, even if the origin accepts more.
 pub const CHUNK_MAX_BYTES: u64 = 1 << 20;
@@ -184,7 +184,10 @@ impl Core {
             delayed: start
                 .options
                 .write_behind
-                .map(|options| Delayed::new(options, start.nonce, journal_of(&start.directory, &options))),
+                .map(|options| {
+                    let verifier = verifier_of(&start.directory, &options, start.nonce);
+                    Delayed::new(options, verifier, journal_of(&start.directory, &options))
+                }),
             candidates: SharedCandidates::default(),
             flushing: FlushQueue::new(start.uses, start.indexed),
             gate: StoreGate::default(),

@@ -138,11 +138,11 @@ impl FileSystem for Cache {
         offset: u64,
         count: u32,
     ) -> Result<Read> {
-        let read = if self.core.delayed.is_some() {
-            self.core.tell_if_lost(handle)?;
-            self.core.read_over((caller, by), handle, offset, count).await?
-        } else {
+        self.core.tell_if_lost(handle)?;
+        let read = if self.core.is_all_clean() {
             self.core.read_or_offline((caller, by), handle, offset, count).await?
+        } else {
+            self.core.or_put_off(self.core.read_over((caller, by), handle, offset, count)).await?
         };
         self.core.recorder.read(handle, offset, read.data.len() as u64);
         // A hit has no new attributes, so no READ reports any: see `vfs::Read::attributes`.
@@ -158,9 +158,14 @@ impl FileSystem for Cache {
         data: Bytes,
         stability: Stability,
     ) -> Result<Written> {
+        self.core.tell_if_lost(handle)?;
         if let Some(delayed) = &self.core.delayed {
-            self.core.tell_if_lost(handle)?;
-            return self.core.write_delayed(delayed, (caller, by), handle, offset, data, stability).await;
+            if delayed.options.shared {
+                self.core.may_change()?;
+            }
+            let by = (caller, by);
+            let writing = self.core.write_delayed(delayed, by, handle, offset, data, stability);
+            return self.core.or_put_off(writing).await;
         }
         self.core.may_change()?;
         let (core, caller, handle) = (self.core.clone(), caller.clone(), *handle);
@@ -170,7 +175,7 @@ impl FileSystem for Cache {
 
     async fn commit(&self, caller: &Caller, handle: &Handle, offset: u64, count: u32) -> Result<Commit> {
         match &self.core.delayed {
-            Some(delayed) => self.core.commit_delayed(delayed, caller, handle).await,
+            Some(delayed) => self.core.or_put_off(self.core.commit_delayed(delayed, caller, handle)).await,
             None => self.core.or_put_off(self.core.commit(caller, handle, offset, count)).await,
         }
     }
@@ -397,7 +402,7 @@ impl Opens for Cache {
     }
 
     async fn flush(&self, caller: &Caller, open: OpenId) -> Result<()> {
-        if self.core.delayed.is_none() {
+        if self.core.delayed.as_ref().is_none_or(|delayed| delayed.options.shared) {
             return Err(Status::NotSupp.into());
         }
         self.core.flush_at_close(caller, open).await

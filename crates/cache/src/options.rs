@@ -74,8 +74,7 @@ impl Timeouts {
     }
 }
 
-/// Delayed writes: how much, how long, and how they are sent. Off if the clients delay their writes
-/// themselves.
+/// Delayed writes: how much, how long, and how they are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WriteBehind {
     /// How long bytes may wait before the cache sends them on its own.
@@ -97,6 +96,9 @@ pub struct WriteBehind {
     pub journal: bool,
     /// What answers an fsync, if the journal is on.
     pub fsync: Fsync,
+    /// Several clients read and write here. They tell states of a file apart by its change attribute, and
+    /// keep unstable bytes until a COMMIT returns the verifier of the WRITE.
+    pub shared: bool,
 }
 
 /// Where bytes must be before an fsync is answered. An fsync of a file without a write lease always goes to
@@ -123,6 +125,7 @@ impl Default for WriteBehind {
             unmount_max: Duration::from_secs(60),
             journal: true,
             fsync: Fsync::default(),
+            shared: false,
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::core::Core;
 use crate::journal::{self, Begin, Journal, Kept, Restored};
 use crate::options::WriteBehind;
 use crate::trust::since;
-use crate::writes::{Unsettled, Writes, journal_of};
+use crate::writes::{Unsettled, Writes, forget_verifier, journal_of};
 
 /// A file with delayed writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -135,6 +135,7 @@ impl Cache {
     /// # Errors
     /// The journal cannot be read or changed.
     pub fn discard_delayed(&self, handles: &HashSet<Handle>) -> Result<(), Unsettled> {
+        forget_verifier(self.core.disk.directory());
         self.with_left(|journal| journal.forget(handles))
     }
 
@@ -143,6 +144,7 @@ impl Cache {
     /// # Errors
     /// The journal cannot be removed.
     pub fn discard_all_delayed(&self) -> Result<(), Unsettled> {
+        forget_verifier(self.core.disk.directory());
         self.with_left(Journal::forget_all)
     }
 

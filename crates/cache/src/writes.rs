@@ -14,6 +14,7 @@
 //! | `cut` | truncation and removal, in order with the delayed writes |
 //! | `entering` | which steps are entered in the journal |
 //! | `restoring` | writes that an earlier process has left there |
+//! | `verifier` | the write verifier: clients learn from it what was lost |
 //!
 //! A byte passes through three stages. It is **dirty** until a WRITE takes it, and then **in flight** until
 //! the reply. If the origin took it without making it durable, it is **unstable** until a COMMIT whose
@@ -51,6 +52,7 @@ mod revoked;
 mod runs;
 mod space;
 mod syncing;
+mod verifier;
 
 pub use cut::{Cut, Hold};
 pub use entering::journal_of;
@@ -60,3 +62,4 @@ pub use limits::{Delayed, writer};
 pub use losses::{Losses, Lost};
 pub use pending::Pending;
 pub use restoring::Unsettled;
+pub use verifier::{forget_verifier, verifier_of};

@@ -8,6 +8,7 @@ mod network;
 mod tls;
 mod watching;
 pub mod writeback;
+pub mod writing;
 
 use std::path::{Path, PathBuf};
 
@@ -305,6 +306,9 @@ pub struct Proxy {
     /// The cache options.
     #[command(flatten)]
     pub keeping: cache::Keeping,
+    /// The options about writes.
+    #[command(flatten)]
+    pub writing: writing::Writing,
     /// The access rules.
     #[command(flatten)]
     pub access: ExportOptions,

@@ -36,7 +36,9 @@ use origin::{Common, Wanted};
 use origins::{Origins, Site};
 use referrals::Referrals;
 
-pub use origin::{cache_options, check_options, make_state, open_cache, reach, settle};
+pub use origin::{
+    cache_options, check_options, make_state, open_cache, reach, settle, usual_write_behind,
+};
 
 /// The directory of the caches, in that of a proxy of several origins.
 const CACHES: &str = "origins";
@@ -92,7 +94,21 @@ pub fn check(arguments: &Proxy) -> Result<(), Failure> {
     wants.wanted.iter().try_for_each(|wanted| tls::check_origin(&wanted.url))?;
     let config = arguments.config.as_deref().filter(|_| arguments.origin.is_none());
     let cluster = config.map(config::cluster::load).transpose()?.flatten();
-    cluster.map_or(Ok(()), |cluster| cluster.store().map(drop))
+    let Some(cluster) = cluster else { return Ok(()) };
+    refuse_delays(&wants.wanted)?;
+    cluster.store().map(drop)
+}
+
+/// In a cluster, another member may take an origin over, and it has not what waits on this disk.
+fn refuse_delays(wanted: &[Wanted]) -> Result<(), Failure> {
+    match wanted.iter().find(|wanted| wanted.writing.is_delayed()) {
+        None => Ok(()),
+        Some(wanted) => Err(Failure(format!(
+            "{}: a member of a cluster cannot delay writes, because another one may take over; remove `async`, and \
+             `fsync = \"journal\"`",
+            wanted.path
+        ))),
+    }
 }
 
 /// The parts that are there before an origin is reached.
@@ -321,6 +337,9 @@ impl Wants {
         let directory = site_directory(arguments)?;
         let tables = own(tables, virtual_server.as_deref());
         let wanted = several(arguments, &arguments.tls, &directory, tables)?;
+        if virtual_server.is_some() {
+            refuse_delays(&wanted)?;
+        }
         Ok(Wants { directory, wanted, is_one: false, virtual_server })
     }
 
@@ -388,8 +407,17 @@ fn the_one_of(arguments: &Proxy, tls: &cli::Tls, url: client::Url) -> Result<Wan
     let path = arguments.export.clone().unwrap_or_else(|| url.export_text());
     let options = arguments.access.to_server();
     let access = server::ExportOptions { xprtsec: tls::confine(tls, options.xprtsec, &path)?, ..options };
-    let keeping = arguments.keeping.clone();
-    Ok(Wanted { url, path, directory, access, keeping, cache_share: 1, among_others: false, referred: None })
+    Ok(Wanted {
+        url,
+        path,
+        directory,
+        access,
+        keeping: arguments.keeping.clone(),
+        writing: arguments.writing,
+        cache_share: 1,
+        among_others: false,
+        referred: None,
+    })
 }
 
 /// The origins of a proxy that has several.
@@ -418,6 +446,7 @@ fn several(
             keeping: arguments
                 .keeping
                 .of_one_among(if of_other { part_of_others } else { count }, table.offline),
+            writing: arguments.writing.of_one(table.delayed, table.fsync),
             cache_share: table.cache_share,
             among_others: true,
             referred: None,

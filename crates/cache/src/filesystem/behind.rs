@@ -46,10 +46,17 @@ impl Core {
         stability: Stability,
     ) -> Result<Written> {
         let object = self.object(handle);
+        let verifier = delayed.verifier.get();
         self.know_limits(caller, handle).await;
         let end = offset.saturating_add(data.len() as u64);
         if end > OFFSET_MAX || !self.may_delay(caller, &object, by).await? {
-            return self.write_now(caller, &object, offset, data).await;
+            let (core, caller) = (self.share().ok_or(Status::ServerFault)?, caller.clone());
+            // A change at the origin is not given up half-way.
+            return vfs::run_to_completion(async move {
+                let written = core.write_now(&caller, &object, offset, data).await?;
+                Ok(Written { verifier, ..written })
+            })
+            .await;
         }
         let count = data.len() as u32;
         let mut unentered = None;
@@ -70,7 +77,7 @@ impl Core {
             flushed?;
         }
         let wcc = self.written_wcc(&object);
-        Ok(Written { count, stability, verifier: delayed.verifier, wcc })
+        Ok(Written { count, stability, verifier, wcc })
     }
 
     /// May this writer's bytes be delayed? An open for writing is enough. For a writer without an open, the
@@ -135,7 +142,7 @@ impl Core {
         let stamp = self.policy.origin_wall();
         loop {
             self.with(object, |state| {
-                let fresh = || Box::new(Writes::new(self.write_chunk_bytes(), delayed.first_number()));
+                let fresh = || delayed.new_record(self.write_chunk_bytes());
                 state.delayed.writes.get_or_insert_with(fresh);
             });
             // A task that found the record idle may have dropped it meanwhile.
@@ -166,7 +173,11 @@ impl Core {
     ) -> Result<Commit> {
         let object = self.object(handle);
         self.fsync(caller, &object).await?;
-        Ok(Commit { verifier: delayed.verifier, wcc: self.written_wcc(&object) })
+        if delayed.options.shared {
+            // A client of version 3 has no CLOSE that could tell.
+            self.keep_mtime(caller, &object);
+        }
+        Ok(Commit { verifier: delayed.verifier.get(), wcc: self.written_wcc(&object) })
     }
 
     /// Makes all bytes of the file durable: in the journal if that may answer, or at the origin.
@@ -180,10 +191,12 @@ impl Core {
     /// An open is about to end, or to give up writing. Under a write lease nothing needs to be sent while
     /// the origin has space for the bytes. Nothing is sent for a file that has lost its last link either.
     pub async fn flush_at_close(&self, caller: &Caller, open: OpenId) -> Result<()> {
-        if self.delayed.is_none() {
+        let Some(delayed) = &self.delayed else { return Ok(()) };
+        let Ok(object) = self.opened_object(open) else { return Ok(()) };
+        if delayed.options.shared {
+            self.leave_at_close(caller, &object);
             return Ok(());
         }
-        let Ok(object) = self.opened_object(open) else { return Ok(()) };
         let (writer, leased) = self.with(&object, |state| {
             let writes =
                 state.held.opens.shares(open).is_some_and(|shares| shares.access.contains(Share::WRITE));
@@ -202,10 +215,22 @@ impl Core {
         self.flush_and_tell(&object, Level::Stable).await
     }
 
+    /// One of several clients ends an open. Before, it has committed all that must be at the origin. What is
+    /// left is safe with the client, or it is in the journal.
+    fn leave_at_close(&self, caller: &Caller, object: &Arc<Object>) {
+        if self.is_clean(object) {
+            return;
+        }
+        let leased = self.with(object, |state| keeps_writes(state));
+        if !(leased && self.enter_kept(object) && self.keep_mtime(caller, object)) {
+            self.press(object);
+        }
+    }
+
     /// Flushes at the end of an open. While another local open writes the file, errors stay for that
     /// writer. If the file has lost its last link and no other open, its delayed bytes are dropped.
     pub async fn flush_at_end(&self, caller: &Caller, open: OpenId) -> Result<()> {
-        if self.delayed.is_some()
+        if self.delayed.as_ref().is_some_and(|delayed| !delayed.options.shared)
             && let Ok(object) = self.opened_object(open)
         {
             if self.is_gone(caller, &object).await {
@@ -260,7 +285,8 @@ impl Core {
             || self.is_clean(object)
     }
 
-    fn is_clean(&self, object: &Arc<Object>) -> bool {
+    /// Is nothing of the file delayed?
+    pub fn is_clean(&self, object: &Arc<Object>) -> bool {
         self.with(object, |state| state.delayed.writes.as_ref().is_none_or(|writes| writes.is_clean()))
     }
 

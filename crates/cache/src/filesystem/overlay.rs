@@ -129,8 +129,7 @@ pub fn overlay(state: &ObjectState, attributes: Attributes, since: u64) -> Attri
         used: if is_full { attributes.used.max(more.min(size)) } else { more },
         mtime: attributes.mtime.max(modified),
         ctime: attributes.ctime.max(modified),
-        // RFC 8881, section 10.4.3: a change attribute of one more than at the grant means "modified".
-        change: attributes.change.wrapping_add(1),
+        change: writes.change(attributes.change),
         ..attributes
     };
     writes.pending().into_iter().for_each(|pending| pending.show(&mut shown));

@@ -117,6 +117,11 @@ impl Writes {
         self.is_clean() || (self.journaled.is_some() && self.unentered.is_none() && !self.is_cut())
     }
 
+    /// Has the journal all that waits? A truncation in flight is among its entries.
+    pub fn outlast_process(&self) -> bool {
+        self.journaled.is_some() && self.unentered.is_none()
+    }
+
     /// The entries of the file no longer count.
     fn end_journaled(&mut self, journal: &Journal) {
         self.journaled.take().into_iter().for_each(|journaled| journal.end(journaled));

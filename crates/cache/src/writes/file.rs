@@ -26,6 +26,7 @@ mod kept;
 mod remaining;
 mod stamping;
 mod suspended;
+mod version;
 
 use std::ops::Range;
 
@@ -35,6 +36,7 @@ use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 
 use self::kept::Kept;
 pub use self::suspended::Suspended;
+pub use self::version::Version;
 use super::flush::Level;
 use super::pending::Pending;
 use super::restoring::RestoredWrites;
@@ -161,6 +163,9 @@ pub struct Writes {
     ripe: bool,
     /// A task is sending.
     draining: bool,
+    version: Version,
+    /// How many times bytes were lost.
+    losses: u32,
     /// The origin's clock at the latest write, by estimate.
     modified: Option<Timestamp>,
     error: Option<Status>,
@@ -187,8 +192,8 @@ pub struct Writes {
 impl Writes {
     /// Starts with nothing delayed. A WRITE takes at most `chunk` bytes. Numbers start at `first`. It must
     /// be beyond all numbers that were used for the file before, because a waiter may still hold one of
-    /// them.
-    pub fn new(chunk: u64, first: u64) -> Writes {
+    /// them. One client alone reads the file here, unless `version` says otherwise.
+    pub fn new(chunk: u64, first: u64, version: Version) -> Writes {
         Writes {
             chunk: chunk.max(1),
             dirty: Runs::default(),
@@ -207,6 +212,8 @@ impl Writes {
             full: false,
             ripe: false,
             draining: false,
+            version,
+            losses: 0,
             modified: None,
             error: None,
             lost: false,
@@ -232,6 +239,7 @@ impl Writes {
     ) -> bool {
         let range = offset..offset + data.len() as u64;
         self.events += 1;
+        self.version.step();
         self.gone = false;
         self.unstable.remove(&range);
         let mark = Mark { writer: writer.clone(), first: self.events, since: now };
@@ -444,6 +452,7 @@ impl Writes {
     /// The caller is about to truncate the file to `end` bytes. Holds the file. Only one truncation may be
     /// in flight.
     pub fn begin_cut(&mut self, end: u64) {
+        self.version.step();
         self.hold();
         self.cut = Some(end);
         self.aside = self.dirty.take_from(end);
@@ -458,6 +467,7 @@ impl Writes {
     /// The truncation to `end` bytes has ended. `done` says whether the origin carried it out.
     pub fn end_cut(&mut self, end: u64, done: bool) {
         let aside = std::mem::take(&mut self.aside);
+        self.version.step();
         self.cut = None;
         if done {
             self.unstable.take_from(end);
@@ -474,6 +484,7 @@ impl Writes {
 
     /// The file is removed. Drops what was not sent, and any error with it.
     pub fn discard(&mut self) {
+        self.version.step();
         self.dirty = Runs::default();
         self.unstable = Runs::default();
         self.aside = Runs::default();
@@ -512,6 +523,11 @@ impl Writes {
     pub fn end(&self) -> Option<u64> {
         let in_flight = self.in_flight.iter().map(|write| write.range().end).max();
         in_flight.max(self.unstable.end()).max(self.aside.end()).max(self.dirty.end())
+    }
+
+    /// The change attribute to show, if the origin's is `known`.
+    pub fn change(&self, known: u64) -> u64 {
+        self.version.change(known)
     }
 
     /// The time of the latest write, if some written bytes are not at the origin yet.

@@ -62,11 +62,15 @@ impl Core {
             let seen = look(state);
             let writes = state.delayed.writes.as_mut()?;
             let before = account(writes);
-            let was_lost = writes.is_lost();
+            let (was_lost, losses) = (writes.is_lost(), writes.losses());
             let result = work(writes, seen);
             let after = account(writes);
             delayed.account(before, after);
             delayed.losses.count_untold(was_lost, writes.is_lost());
+            if writes.losses() != losses {
+                // Before any COMMIT learns that nothing waits any more.
+                delayed.verifier.lost();
+            }
             if let Some((fsid, before, after)) = writes.settle_claim() {
                 delayed.spaces.adjust(fsid, before, after);
             }
@@ -74,6 +78,9 @@ impl Core {
             // A new write frees nothing, and a file may have many runs to look at.
             if after.0 < before.0 || writes.is_clean() {
                 delayed.release_journaled(writes);
+            }
+            if after.0 > 0 && !writes.outlast_process() {
+                delayed.verifier.unentered();
             }
             let queue = if writes.queued { None } else { writes.oldest() };
             writes.queued |= queue.is_some();
@@ -86,6 +93,7 @@ impl Core {
             delayed.enqueue(since, object.clone());
         }
         if cleaned {
+            delayed.verifier.all_entered(|| delayed.is_clean());
             self.settle_soon(object);
             self.sync_journal_soon(delayed);
         }

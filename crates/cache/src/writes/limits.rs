@@ -7,6 +7,7 @@
 //! as there is capacity again.
 
 use std::collections::BTreeMap;
+use std::hash::RandomState;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -15,12 +16,14 @@ use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tokio::time::Instant;
-use vfs::{Handle, Verifier};
+use vfs::Handle;
 
 use super::cover::Spaces;
+use super::file::{Version, Writes};
 use super::flush::Level;
 use super::losses::Losses;
 use super::restoring::Waiting;
+use super::verifier::WriteVerifier;
 use crate::core::Core;
 use crate::journal::Journal;
 use crate::options::WriteBehind;
@@ -42,8 +45,10 @@ pub struct Delayed {
     pub slots: Arc<Semaphore>,
     /// How many slots there are.
     slot_count: Mutex<usize>,
-    /// The verifier in our replies to WRITE and COMMIT. Each process has another one.
-    pub verifier: Verifier,
+    /// The verifier in our replies to WRITE and COMMIT.
+    pub verifier: WriteVerifier,
+    /// Makes change attributes, if several clients read here.
+    keys: Option<RandomState>,
     /// Accounts of what may stay unsent after a close, by file system.
     pub spaces: Spaces,
     /// Bytes that were lost after a close.
@@ -92,13 +97,14 @@ fn slept_ms() -> u64 {
 type Queue = (BTreeMap<(Instant, u64), Arc<Object>>, u64);
 
 impl Delayed {
-    /// Nothing is delayed yet. `nonce` is new in every process.
-    pub fn new(options: WriteBehind, nonce: u64, journal: Journal) -> Delayed {
+    /// Nothing is delayed yet.
+    pub fn new(options: WriteBehind, verifier: WriteVerifier, journal: Journal) -> Delayed {
         let slots = options.in_flight_max.clamp(1, SLOTS_AT_FIRST);
         Delayed {
             slots: Arc::new(Semaphore::new(slots)),
             slot_count: Mutex::new(slots),
-            verifier: nonce.to_be_bytes(),
+            verifier,
+            keys: options.shared.then(RandomState::new),
             spaces: Spaces::default(),
             losses: Losses::default(),
             journal: Arc::new(journal),
@@ -119,9 +125,11 @@ impl Delayed {
         }
     }
 
-    /// The first number for a new record of delayed writes: beyond those of all earlier records.
-    pub fn first_number(&self) -> u64 {
-        self.begun.fetch_add(1, Ordering::Relaxed) << 32
+    /// A new record of the delayed writes of a file, for WRITEs of at most `chunk` bytes. Its numbers are
+    /// beyond those of all earlier records.
+    pub fn new_record(&self, chunk: u64) -> Box<Writes> {
+        let first = self.begun.fetch_add(1, Ordering::Relaxed) << 32;
+        Box::new(Writes::new(chunk, first, Version::new(self.keys.clone(), first)))
     }
 
     /// The origin has answered a WRITE.
@@ -405,7 +413,7 @@ mod tests {
     const MIB: u64 = 1 << 20;
 
     fn with(options: WriteBehind) -> Delayed {
-        Delayed::new(options, 1, Journal::new("unused".into(), 1, 0, false, false))
+        Delayed::new(options, WriteVerifier::default(), Journal::new("unused".into(), 1, 0, false, false))
     }
 
     #[test]

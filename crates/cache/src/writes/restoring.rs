@@ -26,6 +26,7 @@ use tokio::time::Instant;
 use vfs::{Caller, Handle, LeaseKind, Principal, Result, SetAttributes, StateidBasis, Status};
 
 use super::flush::{PATIENCE_MIN, wait, wants_patience};
+use super::verifier::forget_verifier;
 use super::{Delayed, Level, Writes, journal_of};
 use crate::core::Core;
 use crate::journal::{self, Begin, Entry, Journal, Restored};
@@ -109,6 +110,11 @@ impl RestoredWrites {
 impl Core {
     /// Takes over what an earlier process has left in the journal. May block.
     pub fn restore_writes(&self) {
+        let verifier = self.delayed.as_ref().map(|delayed| &delayed.verifier);
+        match verifier.filter(|verifier| verifier.is_kept()) {
+            Some(verifier) => verifier.take_over(),
+            None => forget_verifier(self.disk.directory()),
+        }
         let Some(delayed) = &self.delayed else { return };
         let mut found = Found::default();
         match read(&delayed.journal) {
@@ -142,7 +148,7 @@ impl Core {
         let begin = journaled.begin().clone();
         let object = self.glance(&begin.handle);
         self.with(&object, |state| {
-            let fresh = || Box::new(Writes::new(self.write_chunk_bytes(), delayed.first_number()));
+            let fresh = || delayed.new_record(self.write_chunk_bytes());
             state.delayed.writes.get_or_insert_with(fresh);
         });
         self.writes(&object, |writes| {
@@ -253,7 +259,7 @@ impl Core {
 
     /// Has the origin all bytes that the writes make, on its disk? No program waits for other attributes.
     async fn is_there(&self, delayed: &Delayed, restored: &Restored) -> bool {
-        let mut writes = Writes::new(self.write_chunk_bytes(), delayed.first_number());
+        let mut writes = *delayed.new_record(self.write_chunk_bytes());
         play(&mut writes, &restored.entries);
         let (caller, handle) = (writer_of(restored), restored.journaled.begin().handle);
         let asked = writes.pending().is_some_and(|pending| pending.asked);
@@ -358,6 +364,7 @@ impl Core {
     ) -> std::result::Result<(), Unsettled> {
         let Restored { journaled, entries, .. } = restored;
         let begin = journaled.begin().clone();
+        self.delayed.iter().for_each(|delayed| delayed.verifier.lost());
         let keeping = Keeping::new(self, begin, entries, "delayed writes of an earlier process");
         let (name, path) = (keeping.begin.shown(), keeping.directory.clone());
         let (journal, why) = (journal.clone(), why.to_owned());

@@ -17,6 +17,7 @@ use super::file::ConfigFile;
 use super::{Place, Setting};
 use crate::Failure;
 use crate::cli::cache::OfflineAnswer;
+use crate::cli::writing::FsyncAnswer;
 
 /// The table of an origin. A proxy of one origin has a string with this name.
 pub const TABLE: &str = "origin";
@@ -26,8 +27,15 @@ pub const ORIGINS_MAX: usize = 64;
 const SHARE_MAX: u32 = 1000;
 
 /// The keys of an origin that are of this file alone, with their defaults.
-const OWN_KEYS: [(&str, &str); 5] =
-    [("url", ""), ("path", ""), ("cache_share", "1"), ("offline", ""), ("server", "")];
+const OWN_KEYS: [(&str, &str); 7] = [
+    ("url", ""),
+    ("path", ""),
+    ("cache_share", "1"),
+    ("offline", ""),
+    ("async", ""),
+    ("fsync", ""),
+    ("server", ""),
+];
 /// The keys of an origin whose default is the value of the whole file.
 const SHARED_KEYS: [&str; 9] =
     ["ro", "root_squash", "all_squash", "anonuid", "anongid", "secure", "clients", "xprtsec", "sec"];
@@ -54,6 +62,9 @@ struct OriginTable {
     #[serde(default = "one")]
     cache_share: Spanned<u32>,
     offline: Option<Spanned<String>>,
+    #[serde(rename = "async")]
+    delayed: Option<bool>,
+    fsync: Option<Spanned<String>>,
     server: Option<Spanned<String>>,
     ro: Option<bool>,
     root_squash: Option<bool>,
@@ -81,6 +92,10 @@ pub struct OriginConfig {
     pub cache_share: u32,
     /// What to do while it is away; as for the whole file, if absent.
     pub offline: Option<OfflineAnswer>,
+    /// Whether its writes are delayed; as for the whole file, if absent.
+    pub delayed: Option<bool>,
+    /// Where data must be before COMMIT is answered; as for the whole file, if absent.
+    pub fsync: Option<FsyncAnswer>,
     /// The virtual server that has it, in a cluster; chosen by hashing, if absent.
     pub server: Option<SocketAddr>,
     /// Where clients of version 4 find it, if that is not here ([`OriginConfig::of_other`]).
@@ -208,12 +223,8 @@ impl OriginConfig {
         if !(1..=SHARE_MAX).contains(&cache_share) {
             return Err((table.cache_share.span().start, format!("`cache_share` is 1 to {SHARE_MAX}")));
         }
-        let offline = match table.offline {
-            None => None,
-            Some(text) => Some(OfflineAnswer::from_str(text.get_ref(), false).map_err(|_| {
-                (text.span().start, format!("`offline` is one of wait, read, and not `{}`", text.get_ref()))
-            })?),
-        };
+        let offline = one_of("offline", "wait, read", table.offline)?;
+        let fsync = one_of("fsync", "origin, journal", table.fsync)?;
         let clients = match table.clients.as_deref() {
             None => None,
             Some([]) => Some(ClientList::default()),
@@ -232,6 +243,8 @@ impl OriginConfig {
             path,
             cache_share,
             offline,
+            delayed: table.delayed,
+            fsync,
             server,
             elsewhere: None,
             access: Access {
@@ -285,6 +298,17 @@ impl OriginConfig {
     }
 }
 
+/// The value of a key that has one of a few, which `values` lists.
+fn one_of<T: ValueEnum>(
+    key: &str,
+    values: &str,
+    text: Option<Spanned<String>>,
+) -> Result<Option<T>, (usize, String)> {
+    let Some(text) = text else { return Ok(None) };
+    let wrong = || format!("`{key}` is one of {values}, and not `{}`", text.get_ref());
+    T::from_str(text.get_ref(), false).map(Some).map_err(|_| (text.span().start, wrong()))
+}
+
 /// Reads the origins of the text of a file.
 #[cfg(test)]
 pub fn read_text(text: &str) -> Result<Vec<OriginConfig>, String> {
@@ -299,7 +323,7 @@ mod tests {
     fn an_origin_has_its_keys_and_those_of_the_file() {
         let origins = read_text(
             "ro = true\n[[origin]]\nurl = 'nfs://a/x?vers=3'\n[[origin]]\nurl = 'nfs://b/x'\npath = '/b'\n\
-             cache_share = 3\noffline = 'read'\nro = false\nroot_squash = false\nclients = ['10.0.0.0/8']\n",
+             cache_share = 3\noffline = 'read'\nasync = true\nfsync = 'journal'\nro = false\nroot_squash = false\nclients = ['10.0.0.0/8']\n",
         );
         let origins = origins.unwrap();
         let whole = ExportOptions { read_only: true, anonuid: 7, ..ExportOptions::default() };
@@ -307,6 +331,8 @@ mod tests {
         assert_eq!((a.path.as_str(), a.cache_share, a.offline), ("/x", 1, None));
         assert!(a.access(&whole).read_only && a.access(&whole).squash == Squash::Root);
         assert_eq!((b.path.as_str(), b.cache_share, b.offline), ("/b", 3, Some(OfflineAnswer::Read)));
+        assert_eq!((a.delayed, a.fsync), (None, None));
+        assert_eq!((b.delayed, b.fsync), (Some(true), Some(FsyncAnswer::Journal)));
         let of_b = b.access(&whole);
         assert!(!of_b.read_only && of_b.squash == Squash::None && of_b.anonuid == 7);
         assert!(!of_b.clients.admits("11.0.0.1".parse().unwrap()));
@@ -320,6 +346,7 @@ mod tests {
             ("path = 'x'", "p.toml:1:1: `path` is `x`"),
             ("cache_share = 0", "p.toml:3:15: `cache_share` is 1 to 1000"),
             ("offline = 'maybe'", "p.toml:3:11: `offline` is one of wait, read, and not `maybe`"),
+            ("fsync = 'disk'", "p.toml:3:9: `fsync` is one of origin, journal, and not `disk`"),
             ("[[origin]]\nurl = 'nfs://b/x'", "nfs://a/x and nfs://b/x are both at `/x`"),
             ("[[origin]]\nurl = 'nfs://a/x'\npath = '/y'", "nfs://a/x is there twice"),
             ("[[origin]]\nurl = 'http://a/x'", "p.toml:4:7: "),

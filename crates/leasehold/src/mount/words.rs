@@ -11,9 +11,7 @@ use mount::Target;
 use crate::Failure;
 use crate::cli::cache::{Keeping, OfflineAnswer};
 use crate::cli::parse_size;
-
-/// The most delayed bytes of one file: enough for a COMMIT at a time on a link of 300 MB/s and 200 ms.
-const FILE_DELAYED_MAX_BYTES: usize = 512 << 20;
+use crate::proxy::usual_write_behind;
 
 /// The parsed options.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -215,16 +213,7 @@ impl Words {
         if self.sync || !url.options.cache.ac {
             return None;
         }
-        let usual = WriteBehind::default();
-        let file_max_bytes = rpc::memory::default_in_flight().min(FILE_DELAYED_MAX_BYTES) as u64;
-        Some(WriteBehind {
-            wsize: url.options.wsize.unwrap_or(usual.wsize),
-            file_max_bytes,
-            dirty_max_bytes: 2 * file_max_bytes,
-            journal: self.journal,
-            fsync: self.fsync,
-            ..usual
-        })
+        Some(WriteBehind { journal: self.journal, fsync: self.fsync, ..usual_write_behind(url) })
     }
 
     /// The source that `findmnt` and `df` show: as it was given, with the port if an option gave the port.

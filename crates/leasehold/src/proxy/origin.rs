@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arbiter::Arbiter;
-use cache::{Cache, Consistency, LookupCache, Timeouts};
+use cache::{Cache, Consistency, LookupCache, Timeouts, WriteBehind};
 use client::{Origin, Url};
 use serde_json::{Value, json};
 use server::Export;
@@ -15,6 +15,7 @@ use vfs::{FileSystem, Recovery};
 use crate::auditing::AuditLog;
 use crate::cli::Version4;
 use crate::cli::cache::Keeping;
+use crate::cli::writing::Writing;
 use crate::holders::Listed;
 use crate::membership::virtual_server::{self, VirtualServer};
 use crate::metrics::Caching;
@@ -32,6 +33,9 @@ const RETRY_MAX: Duration = Duration::from_secs(10);
 /// The characters of a directory's name that tell whose it is. The path of an admin socket has 107 bytes.
 const READABLE_MAX: usize = 24;
 
+/// The most delayed bytes of one file: enough for a COMMIT at a time on a link of 300 MB/s and 200 ms.
+const FILE_DELAYED_MAX_BYTES: usize = 512 << 20;
+
 /// An origin that is to be served.
 #[derive(Clone, Debug)]
 pub struct Wanted {
@@ -45,6 +49,8 @@ pub struct Wanted {
     pub access: server::ExportOptions,
     /// The options of its cache; the size is that of the caches of all origins.
     pub keeping: Keeping,
+    /// When writes reach the origin.
+    pub writing: Writing,
     /// Its part of the cache, in proportion to those of the others.
     pub cache_share: u32,
     /// It is one of several. While it is away, its clients are told to come back later and do not wait, so
@@ -87,6 +93,14 @@ impl Wanted {
         let text = url.to_string();
         let readable: String = state::file_name(&text).chars().take(READABLE_MAX).collect();
         format!("{readable}-{:08x}", ExportId::of(&text).0)
+    }
+
+    /// How its writes are delayed. `None` if they go through.
+    fn write_behind(&self) -> Option<WriteBehind> {
+        // nfs(5): with noac, writes are synchronous.
+        let delays = self.writing.is_delayed() && self.url.options.cache.ac;
+        let usual = usual_write_behind(&self.url);
+        delays.then(|| WriteBehind { fsync: self.writing.fsync(), shared: true, ..usual })
     }
 
     /// The limits of its cache, if that may have so many bytes of file data.
@@ -146,6 +160,7 @@ impl Served {
         if wanted.among_others {
             options.limits = wanted.limits(wanted.keeping.cache_size / FIRST_PART);
         }
+        options.write_behind = wanted.write_behind();
         options.puts_off = wanted.among_others;
         options.leaves_given = true;
         if let Some(server) = &common.virtual_server {
@@ -282,6 +297,18 @@ pub fn cache_options(url: &Url, directory: PathBuf) -> cache::Options {
         client::LookupCache::None => LookupCache::None,
     };
     options
+}
+
+/// The limits of delayed writes that a URL and the memory of this machine imply.
+pub fn usual_write_behind(url: &Url) -> WriteBehind {
+    let usual = WriteBehind::default();
+    let file_max_bytes = rpc::memory::default_in_flight().min(FILE_DELAYED_MAX_BYTES) as u64;
+    WriteBehind {
+        wsize: url.options.wsize.unwrap_or(usual.wsize),
+        file_max_bytes,
+        dirty_max_bytes: 2 * file_max_bytes,
+        ..usual
+    }
 }
 
 /// Opens a cache over an origin. Warns if its disk has less free space than the cache must leave.

@@ -132,6 +132,7 @@ fn referred(parent: &Wanted, path: &str, url: Url, directory: &Path) -> Result<W
         path: path.to_owned(),
         access: parent.access.clone(),
         keeping: parent.keeping.of_one_among(MEMORY_PART, None),
+        writing: parent.writing,
         cache_share: 1,
         among_others: true,
         referred: Some(Referred { by, depth }),
@@ -485,6 +486,7 @@ fn to_refer(locations: &[Location]) -> Option<Locations> {
 mod tests {
     use super::*;
     use crate::cli::cache::Keeping;
+    use crate::cli::writing::Writing;
 
     fn wanted(url: &str, path: &str) -> Wanted {
         Wanted {
@@ -493,6 +495,7 @@ mod tests {
             directory: "/cache".into(),
             access: server::ExportOptions { read_only: true, ..server::ExportOptions::default() },
             keeping: Keeping::default(),
+            writing: Writing::default(),
             cache_share: 2,
             among_others: false,
             referred: None,

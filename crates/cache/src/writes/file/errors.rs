@@ -10,12 +10,19 @@ impl Writes {
         if self.gone {
             return;
         }
+        self.version.step();
+        self.losses += 1;
         self.error.get_or_insert(status);
         if let Some(restored) = &mut self.restored {
             restored.refused.get_or_insert(status);
         }
         self.lost |= self.kept.is_some();
         self.strict = true;
+    }
+
+    /// How many times bytes of the file were lost.
+    pub fn losses(&self) -> u32 {
+        self.losses
     }
 
     /// Takes the error that no caller has received yet.

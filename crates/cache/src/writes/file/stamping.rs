@@ -12,6 +12,7 @@ impl Writes {
     /// Registers attributes that are set once all earlier writes are durable.
     pub fn set_pending(&mut self, pending: Pending) {
         self.events += 1;
+        self.version.step();
         let before = self.pending.take();
         self.pending = Some(Pending { first: self.events, ..pending.after(before) });
     }

@@ -136,7 +136,7 @@ struct World {
 impl World {
     fn new() -> World {
         World {
-            writes: Writes::new(CHUNK, 0),
+            writes: Writes::new(CHUNK, 0, Version::default()),
             origin: Origin::default(),
             ours: Vec::new(),
             mtime: None,
@@ -382,7 +382,7 @@ fn taken(write: &WriteInFlight) -> WriteAnswer {
 
 #[test]
 fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
-    let mut writes = Writes::new(1000, 0);
+    let mut writes = Writes::new(1000, 0, Version::default());
     for n in 0..10 {
         assert_eq!(writes.write(n * 100, &[1; 100], &user(), now()), n > 0);
         assert!(writes.next(8).is_none(), "nobody has asked, and it may go on");
@@ -417,7 +417,7 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
 
 /// What `as` and `ld` write: sections in any order, each at its alignment.
 fn with_gaps(pieces: impl IntoIterator<Item = std::ops::Range<usize>>) -> Writes {
-    let mut writes = Writes::new(1 << 20, 0);
+    let mut writes = Writes::new(1 << 20, 0, Version::default());
     for piece in pieces {
         writes.write(piece.start as u64, &vec![1; piece.len()], &user(), now());
     }
@@ -499,7 +499,7 @@ fn what_lands_while_a_truncation_is_refused_is_older_than_what_waited() {
 
 #[test]
 fn each_writer_is_sent_in_its_own_name_and_the_last_one_has_the_byte() {
-    let mut writes = Writes::new(1000, 0);
+    let mut writes = Writes::new(1000, 0, Version::default());
     writes.write(0, b"aaaa", &Caller::unix(1, 1, &[]), now());
     writes.write(2, b"bbbb", &Caller::unix(2, 2, &[]), now());
     writes.write(0, b"A", &Caller::unix(1, 1, &[]), now());
@@ -512,7 +512,7 @@ fn each_writer_is_sent_in_its_own_name_and_the_last_one_has_the_byte() {
 
 #[test]
 fn an_error_is_told_once_and_ends_delaying_until_something_is_taken() {
-    let mut writes = Writes::new(1000, 0);
+    let mut writes = Writes::new(1000, 0, Version::default());
     writes.write(0, b"aaaa", &user(), now());
     writes.demand();
     let write = writes.next(8).unwrap();
@@ -526,7 +526,7 @@ fn an_error_is_told_once_and_ends_delaying_until_something_is_taken() {
 
 #[test]
 fn a_file_that_is_gone_is_not_written_and_complains_no_more() {
-    let mut writes = Writes::new(10, 0);
+    let mut writes = Writes::new(10, 0, Version::default());
     writes.write(0, &[1; 25], &user(), now());
     writes.demand();
     let write = writes.next(1).unwrap();
@@ -537,7 +537,7 @@ fn a_file_that_is_gone_is_not_written_and_complains_no_more() {
 
 #[test]
 fn the_age_is_that_of_the_oldest_byte() {
-    let mut writes = Writes::new(1000, 0);
+    let mut writes = Writes::new(1000, 0, Version::default());
     let (start, stamp) = now();
     let later = start + Duration::from_secs(5);
     writes.write(100, b"b", &user(), (later, stamp));
@@ -555,7 +555,7 @@ fn narrow_gaps_of_zeros_are_sent_along_and_others_are_not() {
     let caller = Caller::unix(1, 1, &[]);
     let now = (Instant::now(), Timestamp::new(1, 0));
     let sent = |from: Option<u64>| {
-        let mut writes = Writes::new(1 << 20, 1);
+        let mut writes = Writes::new(1 << 20, 1, Version::default());
         for (at, bytes) in [(0, &b"header"[..]), (8, b"text"), (15, b"symbols"), (100_000, b"far")] {
             writes.write(at, bytes, &caller, now);
         }
@@ -579,7 +579,7 @@ fn narrow_gaps_of_zeros_are_sent_along_and_others_are_not() {
 
 #[test]
 fn what_the_origin_takes_a_part_of_goes_on_at_once() {
-    let mut writes = Writes::new(10_000, 0);
+    let mut writes = Writes::new(10_000, 0, Version::default());
     writes.write(0, &[1; 5000], &user(), now());
     writes.demand();
     assert!(writes.begin_draining());
