@@ -158,9 +158,13 @@ impl Core {
         }
     }
 
+    /// Attributes after a delayed write. Several clients would believe them, so a lease must vouch for them.
     fn written_wcc(&self, object: &Arc<Object>) -> Wcc {
-        let after =
-            self.with(object, |state| state.attributes().map(|known| overlay(state, *known, u64::MAX)));
+        let shared = self.delayed.as_ref().is_some_and(|delayed| delayed.options.shared);
+        let after = self.with(object, |state| {
+            let known = if shared { state.leased() } else { state.attributes() };
+            known.map(|known| overlay(state, *known, u64::MAX))
+        });
         Wcc::seen(after)
     }
 
