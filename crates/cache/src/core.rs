@@ -181,13 +181,10 @@ impl Core {
             origin: OriginState::default(),
             opens: OpenTable::default(),
             above: Above::default(),
-            delayed: start
-                .options
-                .write_behind
-                .map(|options| {
-                    let verifier = verifier_of(&start.directory, &options, start.nonce);
-                    Delayed::new(options, verifier, journal_of(&start.directory, &options))
-                }),
+            delayed: start.options.write_behind.map(|options| {
+                let verifier = verifier_of(&start.directory, &options, start.nonce);
+                Delayed::new(options, verifier, journal_of(&start.directory, &options))
+            }),
             candidates: SharedCandidates::default(),
             flushing: FlushQueue::new(start.uses, start.indexed),
             gate: StoreGate::default(),

@@ -22,8 +22,8 @@ use origin::behind::BOTH;
 use origin::state::Policy;
 use origin::{Bench, Origin, open_request, root, v4, v4_opener};
 use vfs::{
-    Attributes, Caller, FileSystem, Handle, LeaseKind, Leases, OpenId, Opens, SetAttributes, Stability, StateidBasis,
-    Verifier,
+    Attributes, Caller, FileSystem, Handle, LeaseKind, Leases, OpenId, Opens, SetAttributes, Stability,
+    StateidBasis, Status, Verifier,
 };
 
 const FILES: usize = 2;
@@ -58,7 +58,8 @@ struct World {
     /// What each change attribute stands for.
     seen: [HashMap<u64, (Vec<u8>, u32)>; FILES],
     kills: u64,
-    /// Clients still have to write again what a killed process had.
+    fsync: Fsync,
+    /// Clients still have to write again what was lost.
     recovering: bool,
 }
 
@@ -98,6 +99,7 @@ impl World {
             modes: [mode; FILES],
             seen: Default::default(),
             kills: 0,
+            fsync,
             recovering: false,
         }
     }
@@ -122,6 +124,7 @@ impl World {
             14 => self.others_write(file).await,
             15 => self.set(client, file).await,
             16 => self.bench.origin.crash(),
+            17 if self.fsync == Fsync::Origin => self.lose().await,
             _ => {
                 let time = Duration::from_millis(self.random(20_000));
                 self.bench.origin.pass(time);
@@ -156,8 +159,12 @@ impl World {
     async fn send(&mut self, client: usize, file: usize, offset: u64, data: Bytes, stability: Stability) {
         let by = self.clients[client].opens[file].map_or(StateidBasis::Anonymous, StateidBasis::Open);
         let handle = self.files[file];
-        let written =
-            self.cache().write(&caller(client), &handle, by, offset, data.clone(), stability).await.unwrap();
+        let written = loop {
+            match self.cache().write(&caller(client), &handle, by, offset, data.clone(), stability).await {
+                Err(error) if error.status == Status::NoSpc => {}
+                written => break written.unwrap(),
+            }
+        };
         assert_eq!(written.count as usize, data.len());
         let unstable = &mut self.clients[client].unstable;
         if written.stability == Stability::Unstable {
@@ -173,15 +180,20 @@ impl World {
     async fn commit(&mut self, client: usize, file: usize) {
         loop {
             let handle = self.files[file];
-            let commit = self.cache().commit(&caller(client), &handle, 0, 0).await.unwrap();
-            if let Some(after) = commit.wcc.after {
+            let commit = match self.cache().commit(&caller(client), &handle, 0, 0).await {
+                // The program learns of it, and writes all of it again. Other clients learn by the verifier.
+                Err(error) if error.status == Status::NoSpc => None,
+                commit => Some(commit.unwrap()),
+            };
+            if let Some(after) = commit.as_ref().and_then(|commit| commit.wcc.after) {
                 self.is_shown(file, &after);
             }
+            let verifier = commit.map(|commit| commit.verifier);
             let unstable = std::mem::take(&mut self.clients[client].unstable);
             let (here, elsewhere): (Vec<_>, Vec<_>) = unstable.into_iter().partition(|it| it.file == file);
             self.clients[client].unstable = elsewhere;
-            let lost: Vec<_> = here.into_iter().filter(|it| it.verifier != commit.verifier).collect();
-            if lost.is_empty() {
+            let lost: Vec<_> = here.into_iter().filter(|it| verifier != Some(it.verifier)).collect();
+            if lost.is_empty() && verifier.is_some() {
                 return;
             }
             for Unstable { offset, length, .. } in lost {
@@ -252,19 +264,31 @@ impl World {
         self.model[file][offset as usize..offset as usize + data.len()].copy_from_slice(&data);
     }
 
-    /// A process begins. If an earlier one was killed, its clients open their files again, and commit what
-    /// they have.
-    async fn begin(&mut self) {
-        self.cache = Some(self.bench.open_with(self.bench.options()).await);
-        self.cache().settle_restored().await.unwrap();
+    /// The origin refuses a WRITE, so bytes of some client are lost.
+    async fn lose(&mut self) {
+        self.bench.origin.durability.refuse_writes.lock().push_back(Status::NoSpc);
+        self.commit_all().await;
+        self.bench.origin.durability.refuse_writes.lock().clear();
+    }
+
+    /// All clients commit all they have, and write again what was lost.
+    async fn commit_all(&mut self) {
         self.recovering = true;
         for client in 0..CLIENTS {
-            self.clients[client].opens = Default::default();
             for file in 0..FILES {
                 self.commit(client, file).await;
             }
         }
         self.recovering = false;
+    }
+
+    /// A process begins. If an earlier one was killed, its clients open their files again, and commit what
+    /// they have.
+    async fn begin(&mut self) {
+        self.cache = Some(self.bench.open_with(self.bench.options()).await);
+        self.cache().settle_restored().await.unwrap();
+        self.clients.iter_mut().for_each(|client| client.opens = Default::default());
+        self.commit_all().await;
         self.cache().end_reclaim().await;
     }
 
@@ -294,7 +318,10 @@ impl World {
         self.cache().shutdown().await;
         self.bench.origin.crash();
         for file in 0..FILES {
-            assert!(self.bench.origin.contents(&self.files[file]) == self.model[file], "f{file} at the origin");
+            assert!(
+                self.bench.origin.contents(&self.files[file]) == self.model[file],
+                "f{file} at the origin"
+            );
         }
     }
 }

@@ -36,9 +36,7 @@ use origin::{Common, Wanted};
 use origins::{Origins, Site};
 use referrals::Referrals;
 
-pub use origin::{
-    cache_options, check_options, make_state, open_cache, reach, settle, usual_write_behind,
-};
+pub use origin::{cache_options, check_options, make_state, open_cache, reach, settle, usual_write_behind};
 
 /// The directory of the caches, in that of a proxy of several origins.
 const CACHES: &str = "origins";
