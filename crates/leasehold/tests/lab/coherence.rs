@@ -39,7 +39,12 @@ fn player(guest: &Guest, origin: &Origin, version: &str) -> Player {
 
 /// Two clients of the proxy, which uses `vers` at the origin, and one client of the origin.
 fn play(lab: &Lab, origin: &Origin, vers: &str, versions: [&str; 3]) -> Report {
-    let proxy = stack::proxy_in(lab, origin, vers, "cache", &[]);
+    play_with(lab, origin, vers, versions, &[])
+}
+
+/// The same with further options of the proxy.
+fn play_with(lab: &Lab, origin: &Origin, vers: &str, versions: [&str; 3], more: &[&str]) -> Report {
+    let proxy = stack::proxy_in(lab, origin, vers, "cache", more);
     let guests = ["near", "near-too", "far"].map(|name| lab.guest(name));
     let origins = [&proxy.origin(), &proxy.origin(), origin];
     let mut players: Vec<Player> = Vec::new();
@@ -71,6 +76,22 @@ fn clients_of_version_4_are_coherent_before_knfsd() {
     let Some(lab) = Lab::enter("coherence-knfsd") else { return };
     let knfsd = Knfsd::start(&lab);
     play(&lab, &knfsd.origin_v4(), "4.2", [V4_0, V4_1, V4_2]);
+}
+
+// Promise: delayed-writes-of-a-proxy
+#[test]
+fn clients_are_coherent_before_serve_while_the_proxy_delays_writes() {
+    let Some(lab) = Lab::enter("coherence-async") else { return };
+    let serve = stack::serve(&lab, &lab.subdirectory("served"));
+    play_with(&lab, &serve.origin(), "4.2", [V3, V4_2, V4_2], &["--async"]);
+}
+
+// Promise: delayed-writes-of-a-proxy
+#[test]
+fn clients_are_coherent_before_knfsd_while_the_journal_answers_commits() {
+    let Some(lab) = Lab::enter("coherence-journal") else { return };
+    let knfsd = Knfsd::start(&lab);
+    play_with(&lab, &knfsd.origin_v4(), "4.2", [V4_1, V4_2, V4_2], &["--fsync", "journal"]);
 }
 
 /// Kernels among themselves, for comparison.
@@ -108,8 +129,13 @@ struct Stage {
 impl Stage {
     /// `locks` says which players use locks.
     fn set(lab: &Lab, locks: [bool; 3]) -> Stage {
+        Stage::set_with(lab, locks, &[])
+    }
+
+    /// The same with further options of the proxy.
+    fn set_with(lab: &Lab, locks: [bool; 3], more: &[&str]) -> Stage {
         let serve = stack::serve_with(lab, &lab.subdirectory("served"), &LEASE);
-        let proxy = stack::proxy_in(lab, &serve.origin(), "4.2", "cache", &LEASE);
+        let proxy = stack::proxy_in(lab, &serve.origin(), "4.2", "cache", &[&LEASE, more].concat());
         let way = Link::to(lab, &proxy.origin());
         let guests = ["near", "near-too", "far"].map(|name| lab.guest(name));
         let origins = [way.origin(), proxy.origin(), serve.origin()];
@@ -151,9 +177,19 @@ fn clients_are_coherent_through_restarts_of_the_origin() {
 
 #[test]
 fn clients_are_coherent_through_kills_of_the_proxy() {
-    let Some(lab) = Lab::enter("coherence-proxy") else { return };
+    through_kills_of_the_proxy("coherence-proxy", &[]);
+}
+
+// Promise: delayed-writes-of-a-proxy
+#[test]
+fn clients_are_coherent_through_kills_of_a_proxy_that_delays_writes() {
+    through_kills_of_the_proxy("coherence-kept", &["--fsync", "journal"]);
+}
+
+fn through_kills_of_the_proxy(name: &str, more: &[&str]) {
+    let Some(lab) = Lab::enter(name) else { return };
     // The client of the origin takes no locks here; `restart` tests its locks through kills of the proxy.
-    let mut stage = Stage::set(&lab, [true, true, false]);
+    let mut stage = Stage::set_with(&lab, [true, true, false], more);
     let Stage { proxy, game, rng, .. } = &mut stage;
     let report = game.run_while(steps(), rng, |made| {
         for _ in 0..2 {

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use lab::{Lab, Rng, V3, suite};
+use lab::{Lab, Rng, V3, V4_2, suite};
 
 use crate::stack::{self, between};
 
@@ -40,10 +40,25 @@ echo "rounds: $round"
 fn a_client_survives_kills_of_the_proxy() {
     let Some(lab) = Lab::enter("kill") else { return };
     let serve = stack::serve(&lab, &lab.subdirectory("served"));
-    let mut proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
+    let proxy = stack::proxy(&lab, &serve.origin(), "cache", &[]);
+    through_kills(&lab, proxy, V3);
+}
+
+/// What was written is on the disk of the proxy alone when it is killed.
+// Promise: delayed-writes-of-a-proxy
+#[test]
+fn a_client_survives_kills_of_a_proxy_that_delays_writes() {
+    let Some(lab) = Lab::enter("kill-journal") else { return };
+    let serve = stack::serve_with(&lab, &lab.subdirectory("served"), &["--lease-time", "5"]);
+    let more = ["--fsync", "journal", "--lease-time", "5"];
+    let proxy = stack::proxy_in(&lab, &serve.origin(), "4.2", "cache", &more);
+    through_kills(&lab, proxy, V4_2);
+}
+
+fn through_kills(lab: &Lab, mut proxy: stack::Leasehold, version: &str) {
     let guest = lab.guest("client");
-    suite::tree::provide(&lab, suite::tree::Size::Large);
-    guest.mount_nfs(&proxy.origin(), "/mnt/nfs", V3);
+    suite::tree::provide(lab, suite::tree::Size::Large);
+    guest.mount_nfs(&proxy.origin(), "/mnt/nfs", version);
     guest.sh("cd /mnt/nfs; cp -r /mnt/lab/tree . ; tar cf tree.tar tree; head -c 20000000 /dev/urandom >warm; sync");
     guest.sh("while [ $(($(date +%s) - $(stat -c %Z /mnt/nfs/warm))) -lt 5 ]; do sleep 0.2; done");
     guest.drop_caches();

@@ -106,8 +106,15 @@ pub fn proxy_in(lab: &Lab, origin: &Origin, vers: &str, cache: &str, more: &[&st
         .arg("--cache")
         .arg(&state)
         .args(more)
+        .args(options_by_hand())
         .arg(format!("{}&vers={vers}&nconnect=2&timeo=50", origin.url()));
     start(lab, program, address, &origin.export, state)
+}
+
+/// Further options of proxies, for runs by hand: `LAB_PROXY='--fsync journal'`.
+fn options_by_hand() -> Vec<String> {
+    let options = std::env::var("LAB_PROXY").unwrap_or_default();
+    options.split_whitespace().map(str::to_owned).collect()
 }
 
 /// The same with attribute timeouts of ten minutes, for counts that must not depend on the speed of the
