@@ -295,8 +295,8 @@ impl Core {
 
     /// The origin asks for the attributes of a file under a write lease (CB_GETATTR). The answer is the known
     /// state with the delayed writes, unless the layer above knows better: a client of several may have
-    /// written what is not here yet. If there are delayed times that the origin would not show, the cache does
-    /// not answer, and the origin recalls the lease.
+    /// written what is not here yet. If there are delayed times that the origin would not show, the cache
+    /// does not answer, and the origin recalls the lease.
     async fn on_query(&self, query: Query) {
         let Some(handle) = self.origin.leases().holder(query.id) else { return };
         let object = self.glance(&handle);

@@ -219,8 +219,8 @@ impl Core {
         self.flush_and_tell(&object, Level::Stable).await
     }
 
-    /// One of several clients ends an open. Before, it has committed all that must be at the origin. What is
-    /// left is safe with the client, or it is in the journal.
+    /// One of several clients ends an open. Before, it has committed all that must be at the origin. The
+    /// client or the journal has the rest.
     fn leave_at_close(&self, caller: &Caller, object: &Arc<Object>) {
         if self.is_clean(object) {
             return;

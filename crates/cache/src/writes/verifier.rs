@@ -1,10 +1,13 @@
 //! The write verifier of a cache with delayed writes (RFC 8881, section 18.32.3).
 //!
 //! A client keeps what it wrote unstably until a COMMIT returns the verifier of those WRITEs, and otherwise
-//! writes it again. So the verifier must change whenever such bytes are lost, whoever learns of the loss
-//! otherwise. With several clients, it need not change when the process is killed: what the journal has is not
-//! lost. Clients then write nothing again. A file beside the journal keeps the verifier as long as all delayed
-//! bytes are in the journal, and the machine has not been restarted.
+//! writes it again. So the verifier must change with each loss of such bytes. An error alone would reach one
+//! client of several.
+//!
+//! The verifier need not change when the process is killed: bytes in the journal are not lost, and clients
+//! then write nothing again. A file beside the journal keeps the verifier. It is there while all delayed
+//! bytes are in the journal, and counts until the machine is restarted. If one client alone writes here,
+//! each process has another verifier.
 
 use std::fs::File;
 use std::io::{self, Write};

@@ -10,8 +10,8 @@ pub struct Writing {
     /// of the origin, or after 30 s. What waits under a write delegation is also in a journal on this disk
     #[arg(long = "async")]
     pub delayed: bool,
-    /// Where data must be before COMMIT is answered: at the `origin`, or, under a write delegation, in the
-    /// `journal` on this disk, which is the only copy until it is sent. `journal` implies --async
+    /// Where data must be before COMMIT is answered. `origin`: there. `journal`: on this disk, the only copy
+    /// until it is sent, if the file is under a write delegation; implies --async
     #[arg(long, value_enum, value_name = "WHERE", default_value_t)]
     pub fsync: FsyncAnswer,
 }

@@ -44,7 +44,7 @@ fn a_client_survives_kills_of_the_proxy() {
     through_kills(&lab, proxy, V3);
 }
 
-/// What was written is on the disk of the proxy alone when it is killed.
+/// When the proxy is killed, its disk alone has a part of the bytes.
 // Promise: delayed-writes-of-a-proxy
 #[test]
 fn a_client_survives_kills_of_a_proxy_that_delays_writes() {

@@ -1,9 +1,9 @@
 //! The change attribute of a file with delayed writes.
 //!
 //! To the origin, a file with delayed writes is modified: its change attribute is one more than at the grant
-//! of the lease (RFC 8881, section 10.4.3). That suffices if one client alone reads here. Several clients tell
-//! all states of a file apart by this value. So for them it is a hash of what makes the state: the last step
-//! here, and the origin's own value. Values of the origin, of other files' records and of earlier
+//! of the lease (RFC 8881, section 10.4.3). That suffices if one client alone reads here. Several clients
+//! tell all states of a file apart by this value. So for them it is a hash of what makes the state: the last
+//! step here, and the origin's own value. Values of the origin, of other files' records and of earlier
 //! processes are others, but for a chance of one in 2^64.
 
 use std::hash::{BuildHasher, RandomState};
@@ -23,7 +23,7 @@ impl Version {
         Version { keys, first, steps: 0 }
     }
 
-    /// What is shown of the file changes.
+    /// The contents or the attributes that are shown change.
     pub fn step(&mut self) {
         self.steps += 1;
     }
