@@ -340,6 +340,41 @@ fn run(seed: u64, policy: Option<Policy>, fsync: Fsync) -> (u64, u64) {
     }
 }
 
+/// A client writes under a write lease, and the cache is killed.
+fn survives(fsync: Fsync, others: bool) -> (u64, u64) {
+    let mut world = World::new(0, Some(Policy::Always(LeaseKind::Write)), fsync);
+    world.bench.origin.state.lock().resumes = true;
+    let runtime =
+        || tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+    runtime().block_on(async {
+        world.begin().await;
+        world.open(0, 0).await;
+        for offset in [0, 3000, 1000] {
+            let data = Bytes::from_static(&[b'x'; 1500]);
+            world.model[0][offset..offset + 1500].copy_from_slice(&data);
+            world.send(0, 0, offset as u64, data, Stability::Unstable).await;
+        }
+        if others {
+            // Without an open there is no lease, so only the process has these bytes.
+            world.send(1, 1, PART, Bytes::from_static(&[b'o'; 10]), Stability::Unstable).await;
+        }
+        world.bench = world.bench.killed();
+    });
+    world.cache = None;
+    let mut steps = 0;
+    assert!(runtime().block_on(world.live(&mut steps)));
+    (world.clients[0].again, world.clients[1].again)
+}
+
+#[test]
+fn no_client_writes_again_what_the_journal_has() {
+    for fsync in [Fsync::Origin, Fsync::Journal] {
+        assert_eq!(survives(fsync, false), (0, 0), "{fsync:?}");
+        // There is one verifier for all files.
+        assert_eq!(survives(fsync, true), (3, 1), "{fsync:?}");
+    }
+}
+
 /// Some seeds; `WRITES_SEEDS=FROM..TO` asks for others.
 fn each_seed(policy: Option<Policy>, fsync: Fsync) {
     let asked = std::env::var("WRITES_SEEDS").ok();

@@ -15,6 +15,7 @@ mod everyday_there;
 mod faults;
 mod foreign_proxies;
 mod frozen;
+mod journal;
 mod kerberos;
 mod kill;
 mod levels;
