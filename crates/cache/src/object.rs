@@ -191,9 +191,19 @@ pub struct Held {
 pub struct DelayedData {
     /// The writes, if any.
     pub writes: Option<Box<Writes>>,
-    /// For each delayed write that reached the origin: the event, and where the file ended then. Attributes
-    /// that were requested before the event may not show that end.
-    pub landings: VecDeque<(u64, u64)>,
+    /// The delayed writes that reached the origin. Attributes that were requested before may not show them.
+    pub landings: VecDeque<Landing>,
+}
+
+/// A delayed write that reached the origin.
+#[derive(Clone, Copy, Debug)]
+pub struct Landing {
+    /// When.
+    pub event: u64,
+    /// Where the file ended then.
+    pub end: u64,
+    /// A number of the state of then that nobody else has. `None` if one client alone reads here.
+    pub salt: Option<u64>,
 }
 
 impl ObjectState {

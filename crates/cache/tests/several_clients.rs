@@ -72,7 +72,7 @@ impl World {
         let origin = policy.map_or_else(Origin::new, Origin::with_state);
         origin.seed.store(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), Ordering::Relaxed);
         // Otherwise leases are gone after a kill, and what was on its way then looks like another's change.
-        origin.state.lock().resumes = fsync == Fsync::Journal || seed % 2 == 0;
+        origin.state.lock().resumes = fsync == Fsync::Journal || seed.is_multiple_of(2);
         origin.tree().ticks = true;
         origin.be_volatile();
         let behind = WriteBehind {
@@ -161,7 +161,8 @@ impl World {
         let handle = self.files[file];
         let written = loop {
             match self.cache().write(&caller(client), &handle, by, offset, data.clone(), stability).await {
-                Err(error) if error.status == Status::NoSpc => {}
+                // The origin refuses it now, or may have refused it before.
+                Err(error) if matches!(error.status, Status::NoSpc | Status::Delay) => {}
                 written => break written.unwrap(),
             }
         };
@@ -180,20 +181,15 @@ impl World {
     async fn commit(&mut self, client: usize, file: usize) {
         loop {
             let handle = self.files[file];
-            let commit = match self.cache().commit(&caller(client), &handle, 0, 0).await {
-                // The program learns of it, and writes all of it again. Other clients learn by the verifier.
-                Err(error) if error.status == Status::NoSpc => None,
-                commit => Some(commit.unwrap()),
-            };
-            if let Some(after) = commit.as_ref().and_then(|commit| commit.wcc.after) {
+            let commit = self.cache().commit(&caller(client), &handle, 0, 0).await.unwrap();
+            if let Some(after) = commit.wcc.after {
                 self.is_shown(file, &after);
             }
-            let verifier = commit.map(|commit| commit.verifier);
             let unstable = std::mem::take(&mut self.clients[client].unstable);
             let (here, elsewhere): (Vec<_>, Vec<_>) = unstable.into_iter().partition(|it| it.file == file);
             self.clients[client].unstable = elsewhere;
-            let lost: Vec<_> = here.into_iter().filter(|it| verifier != Some(it.verifier)).collect();
-            if lost.is_empty() && verifier.is_some() {
+            let lost: Vec<_> = here.into_iter().filter(|it| it.verifier != commit.verifier).collect();
+            if lost.is_empty() {
                 return;
             }
             for Unstable { offset, length, .. } in lost {

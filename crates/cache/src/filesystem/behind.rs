@@ -75,6 +75,10 @@ impl Core {
                 self.sync_journal().await;
             }
             flushed?;
+            // These bytes may be lost, and nothing else would tell this client: it sends the WRITE again.
+            if delayed.options.shared && delayed.verifier.get() != verifier {
+                return Err(Status::Delay.into());
+            }
         }
         let wcc = self.written_wcc(&object);
         Ok(Written { count, stability, verifier, wcc })

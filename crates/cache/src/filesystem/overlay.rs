@@ -112,8 +112,14 @@ impl Core {
 /// Overlays attributes that were requested after the event `since` with everything that the origin did not
 /// have by then.
 pub fn overlay(state: &ObjectState, attributes: Attributes, since: u64) -> Attributes {
-    let landed = state.delayed.landings.iter().filter(|(event, _)| *event > since).map(|(_, end)| *end).max();
-    let attributes = Attributes { size: attributes.size.max(landed.unwrap_or(0)), ..attributes };
+    let landed = || state.delayed.landings.iter().filter(|landing| landing.event > since);
+    // The change attribute is that of before they landed, and clients have seen later states.
+    let salt = landed().next_back().and_then(|landing| landing.salt).unwrap_or(0);
+    let attributes = Attributes {
+        size: landed().map(|landing| landing.end).fold(attributes.size, u64::max),
+        change: attributes.change.wrapping_add(salt),
+        ..attributes
+    };
     let Some(writes) = state.delayed.writes.as_ref().filter(|writes| !writes.is_clean()) else {
         return attributes;
     };

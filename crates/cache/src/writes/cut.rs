@@ -93,7 +93,7 @@ impl Core {
     /// file behind that.
     pub fn was_cut(&self, object: &Arc<Object>, end: u64) {
         self.with(object, |state| {
-            state.delayed.landings.iter_mut().for_each(|(_, there)| *there = end.min(*there));
+            state.delayed.landings.iter_mut().for_each(|landing| landing.end = end.min(landing.end));
         });
     }
 }

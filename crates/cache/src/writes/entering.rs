@@ -136,6 +136,13 @@ pub fn journal_of(directory: &Directory, options: &WriteBehind) -> Journal {
 }
 
 impl Delayed {
+    /// The disk has refused an entry without which the earlier ones are wrong.
+    fn end_refused(&self, writes: &mut Writes) {
+        // Before they end, so that a kill in between finds neither.
+        self.verifier.unentered();
+        writes.end_journaled(&self.journal);
+    }
+
     /// Drops the entries of a file that are durable at the origin: all if nothing is delayed any more.
     pub fn release_journaled(&self, writes: &mut Writes) {
         if writes.is_clean() {
@@ -212,7 +219,7 @@ impl Core {
         let Some(delayed) = &self.delayed else { return };
         let matters = writes.pending().is_none() && !writes.is_clean();
         if matters && !writes.enter(&delayed.journal, &Entry::AttributesEnd) {
-            writes.end_journaled(&delayed.journal);
+            delayed.end_refused(writes);
         }
     }
 
@@ -220,7 +227,7 @@ impl Core {
     pub fn enter_cut(&self, writes: &mut Writes, end: u64, done: Option<bool>) {
         let Some(delayed) = &self.delayed else { return };
         if !writes.enter(&delayed.journal, &done.map_or(Entry::Cut(end), Entry::CutEnd)) {
-            writes.end_journaled(&delayed.journal);
+            delayed.end_refused(writes);
         }
     }
 
@@ -254,7 +261,7 @@ impl Core {
                 return;
             }
             if !writes.begin_journaled(&delayed.journal, Box::new(begin)) {
-                writes.end_journaled(&delayed.journal);
+                delayed.end_refused(writes);
             }
         });
     }

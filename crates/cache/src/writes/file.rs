@@ -530,6 +530,11 @@ impl Writes {
         self.version.change(known)
     }
 
+    /// A number of this state that nobody else has. `None` if one client alone reads here.
+    pub fn salt(&self) -> Option<u64> {
+        self.version.salt()
+    }
+
     /// The time of the latest write, if some written bytes are not at the origin yet.
     pub fn modified(&self) -> Option<Timestamp> {
         self.modified.filter(|_| self.unsent() > 0 || !self.in_flight.is_empty())

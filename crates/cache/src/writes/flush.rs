@@ -18,7 +18,7 @@ use super::file::{Progress, WriteAnswer, WriteInFlight, Writes};
 use super::pending::Pending;
 use crate::changes::{Change, OwnWrite};
 use crate::core::Core;
-use crate::object::{ObjectState, Opening};
+use crate::object::{Landing, ObjectState, Opening};
 use crate::table::Object;
 
 /// How long the task waits after a DELAY or GRACE, at first and at most. Each further wait is twice as
@@ -172,13 +172,14 @@ impl Core {
         self.with(object, |state| {
             let landings = &mut state.delayed.landings;
             // Of those after any event, only the greatest end counts.
-            while landings.back().is_some_and(|(_, there)| *there <= end) {
+            while landings.back().is_some_and(|landing| landing.end <= end) {
                 landings.pop_back();
             }
             if landings.len() >= LANDINGS_MAX {
                 landings.pop_front();
             }
-            landings.push_back((self.policy.event(), end));
+            let salt = state.delayed.writes.as_ref().and_then(|writes| writes.salt());
+            landings.push_back(Landing { event: self.policy.event(), end, salt });
         });
     }
 
@@ -344,10 +345,19 @@ impl Core {
     /// Flushes a file to `level`, and returns the error that no caller has received yet.
     pub async fn flush_and_tell(&self, object: &Arc<Object>, level: Level) -> Result<()> {
         self.flush_writes(object, level).await;
-        match self.writes(object, Writes::take_error).flatten() {
-            Some(status) => Err(status.into()),
-            None => Ok(()),
-        }
+        self.tell_error(object)
+    }
+
+    /// The error that no caller has received yet. One of several clients does not learn of the loss of
+    /// another's bytes: by the verifier, each learns what it must write again. No verifier tells of bytes
+    /// that a COMMIT or a close has covered.
+    pub(super) fn tell_error(&self, object: &Arc<Object>) -> Result<()> {
+        let shared = self.delayed.as_ref().is_some_and(|delayed| delayed.options.shared);
+        let take = |writes: &mut Writes| {
+            let covered = writes.is_lost();
+            writes.take_error().filter(|_| covered || !shared)
+        };
+        self.writes(object, take).flatten().map_or(Ok(()), |status| Err(status.into()))
     }
 
     /// If the file looks as if another client had changed it, commits the unstable bytes: only the verifier

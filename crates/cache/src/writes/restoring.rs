@@ -118,7 +118,10 @@ impl Core {
         let Some(delayed) = &self.delayed else { return };
         let mut found = Found::default();
         match read(&delayed.journal) {
-            Err(error) => found.unreadable = Some(error),
+            Err(error) => {
+                delayed.verifier.lost();
+                found.unreadable = Some(error);
+            }
             Ok(files) => {
                 for restored in files {
                     if self.is_held_since(&restored) && restored.cut().is_none() && !restored.has_gap() {

@@ -14,7 +14,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Caller, LeaseKind, Result};
 
-use super::{Delayed, Writes};
+use super::Delayed;
 use crate::core::Core;
 use crate::object::ObjectState;
 use crate::table::Object;
@@ -72,7 +72,7 @@ impl Core {
             return None;
         }
         self.counters.local_fsyncs.bump();
-        Some(self.writes(object, Writes::take_error).flatten().map_or(Ok(()), |status| Err(status.into())))
+        Some(self.tell_error(object))
     }
 }
 

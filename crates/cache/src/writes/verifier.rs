@@ -12,7 +12,7 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use parking_lot::Mutex;
 use vfs::Verifier;
@@ -83,18 +83,19 @@ impl WriteVerifier {
 
     /// Bytes are lost that a client may have been told are unstable.
     pub fn lost(&self) {
-        let now = self.now.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        self.now.fetch_add(1, Ordering::AcqRel);
         let Some(file) = &self.file else { return };
         let _changing = file.changing.lock();
         if file.is_there.load(Ordering::Acquire) {
-            file.put(now);
+            file.put(self.now.load(Ordering::Acquire));
         }
     }
 
     /// Bytes are delayed that only this process has. Their WRITE is not answered yet.
     pub fn unentered(&self) {
         let Some(file) = &self.file else { return };
-        // Nothing sets it while bytes are delayed.
+        // Either this sees the file, or who makes it sees the bytes.
+        fence(Ordering::SeqCst);
         if file.is_there.load(Ordering::Acquire) {
             let _changing = file.changing.lock();
             file.remove();
@@ -107,8 +108,12 @@ impl WriteVerifier {
             return;
         };
         let _changing = file.changing.lock();
+        file.is_there.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
         if is_so() {
             file.put(self.now.load(Ordering::Acquire));
+        } else {
+            file.is_there.store(false, Ordering::Release);
         }
     }
 }
@@ -146,8 +151,10 @@ fn write(path: &Path, boot: u64, verifier: u64) -> io::Result<()> {
 }
 
 fn remove_or_tell(path: &Path) {
+    // A file without a verifier does as well.
+    let emptied = || File::options().write(true).truncate(true).open(path);
     match std::fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => tracing::error!(
+        Err(error) if error.kind() != io::ErrorKind::NotFound && emptied().is_err() => tracing::error!(
             "{}: {error}; remove this file before the next start, or clients may lose what they wrote",
             path.display()
         ),

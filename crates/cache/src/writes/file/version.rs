@@ -28,6 +28,11 @@ impl Version {
         self.steps += 1;
     }
 
+    /// A number of this step that nobody else has. `None` if one client alone reads here.
+    pub fn salt(&self) -> Option<u64> {
+        self.keys.as_ref().map(|keys| keys.hash_one((self.first, self.steps)))
+    }
+
     /// The change attribute to show, if the origin's is `known`.
     pub fn change(&self, known: u64) -> u64 {
         match &self.keys {
