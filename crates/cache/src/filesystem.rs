@@ -69,6 +69,7 @@ impl FileSystem for Cache {
     }
 
     async fn getattr(&self, caller: &Caller, handle: &Handle) -> Result<Attributes> {
+        self.core.is_not_dropped(handle)?;
         let known = || self.core.offline_attributes(handle).map(Ok);
         let attributes = self.core.or_offline(self.core.getattr_written(caller, handle), known).await?;
         self.core.recorder.object(handle, || Use::Looked);
@@ -83,6 +84,7 @@ impl FileSystem for Cache {
         guard: Option<Timestamp>,
     ) -> Result<Wcc> {
         self.core.may_change()?;
+        self.core.is_not_dropped(handle)?;
         let (core, caller, handle, set) = (self.core.clone(), caller.clone(), *handle, *set);
         self.run_to_completion(async move {
             let since = core.policy.event();
@@ -94,6 +96,7 @@ impl FileSystem for Cache {
     }
 
     async fn access(&self, caller: &Caller, handle: &Handle, asked: AccessMask) -> Result<Accessed> {
+        self.core.is_not_dropped(handle)?;
         let online = async {
             let since = self.core.policy.event();
             let mut accessed = self.core.access(caller, handle, asked).await?;
@@ -138,6 +141,7 @@ impl FileSystem for Cache {
         offset: u64,
         count: u32,
     ) -> Result<Read> {
+        self.core.is_not_dropped(handle)?;
         self.core.tell_if_lost(handle)?;
         let read = if self.core.is_all_clean() {
             self.core.read_or_offline((caller, by), handle, offset, count).await?
@@ -158,6 +162,7 @@ impl FileSystem for Cache {
         data: Bytes,
         stability: Stability,
     ) -> Result<Written> {
+        self.core.is_not_dropped(handle)?;
         self.core.tell_if_lost(handle)?;
         if let Some(delayed) = &self.core.delayed {
             if delayed.options.shared {
@@ -365,6 +370,9 @@ impl Opens for Cache {
     async fn open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         if !self.core.is_away() {
             self.core.may_open(request)?;
+        }
+        if request.name.is_none() {
+            self.core.is_not_dropped(&request.handle)?;
         }
         let online = async {
             let since = self.core.policy.event();

@@ -26,12 +26,12 @@
 
 mod before;
 mod changes;
+mod delayed;
 mod leases;
 mod names;
 mod presumed;
 mod resting;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -50,8 +50,8 @@ use crate::rights::Rights;
 use crate::store::records::Kept;
 use crate::store::{ObjectFile, Place};
 use crate::trust::Sent;
-use crate::writes::Writes;
 pub use before::Before;
+pub use delayed::{DelayedData, Landing};
 pub use names::DirectoryNames;
 use presumed::Presumed;
 pub use resting::{AtRest, Resting, RestingLease};
@@ -184,26 +184,6 @@ pub struct Held {
     pub opens: Opens,
     /// Byte-range locks.
     pub locks: Locks,
-}
-
-/// Delayed writes of a file.
-#[derive(Debug, Default)]
-pub struct DelayedData {
-    /// The writes, if any.
-    pub writes: Option<Box<Writes>>,
-    /// The delayed writes that reached the origin. Attributes that were requested before may not show them.
-    pub landings: VecDeque<Landing>,
-}
-
-/// A delayed write that reached the origin.
-#[derive(Clone, Copy, Debug)]
-pub struct Landing {
-    /// When.
-    pub event: u64,
-    /// Where the file ended then.
-    pub end: u64,
-    /// A number of the state of then that nobody else has. `None` if one client alone reads here.
-    pub salt: Option<u64>,
 }
 
 impl ObjectState {

@@ -20,7 +20,7 @@ use bytes::Bytes;
 use cache::{Cache, Fsync, WriteBehind};
 use origin::behind::BOTH;
 use origin::state::Policy;
-use origin::{Bench, Origin, open_request, root, v4, v4_opener};
+use origin::{Bench, Origin, name, open_handle, open_request, root, v4, v4_opener};
 use vfs::{
     Attributes, Caller, FileSystem, Handle, LeaseKind, Leases, OpenId, Opens, SetAttributes, Stability,
     StateidBasis, Status, Verifier,
@@ -369,6 +369,29 @@ fn no_client_writes_again_what_the_journal_has() {
         // There is one verifier for all files.
         assert_eq!(survives(fsync, true), (3, 1), "{fsync:?}");
     }
+}
+
+/// A file is removed before its bytes were sent. A client that still has its handle must not find an empty
+/// file.
+#[tokio::test]
+async fn a_removed_file_is_stale_and_not_empty() {
+    let mut world = World::new(0, Some(Policy::Always(LeaseKind::Write)), Fsync::Journal);
+    world.begin().await;
+    world.open(0, 0).await;
+    world.write(0, 0).await;
+    world.close(0, 0).await;
+    let (cache, file) = (world.cache(), world.files[0]);
+    assert!(cache.stats().dirty_bytes > 0, "the journal has answered");
+    cache.remove(&caller(1), &root(), &name("f0")).await.unwrap();
+    let stale = |status: Option<Status>| assert_eq!(status, Some(Status::Stale));
+    stale(cache.getattr(&caller(0), &file).await.err().map(|error| error.status));
+    stale(cache.open(&caller(0), &open_handle(&file, 0, BOTH)).await.err().map(|error| error.status));
+    let read = cache.read(&caller(0), &file, StateidBasis::Anonymous, 0, 100).await;
+    stale(read.err().map(|error| error.status));
+    let (by, data) = (StateidBasis::Anonymous, Bytes::from_static(b"x"));
+    let written = cache.write(&caller(0), &file, by, 0, data, Stability::Unstable).await;
+    stale(written.err().map(|error| error.status));
+    cache.shutdown().await;
 }
 
 /// Some seeds; `WRITES_SEEDS=FROM..TO` asks for others.

@@ -4,9 +4,10 @@
 //! dropped only when it has carried out the operation. Until then the file is held: nothing new is sent.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use tokio::sync::OwnedMutexGuard;
-use vfs::Handle;
+use vfs::{Handle, Result, Status};
 
 use super::file::Writes;
 use crate::core::Core;
@@ -89,6 +90,26 @@ impl Drop for Cut {
 }
 
 impl Core {
+    /// The last name of a file is removed, and its delayed writes will not be sent. A client among several
+    /// may still use the handle that it has, and the origin may still have the file.
+    fn drop_contents(&self, object: &Arc<Object>) {
+        if let Some(delayed) = self.delayed.as_ref().filter(|delayed| delayed.options.shared) {
+            self.with(object, |state| {
+                state.delayed.dropped =
+                    state.delayed.writes.as_ref().is_some_and(|writes| !writes.is_clean());
+            });
+            delayed.has_dropped.store(true, Ordering::Release);
+        }
+    }
+
+    /// Fails with STALE if the file was removed and its contents are gone.
+    pub fn is_not_dropped(&self, handle: &Handle) -> Result<()> {
+        let may = self.delayed.as_ref().is_some_and(|delayed| delayed.has_dropped.load(Ordering::Acquire));
+        let object = if may { self.memory.table().peek(handle) } else { None };
+        let dropped = object.is_some_and(|object| self.with(&object, |state| state.delayed.dropped));
+        if dropped { Err(Status::Stale.into()) } else { Ok(()) }
+    }
+
     /// The origin has truncated a file to `end` bytes. Bytes that reached it earlier no longer extend the
     /// file behind that.
     pub fn was_cut(&self, object: &Arc<Object>, end: u64) {
@@ -121,6 +142,9 @@ impl Hold {
 
 impl Drop for Hold {
     fn drop(&mut self) {
+        if self.gone {
+            self.core.drop_contents(&self.object);
+        }
         self.core.writes(&self.object, |writes| {
             if self.gone {
                 writes.discard();

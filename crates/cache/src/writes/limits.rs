@@ -64,6 +64,8 @@ pub struct Delayed {
     /// How long the machine had slept since its start when the origin last answered a WRITE, in
     /// milliseconds.
     slept_ms: AtomicU64,
+    /// The contents of some removed file were dropped.
+    pub has_dropped: AtomicBool,
     /// A sync of the journal is about to begin.
     sync_is_due: AtomicBool,
     /// Counts the records of delayed writes that were made.
@@ -112,6 +114,7 @@ impl Delayed {
             syncing: tokio::sync::Mutex::default(),
             suspensions: Notify::new(),
             slept_ms: AtomicU64::new(slept_ms()),
+            has_dropped: AtomicBool::new(false),
             sync_is_due: AtomicBool::new(false),
             begun: AtomicU64::new(1),
             cost: AtomicU64::new(0),
