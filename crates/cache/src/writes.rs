@@ -13,6 +13,7 @@
 //! | `losses` | data that was lost after a close, and which clients are told |
 //! | `cut` | truncation and removal, in order with the delayed writes |
 //! | `entering` | which steps are entered in the journal |
+//! | `refused` | writes that the origin refuses although an fsync was answered |
 //! | `restoring` | writes that an earlier process has left there |
 //! | `verifier` | the write verifier: clients learn from it what was lost |
 //!
@@ -48,6 +49,7 @@ mod limits;
 mod losses;
 mod pending;
 mod restoring;
+mod refused;
 mod revoked;
 mod runs;
 mod space;

@@ -147,6 +147,12 @@ impl Core {
             }
             Err(error) => WriteAnswer::Refused(error.status),
         };
+        if let WriteAnswer::Refused(status) = answered
+            && self.put_refused_aside(object, write.ticket, status)
+        {
+            self.note_full(object, status);
+            return object.written.notify_waiters();
+        }
         match answered {
             WriteAnswer::Taken { count, .. } => {
                 self.note_taken(object);

@@ -126,7 +126,7 @@ impl Core {
         self.go_on(object);
     }
 
-    async fn no_write_in_flight(&self, object: &Arc<Object>) {
+    pub(super) async fn no_write_in_flight(&self, object: &Arc<Object>) {
         loop {
             let changed = object.written.notified();
             tokio::pin!(changed);
@@ -159,7 +159,7 @@ impl Core {
 
     /// Takes the writes away, and keeps them in a file of the cache directory. Until that is done, the
     /// journal has them.
-    async fn set_suspended_aside(&self, object: &Arc<Object>, why: &str) {
+    pub(super) async fn set_suspended_aside(&self, object: &Arc<Object>, why: &str) {
         let Some(delayed) = &self.delayed else { return };
         let place = |state: &ObjectState| state.place.clone();
         let taken = self.writes_of(object, place, |writes, place| {

@@ -1,0 +1,50 @@
+//! WRITEs that the origin refuses although an fsync of their bytes was answered from the journal.
+//!
+//! The program relies on these bytes, and the journal has the only copy. So they are not dropped as others
+//! are: everything that waits of the file is put aside, as after a revocation ([`super::revoked`]). The next
+//! caller gets an error.
+//!
+//! Not covered: a refused COMMIT at the origin, and a refusal while a truncation is in flight.
+
+use std::sync::Arc;
+
+use vfs::Status;
+
+use super::file::Suspended;
+use crate::core::Core;
+use crate::table::Object;
+
+impl Core {
+    /// The origin has refused the WRITE `ticket`. True if its bytes are put aside.
+    pub fn put_refused_aside(&self, object: &Arc<Object>, ticket: u64, status: Status) -> bool {
+        let Some(delayed) = self.delayed.as_ref().filter(|delayed| delayed.journal.answers_fsync()) else {
+            return false;
+        };
+        let put_off = self.writes_of(
+            object,
+            |state| state.unlinked,
+            |writes, unlinked| {
+                let relied = writes.kept_on().is_some() && writes.journaled.is_some();
+                // Those of an earlier process are kept by their own rule.
+                if unlinked || !relied || writes.restored.is_some() {
+                    return None;
+                }
+                let begun = writes.suspend(Suspended { change: None, until: None, unsure: Vec::new() });
+                writes.suspended()?;
+                writes.put_off(ticket);
+                Some(begun)
+            },
+        );
+        let Some(begun) = put_off.flatten() else { return false };
+        if let Some(core) = self.share().filter(|_| begun) {
+            let (object, why) = (object.clone(), vfs::Error::from(status).to_string());
+            tokio::spawn(async move {
+                core.no_write_in_flight(&object).await;
+                core.set_suspended_aside(&object, &why).await;
+                core.go_on(&object);
+            });
+        }
+        delayed.suspensions.notify_waiters();
+        true
+    }
+}
