@@ -21,7 +21,7 @@ const EXPORT_HELP: &str = "\
 Of each file there is NAME.leasehold-delayed-DATE with what was written, at its place, and holes elsewhere. NAME.leasehold-delayed-DATE.ranges lists the path, the time of the oldest write, the size of a truncation that was on its way, times and rights that were to be set, and offset and length of each range in bytes.
 To apply a copy by hand: truncate the file to that size, if there is one, then copy each range:
   dd bs=1M iflag=skip_bytes,count_bytes oflag=seek_bytes conv=notrunc if=COPY of=FILE skip=OFFSET seek=OFFSET count=LENGTH
-The journal stays. The next mount still sends what it can; to prevent that, use `discard`.";
+The journal stays. The next mount, or proxy with --async, still sends what it can; to prevent that, use `discard`.";
 
 const DISCARD_HELP: &str = "\
 This deletes data that may be nowhere else. Without --yes the command says what it would delete, and fails.

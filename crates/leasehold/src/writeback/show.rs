@@ -41,7 +41,7 @@ impl Show {
                 let _ = write!(
                     said,
                     "
-nothing runs on {directory}: the next mount sends what it can"
+nothing runs on {directory}: the next mount, or proxy with --async, sends what it can"
                 );
             }
             if done["outdated"] == true {
