@@ -1,8 +1,8 @@
 //! WRITEs that the origin refuses although an fsync of their bytes was answered from the journal.
 //!
 //! The program relies on these bytes, and the journal has the only copy. So they are not dropped as others
-//! are: everything that waits of the file is put aside, as after a revocation ([`super::revoked`]). The next
-//! caller gets an error.
+//! are: everything that waits of the file is put aside, as after a revocation ([`super::revoked`]). WRITEs on
+//! their way end first, so that none arrives after newer bytes. The next caller gets an error.
 //!
 //! Not covered: a refused COMMIT at the origin, and a refusal while a truncation is in flight.
 
@@ -17,9 +17,9 @@ use crate::table::Object;
 impl Core {
     /// The origin has refused the WRITE `ticket`. True if its bytes are put aside.
     pub fn put_refused_aside(&self, object: &Arc<Object>, ticket: u64, status: Status) -> bool {
-        let Some(delayed) = self.delayed.as_ref().filter(|delayed| delayed.journal.answers_fsync()) else {
+        if !self.delayed.as_ref().is_some_and(|delayed| delayed.journal.answers_fsync()) {
             return false;
-        };
+        }
         let put_off = self.writes_of(
             object,
             |state| state.unlinked,
@@ -44,7 +44,6 @@ impl Core {
                 core.go_on(&object);
             });
         }
-        delayed.suspensions.notify_waiters();
         true
     }
 }
