@@ -238,6 +238,21 @@ proptest! {
     }
 }
 
+/// A mount reports a new verifier as an error of fsync.
+#[tokio::test(start_paused = true)]
+async fn the_loss_of_one_file_is_no_loss_of_another() {
+    let (bench, cache) = setup(1 << 20).await;
+    let (lost, file) = make(&cache, "lost", b"refused").await;
+    let (other, kept) = make(&cache, "kept", b"first").await;
+    let before = put(&cache, other, &kept, 5, b"second").await;
+    bench.origin.durability.refuse_writes.lock().push_back(Status::Stale);
+    let told = cache.commit(&user(), &file, 0, 0).await.map(|_| ()).map_err(|error| error.status);
+    assert_eq!(told, Err(Status::Stale));
+    assert_eq!(cache.commit(&user(), &kept, 0, 0).await.unwrap().verifier, before);
+    assert_eq!((close(&cache, lost).await, close(&cache, other).await), (Ok(()), Ok(())));
+    assert_eq!(bench.origin.contents(&kept), b"firstsecond");
+}
+
 /// A program that called fsync relies on its bytes, and the journal has the only copy.
 // Promise: fsync-from-the-journal
 #[tokio::test]

@@ -6,8 +6,10 @@
 //!
 //! The verifier need not change when the process is killed: bytes in the journal are not lost, and clients
 //! then write nothing again. A file beside the journal keeps the verifier. It is there while all delayed
-//! bytes are in the journal, and counts until the machine is restarted. If one client alone writes here,
-//! each process has another verifier.
+//! bytes are in the journal, and counts until the machine is restarted.
+//!
+//! If one client alone writes here, errors tell it of each loss. Then the verifier stays as long as the
+//! process: it is that of all files, and a new one would make the fsync of every other file fail.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -24,6 +26,8 @@ use crate::store::{Directory, directory};
 #[derive(Debug, Default)]
 pub struct WriteVerifier {
     now: AtomicU64,
+    /// Do several clients write here?
+    shared: bool,
     /// Where the next process finds it. `None`: each process has another one.
     file: Option<VerifierFile>,
 }
@@ -43,7 +47,7 @@ struct VerifierFile {
 pub fn verifier_of(place: &Directory, options: &WriteBehind, nonce: u64) -> WriteVerifier {
     let keeps = options.shared && options.journal;
     let file = keeps.then(|| (place.writeback().join("verifier"), directory::boot_id()));
-    WriteVerifier::new(nonce, file)
+    WriteVerifier::new(nonce, options.shared, file)
 }
 
 /// No later process takes over the verifier that the last one left. May block.
@@ -52,14 +56,14 @@ pub fn forget_verifier(place: &Directory) {
 }
 
 impl WriteVerifier {
-    fn new(nonce: u64, file: Option<(PathBuf, u64)>) -> WriteVerifier {
+    fn new(nonce: u64, shared: bool, file: Option<(PathBuf, u64)>) -> WriteVerifier {
         let file_of = |(path, boot)| VerifierFile {
             path,
             boot,
             is_there: AtomicBool::new(false),
             changing: Mutex::default(),
         };
-        WriteVerifier { now: nonce.into(), file: file.map(file_of) }
+        WriteVerifier { now: nonce.into(), shared, file: file.map(file_of) }
     }
 
     /// Takes over what the last process left. From now on, the file is there. May block.
@@ -83,6 +87,9 @@ impl WriteVerifier {
 
     /// Bytes are lost that a client may have been told are unstable.
     pub fn lost(&self) {
+        if !self.shared {
+            return;
+        }
         self.now.fetch_add(1, Ordering::AcqRel);
         let Some(file) = &self.file else { return };
         let _changing = file.changing.lock();
@@ -171,7 +178,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("writeback/verifier");
         let start = |nonce, boot| {
-            let verifier = WriteVerifier::new(nonce, Some((path.clone(), boot)));
+            let verifier = WriteVerifier::new(nonce, true, Some((path.clone(), boot)));
             verifier.take_over();
             verifier
         };
@@ -199,9 +206,16 @@ mod tests {
 
     #[test]
     fn without_a_file_each_process_has_another_one() {
-        let verifier = WriteVerifier::new(7, None);
+        let verifier = WriteVerifier::new(7, true, None);
         verifier.unentered();
         verifier.lost();
         assert_eq!(u64::from_be_bytes(verifier.get()), 8);
+    }
+
+    #[test]
+    fn one_client_alone_has_the_same_one_after_a_loss() {
+        let verifier = WriteVerifier::new(7, false, None);
+        verifier.lost();
+        assert_eq!(u64::from_be_bytes(verifier.get()), 7);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use cache::{Cache, WriteBehind};
-use vfs::{Caller, FileSystem, Handle, OpenId, OpenRequest, Opens, Share, Stability, StateidBasis};
+use vfs::{Caller, FileSystem, Handle, OpenId, OpenRequest, Opens, Share, Stability, StateidBasis, Verifier};
 
 use super::{Bench, open_request, root, v4, v4_opener};
 
@@ -52,8 +52,8 @@ pub fn user() -> Caller {
     v4(0, 1)
 }
 
-/// A WRITE whose bytes are delayed.
-pub async fn put(cache: &Cache, by: OpenId, file: &Handle, offset: usize, data: &[u8]) {
+/// A WRITE whose bytes are delayed. Returns the verifier of the reply.
+pub async fn put(cache: &Cache, by: OpenId, file: &Handle, offset: usize, data: &[u8]) -> Verifier {
     let data = Bytes::copy_from_slice(data);
     let length = data.len() as u32;
     let written = cache
@@ -61,4 +61,5 @@ pub async fn put(cache: &Cache, by: OpenId, file: &Handle, offset: usize, data: 
         .await
         .unwrap();
     assert_eq!((written.count, written.stability), (length, Stability::Unstable));
+    written.verifier
 }

@@ -204,6 +204,14 @@ PLAYS = [
 ]
 
 
+def place(error):
+    """The line of this file that met the error."""
+    trace = error.__traceback__
+    while trace.tb_next and trace.tb_next.tb_frame.f_code.co_filename == main.__code__.co_filename:
+        trace = trace.tb_next
+    return trace.tb_lineno
+
+
 def say(line):
     os.write(1, line.encode() + b"\n")
 
@@ -219,7 +227,7 @@ def main():
             play()
         except OSError as error:
             if error.errno not in EXPECTED:
-                say(f"x {play.__name__}: {error}")
+                say(f"x {play.__name__}, line {place(error)}: {error}")
         except ValueError:
             pass  # An empty file cannot be mapped.
         say("e")
