@@ -84,6 +84,7 @@ fn a_walk_through_a_mount_costs_the_same_for_each_directory_and_file() {
     if !(device && rustix::process::geteuid().is_root()) {
         return eprintln!("skipped: mounting takes root and /dev/fuse");
     }
+    let _kept = lab::keep_kernel_caches();
     walks(System::Mount);
 }
 

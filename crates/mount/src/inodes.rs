@@ -26,7 +26,9 @@ use parking_lot::Mutex;
 use smallvec::SmallVec;
 use tokio::sync::Notify;
 use tokio::time::Instant;
-use vfs::{Attributes, Handle, Lease, Name, OpenId, Owner, Share, SharedHandle, Wcc, WccAttributes};
+use vfs::{
+    Attributes, Handle, Lease, Name, OpenId, Owner, Share, SharedHandle, Verifier, Wcc, WccAttributes,
+};
 
 use crate::front::wall;
 use crate::inodes::forgotten::Forgotten;
@@ -202,6 +204,8 @@ pub struct Listed {
     pub state: WccAttributes,
     /// The end of the validity of the file attributes that came with the listing.
     pub until: Instant,
+    /// Its cookie verifier: the kernel may have lost a part of it, and asks for that by a cookie.
+    pub verifier: Verifier,
 }
 
 /// The nodes.

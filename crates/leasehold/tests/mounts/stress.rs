@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use bench::relay::{Cut, Options, Relay};
 use lab::Rng;
-use rustix::fs::{FlockOperation, flock};
 use rustix::process::{Signal, kill_process};
 
 use crate::setting::{Setting, VERSIONS, may_mount, wait_until};
@@ -68,13 +67,10 @@ enum Blow {
 const BLOWS: [Blow; 6] = [Blow::Freeze, Blow::Reset, Blow::BlackHole, Blow::Kill, Blow::Stop, Blow::Forget];
 
 /// Makes the kernel drop dentries and inodes of the whole machine. False while another program's test counts
-/// calls (`Setting::counting` of the `mounted` tests). Another process writes the command, so that the test
-/// does not wait. Without the permission for it, the names that come and go must be enough.
+/// calls. Another process writes the command, so that the test does not wait. Without the permission for it,
+/// the names that come and go must be enough.
 fn forget() -> bool {
-    let lock = fs::File::create(std::env::temp_dir().join("leasehold-kernel-caches.lock")).unwrap();
-    if flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-        return false;
-    }
+    let Some(lock) = lab::may_drop_kernel_caches() else { return false };
     let forget =
         Command::new("sh").args(["-c", "echo 2 > /proc/sys/vm/drop_caches"]).stderr(Stdio::null()).spawn();
     std::thread::spawn(move || {

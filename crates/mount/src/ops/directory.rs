@@ -43,7 +43,7 @@ impl Front {
         let fh = self.files.number();
         let attributes = self.fs.getattr(&opening(&caller), &inode.handle()).await.map_err(errno::of)?;
         let now = attributes.wcc();
-        let (stale, kept, fills) = {
+        let (stale, verifier, fills) = {
             let mut state = inode.state.lock();
             let part = &mut state.directory;
             part.listed.take_if(|listed| listed.state != now || listed.until <= Instant::now());
@@ -52,16 +52,17 @@ impl Front {
             if state.directory.listed.is_none() && is_old(&attributes) {
                 state.directory.lister.get_or_insert(fh);
             }
-            (stale, state.directory.listed.is_some(), state.directory.lister == Some(fh))
+            let verifier = state.directory.listed.as_ref().map(|listed| listed.verifier);
+            (stale, verifier, state.directory.lister == Some(fh))
         };
         if stale {
             self.notifier.attributes(inode.number);
         }
-        let kept = kept && self.may_list(&caller, &inode).await;
+        let kept = verifier.is_some() && self.may_list(&caller, &inode).await;
         let mut flags = Fopen::empty();
         flags.set(Fopen::CACHE_DIR, kept || fills);
         flags.set(Fopen::KEEP_CACHE, kept);
-        let position = tokio::sync::Mutex::default();
+        let position = tokio::sync::Mutex::new(Position::behind(0, false, verifier.unwrap_or_default()));
         self.files.insert_directory(fh, Directory { inode, caller, state: fills.then_some(now), position });
         Ok(Answer::Open(OpenOut { fh, flags, backing: 0 }))
     }
@@ -258,7 +259,8 @@ impl Front {
 /// Records that the kernel has a complete listing of the directory.
 fn read_to_the_end(directory: &Directory, position: &Position) {
     let Some((state, until)) = directory.state.zip(position.good) else { return };
-    directory.inode.state.lock().directory.listed = Some(Listed { state, until });
+    directory.inode.state.lock().directory.listed =
+        Some(Listed { state, until, verifier: position.verifier });
 }
 
 /// Would the next change show another timestamp? See the timestamp granularity rule in docs/semantics.md.

@@ -49,13 +49,17 @@ struct Setting {
 impl Setting {
     /// The caches trust only leases, if the origin grants any.
     fn new(policy: Option<Policy>) -> Setting {
+        Setting::with_actimeo(policy, Duration::ZERO)
+    }
+
+    fn with_actimeo(policy: Option<Policy>, actimeo: Duration) -> Setting {
         let runtime =
             tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let mut bench = policy.map_or_else(Bench::new, Bench::with_state);
         bench.behind = Some(cache::WriteBehind::default());
         let mut options = bench.options();
-        let zero = Duration::ZERO;
-        options.timeouts = cache::Timeouts { acregmin: zero, acregmax: zero, acdirmin: zero, acdirmax: zero };
+        options.timeouts =
+            cache::Timeouts { acregmin: actimeo, acregmax: actimeo, acdirmin: actimeo, acdirmax: actimeo };
         let directory = tempfile::tempdir().unwrap();
         let target = Target { allow_other: true, ..Target::new(directory.path(), "gated") };
         let mounting = async {
@@ -380,6 +384,37 @@ fn what_a_killed_listing_would_have_told_is_forgotten() {
     // The kernel forgets the nodes of removed files.
     names.iter().for_each(|name| fs::remove_file(setting.at(name)).unwrap());
     wait_until(|| setting.mount.as_ref().unwrap().stats().nodes == 1);
+}
+
+/// The kernel drops parts of a listing that it keeps, as it drops pages of files.
+#[test]
+fn a_listing_that_the_kernel_has_lost_in_part_is_read_from_the_cache() {
+    const FILES: u32 = 400;
+    if !may_mount() {
+        return;
+    }
+    let setting = Setting::with_actimeo(None, Duration::from_secs(600));
+    for n in 0..FILES {
+        setting.origin().put(&root(), &format!("f{n}"), b"x");
+    }
+    let asks = |lost_after: u32| {
+        let directory = File::open(setting.at("")).unwrap();
+        let mut room = Vec::with_capacity(4096);
+        let mut entries = rustix::fs::RawDir::new(&directory, room.spare_capacity_mut());
+        let mut found = 0;
+        while let Some(entry) = entries.next() {
+            entry.unwrap();
+            found += 1;
+            if found == lost_after {
+                rustix::fs::fadvise(&directory, 0, None, Advice::DontNeed).unwrap();
+            }
+        }
+        assert_eq!(found, FILES + 2);
+        setting.origin().calls().iter().any(|(call, _)| *call == "READDIR")
+    };
+    wait_until(|| !asks(u32::MAX));
+    assert!(!asks(100));
+    assert!(!asks(u32::MAX), "the kernel has lost it");
 }
 
 /// No process has the file open, but READs of the read-ahead wait for the origin. The notification of the
