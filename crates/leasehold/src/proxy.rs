@@ -102,7 +102,7 @@ fn refuse_delays(wanted: &[Wanted]) -> Result<(), Failure> {
     match wanted.iter().find(|wanted| wanted.writing.is_delayed()) {
         None => Ok(()),
         Some(wanted) => Err(Failure(format!(
-            "{}: a member of a cluster cannot delay writes, because another one may take over; remove `async`, and \
+            "{}: a member of a cluster cannot delay writes, because another one may take over; remove `sync = false` and \
              `fsync = \"journal\"`",
             wanted.path
         ))),

@@ -219,7 +219,7 @@ fn config_checks_and_explains_files() {
 }
 
 #[test]
-fn config_check_opens_the_files_for_tls() {
+fn config_check_opens_the_files_for_tls_and_finds_contradictions() {
     let tree = Tree::new();
     let (file, served) = (tree.path("checked.toml"), tree.path("served"));
     let export = format!("[[export]]\ndirectory = '{served}'\n");
@@ -234,6 +234,11 @@ fn config_check_opens_the_files_for_tls() {
         ("origin = 'nfs://filer/e?xprtsec=tls&tlsca=/none/ca'\n".into(), "cannot use /none/ca"),
         ("[[origin]]\nurl = 'nfs://filer/e?xprtsec=tls&tlsca=/none/ca'\n".into(), "cannot use /none/ca"),
         (member.into(), "cannot use /none/ca"),
+        (format!("sync = false\n{member}"), "/e: a member of a cluster cannot delay writes"),
+        (
+            member.replace("[cluster]", "fsync = 'journal'\n[cluster]"),
+            "/e: a member of a cluster cannot delay writes",
+        ),
         (
             "source = 'filer:/e'\ndirectory = '/mnt'\noptions = 'xprtsec=tls,tlsca=/none/ca'\n".into(),
             "cannot use /none/ca",

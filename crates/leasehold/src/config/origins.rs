@@ -32,7 +32,7 @@ const OWN_KEYS: [(&str, &str); 7] = [
     ("path", ""),
     ("cache_share", "1"),
     ("offline", ""),
-    ("async", ""),
+    ("sync", ""),
     ("fsync", ""),
     ("server", ""),
 ];
@@ -62,8 +62,7 @@ struct OriginTable {
     #[serde(default = "one")]
     cache_share: Spanned<u32>,
     offline: Option<Spanned<String>>,
-    #[serde(rename = "async")]
-    delayed: Option<bool>,
+    sync: Option<bool>,
     fsync: Option<Spanned<String>>,
     server: Option<Spanned<String>>,
     ro: Option<bool>,
@@ -243,7 +242,7 @@ impl OriginConfig {
             path,
             cache_share,
             offline,
-            delayed: table.delayed,
+            delayed: table.sync.map(|sync| !sync),
             fsync,
             server,
             elsewhere: None,
@@ -323,7 +322,7 @@ mod tests {
     fn an_origin_has_its_keys_and_those_of_the_file() {
         let origins = read_text(
             "ro = true\n[[origin]]\nurl = 'nfs://a/x?vers=3'\n[[origin]]\nurl = 'nfs://b/x'\npath = '/b'\n\
-             cache_share = 3\noffline = 'read'\nasync = true\nfsync = 'journal'\nro = false\nroot_squash = false\nclients = ['10.0.0.0/8']\n",
+             cache_share = 3\noffline = 'read'\nsync = false\nfsync = 'journal'\nro = false\nroot_squash = false\nclients = ['10.0.0.0/8']\n",
         );
         let origins = origins.unwrap();
         let whole = ExportOptions { read_only: true, anonuid: 7, ..ExportOptions::default() };
