@@ -5,6 +5,7 @@
 //! thread, by executing the program once more. The process writes a line to its standard output when it is
 //! ready.
 
+mod begun;
 pub mod guardian;
 pub mod helper;
 pub mod log;
@@ -16,16 +17,17 @@ mod words;
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::net::SocketAddr;
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cache::{Cache, Lost, WriteBehind};
-use client::{Origin, Url};
-use mount::{LookupCache, Mount, MountError};
+use client::Url;
+use mount::Mount;
 use serde_json::{Value, json};
-use vfs::{FileSystem, Leases};
+use vfs::FileSystem;
 
 pub use places::cache_of;
 
@@ -34,19 +36,16 @@ use crate::cli;
 use crate::departure::{self, Left};
 use crate::live::Live;
 use crate::metrics::{Caching, Measured, Metrics};
-use crate::owner::Incarnation;
 use crate::reload::Reload;
 use crate::service::{self, Service};
 use crate::stack::{End, Told};
-use crate::state::{self, Kind, Lock};
-use crate::{Failure, proxy, status, tls, usage};
-use guardian::Guardian;
+use crate::state::Lock;
+use crate::{Failure, status, tls, usage};
+use begun::{Begun, Plan};
 use words::Words;
 
 /// The line that the process in the background writes when it is ready.
 const READY: &str = "ready";
-/// The longest single attempt to reach a server when `retry` is 0.
-const ATTEMPT_MAX: Duration = Duration::from_secs(60);
 /// The file system type of our mounts in the kernel's mount table.
 const KIND: &str = "fuse.leasehold";
 /// How long the kernel may take until it has dropped what it has, before a recording begins anyway.
@@ -125,32 +124,6 @@ pub fn check_words(text: &str) -> Result<(), Failure> {
     Words::new().take(text, &mut words::source("host:/")?, false)
 }
 
-/// Can the directory be mounted on? Checked before the server is contacted, which may take long.
-fn check_directory(directory: &Path) -> Result<(), Failure> {
-    let absolute = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
-    guardian::stand_in(&absolute);
-    if mount::is_dead(&absolute) {
-        // `Mount::start` detaches a dead mount.
-        return Ok(());
-    }
-    let unusable = |source: std::io::Error| {
-        Failure(MountError::Directory { directory: directory.to_owned(), source }.to_string())
-    };
-    let canonical = std::fs::canonicalize(&absolute).map_err(unusable)?;
-    if !canonical.is_dir() {
-        return Err(unusable(std::io::ErrorKind::NotADirectory.into()));
-    }
-    match mount::mounted_at(&canonical) {
-        Some((kind, _)) if kind == KIND => {
-            let at = directory.display();
-            Err(Failure(format!(
-                "cannot mount on {at}: one of ours is mounted there; `leasehold umount {at}` first"
-            )))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Ends this process when its parent ends, as long as the parent waits for it: until [`tell`] has reported
 /// the mount.
 fn end_with_parent(ready: bool) -> Result<(), Failure> {
@@ -164,74 +137,20 @@ fn end_with_parent(ready: bool) -> Result<(), Failure> {
 pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failure> {
     let mut end = End::listen(reload.has_file())?;
     end_with_parent(arguments.ready)?;
-    let (url, words) = read(&arguments)?;
-    proxy::check_options(&url)?;
-    check_directory(&arguments.directory)?;
-    let nothing = || Failure(format!("stopped by a signal before {url} was mounted; nothing is mounted"));
-    let log = words.log.as_deref().map(log::open).transpose()?;
-    let directory = match &words.cache {
-        Some(directory) => directory.clone(),
-        None => {
-            state::default_directory(Kind::Cache, &format!("mount-{}", state::file_name(&url.to_string())))?
-        }
-    };
-    // Make the path absolute: the process later changes its working directory to the root.
-    let directory = std::path::absolute(&directory).unwrap_or(directory);
-    let incarnation = tokio::select! {
-        incarnation = Incarnation::begin(&url, &directory) => incarnation?,
-        () = end.wait() => return Err(nothing()),
-    };
-    let origin = tokio::select! {
-        origin = reach(&url, &incarnation, words.retry) => origin?,
-        () = end.wait() => return Err(nothing()),
-    };
-    let mut options = proxy::cache_options(&url, directory.clone());
-    words.keeping.apply(&mut options);
-    options.write_behind = words.write_behind(&url);
-    let cache = proxy::open_cache(origin.clone(), options).await?;
-    // If the disk is full, mount without a record of state; the next mount then cannot resume.
-    let state = directory.join("state");
-    let state = state::try_make(&state)?.is_ok().then_some(state);
-    let lock = state.as_ref().map(|state| incarnation.keep(state, &*origin)).transpose()?;
-    let mounting = async {
-        // The programs of the previous incarnation lost their open files with it. Nothing is reclaimed, so
-        // the cache may return the rest at once.
-        cache.end_reclaim().await;
-        proxy::settle(&cache).await?;
-        mount_cache(&arguments, &url, &words, &cache, state).await
-    };
-    let mounted = tokio::select! {
-        mounted = mounting => mounted?,
-        () = end.wait() => return Err(nothing()),
-    };
-    // The guardian must be started by the main thread; this is the main thread.
-    let guardian = mounted.connection().map(Guardian::start);
-    let mounted = Arc::new(mounted);
-    let place = places::remember(mounted.directory(), &directory);
-    let marker = marker::set(&Words::shown(&arguments.source, &url), mounted.directory(), &words.remembered);
-    let leaving = origin.clone();
-    let measured = measured(
-        &mounted,
-        Caching { export: String::new(), is_elsewhere: false, origin, cache: cache.clone() },
-        &directory,
-    );
-    let usage = usage::of_mount(measured.status.clone(), Arc::downgrade(&mounted), cache.clone());
-    let asked = Arc::downgrade(&mounted);
-    let sources = Sources {
-        status: measured.status.clone(),
-        usage: usage.clone(),
-        cache: Caches::One(cache.clone()),
-        holders: None,
-        cluster: None,
-        before_recording: Some(Arc::new(move || Box::pin(make_kernel_ask(asked.clone())))),
-    };
-    let admin = Admin::start(&directory, sources)?;
-    let metrics = Metrics::start(words.metrics, measured.clone(), usage).await?;
+    let plan = Plan::of(&arguments)?;
+    let log = plan.words.log.as_deref().map(log::open).transpose()?;
+    let begun = Box::pin(Begun::begin(&arguments, &plan, &mut end)).await?;
+    let Plan { url, words, directory } = &plan;
+    let place = places::remember(begun.mounted.directory(), directory);
+    let marker =
+        marker::set(&Words::shown(&arguments.source, url), begun.mounted.directory(), &words.remembered);
+    let measured = measured(&begun, directory);
+    let (admin, metrics) = show(&begun, &measured, directory, words.metrics).await?;
     if let Some(metrics) = metrics.as_ref().filter(|_| !arguments.ready) {
         metrics.announce();
     }
-    tell(&arguments, &url, &mounted, log)?;
-    let service = Service::ready(&format!("{url} on {}", mounted.directory().display()), &measured);
+    tell(&arguments, url, &begun.mounted, log)?;
+    let service = Service::ready(&format!("{url} on {}", begun.mounted.directory().display()), &measured);
     drop(measured);
     let told = async {
         while end.next().await == Told::Reload {
@@ -239,26 +158,48 @@ pub async fn run(arguments: cli::Mount, mut reload: Reload) -> Result<(), Failur
         }
     };
     tokio::select! {
-        () = mounted.ended() => {}
+        () = begun.mounted.ended() => {}
         () = told => {}
     }
     service::stopping();
     drop(service);
     // From here on signals are ignored, because dirty data is worth waiting for.
     admin.begin_end();
+    let Begun { origin, cache, mounted, guardian, lock } = begun;
     into_inner(mounted).await.stop(PATIENCE).await;
     drop(guardian);
     drop(marker);
     // The next mount does not resume the opens and locks of this one's programs, so return everything to the
     // server.
-    leaving.leave_nothing();
-    let finished = departure::told(&url.to_string(), &cache, finish(&url, &cache)).await;
+    origin.leave_nothing();
+    let finished = departure::told(&url.to_string(), &cache, finish(url, &cache)).await;
     drop(place);
     admin.end(finished.as_ref().err().map(|failure| failure.0.clone())).await;
     // Keep the lock until the process exits. Then the next mount begins when this process cannot touch the
     // directory any more.
     lock.into_iter().for_each(Lock::until_exit);
     finished
+}
+
+/// Opens the admin socket and the port of the metrics.
+async fn show(
+    begun: &Begun,
+    measured: &Measured,
+    directory: &Path,
+    metrics: Option<SocketAddr>,
+) -> Result<(Admin, Option<Metrics>), Failure> {
+    let usage = usage::of_mount(measured.status.clone(), Arc::downgrade(&begun.mounted), begun.cache.clone());
+    let asked = Arc::downgrade(&begun.mounted);
+    let sources = Sources {
+        status: measured.status.clone(),
+        usage: usage.clone(),
+        cache: Caches::One(begun.cache.clone()),
+        holders: None,
+        cluster: None,
+        before_recording: Some(Arc::new(move || Box::pin(make_kernel_ask(asked.clone())))),
+    };
+    let admin = Admin::start(directory, sources)?;
+    Ok((admin, Metrics::start(metrics, measured.clone(), usage).await?))
 }
 
 /// The kernel asks again for what it has, so that a recording sees it.
@@ -325,31 +266,6 @@ async fn into_inner(mut mounted: Arc<Mount>) -> Mount {
     }
 }
 
-async fn mount_cache(
-    arguments: &cli::Mount,
-    url: &Url,
-    words: &Words,
-    cache: &Arc<Cache>,
-    state: Option<PathBuf>,
-) -> Result<Mount, Failure> {
-    let lookup_cache = match url.options.cache.lookupcache {
-        client::LookupCache::All => LookupCache::All,
-        client::LookupCache::Positive => LookupCache::Positive,
-        client::LookupCache::None => LookupCache::None,
-    };
-    let options = mount::Options {
-        lookup_cache,
-        // nfs(5): with noac, writes are synchronous.
-        sync: words.sync || !url.options.cache.ac,
-        passthrough: words.passthrough,
-        local_locks: words.local_locks,
-        state,
-        ..mount::Options::default()
-    };
-    let target = words.target(arguments.directory.clone(), Words::shown(&arguments.source, url));
-    Mount::start(cache.clone(), target, options).await.map_err(|error| Failure(error.to_string()))
-}
-
 /// Reports that the export is mounted, and whether locks are local.
 fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -> Result<(), Failure> {
     let at = mounted.directory().display();
@@ -386,26 +302,11 @@ fn tell(arguments: &cli::Mount, url: &Url, mounted: &Mount, log: Option<File>) -
     rustix::stdio::dup2_stderr(&null).map_err(failed)
 }
 
-/// Connects to the origin. If it does not answer, tries for as long as `retry` says; with 0, once.
-async fn reach(url: &Url, incarnation: &Incarnation, retry: Duration) -> Result<Arc<dyn Origin>, Failure> {
-    let silent = || {
-        Failure(format!(
-            "{url} does not answer; check that the server runs, or wait longer with -o retry=MINUTES"
-        ))
-    };
-    if retry.is_zero() {
-        let once =
-            tokio::time::timeout(ATTEMPT_MAX, client::connect_as(url, incarnation.client.clone())).await;
-        return once.map_err(|_| silent())?.map_err(|error| Failure(error.to_string()));
-    }
-    tokio::time::timeout(retry, proxy::reach(url, &incarnation.client))
-        .await
-        .unwrap_or_else(|_| Err(silent()))
-}
-
 /// The sources of the admin socket and the metrics.
-fn measured(mounted: &Arc<Mount>, caching: Caching, directory: &Path) -> Measured {
-    let (shown, below) = (Arc::downgrade(mounted), caching.clone());
+fn measured(begun: &Begun, directory: &Path) -> Measured {
+    let (origin, cache) = (begun.origin.clone(), begun.cache.clone());
+    let caching = Caching { export: String::new(), is_elsewhere: false, origin, cache };
+    let (shown, below) = (Arc::downgrade(&begun.mounted), caching.clone());
     Measured {
         role: "mount",
         serving: None,

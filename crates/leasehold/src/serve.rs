@@ -114,24 +114,9 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
         Listening { network, tls: tls.as_ref(), gss: gss.as_ref(), version4, users: &arguments.users };
     let keep = Keep { state: &state, handle_key: None, replica: None };
     let stack = Stack::start(exports, keep, nqnfs, listening).await?;
-    if !rustix::process::geteuid().is_root() {
-        let uid = rustix::process::geteuid().as_raw();
-        crate::output::tell(format_args!(
-            "not root, so only clients that act as user {uid} are served; run as root, or map all clients to it: --all-squash --anonuid {uid}"
-        ));
-    }
+    tell_of_user();
     let measured = measured(&stack, &listed, &state);
-    let holders = Holders { front: stack.front().clone(), exports: Live::fixed(listed) };
-    let usage = usage::of_server(measured.status.clone(), holders.clone());
-    let sources = Sources {
-        status: measured.status.clone(),
-        usage: usage.clone(),
-        cache: Caches::None,
-        holders: Some(holders),
-        cluster: None,
-        before_recording: None,
-    };
-    let admin = Admin::start(&state, sources)?;
+    let (admin, usage) = show(&stack, &measured, listed, &state)?;
     let metrics = Metrics::start(arguments.network.metrics, measured.clone(), usage).await?;
     for export in stack.front().exports().iter() {
         crate::output::announce(greeting(&export, &stack));
@@ -142,16 +127,9 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
         audit.reopen();
         tls::reload(tls.as_ref());
         stack.front().forget_groups();
-        reload.read_again(&ACCESS, |command| {
-            let Command::Serve(new) = command else { return Ok(()) };
-            let directories = directories(new, &arguments.tls)?;
-            directories
-                .iter()
-                .try_for_each(|served| kerberos::check_again(gss.as_ref(), &served.options.sec))?;
-            stack.look_up(directories.iter().map(|served| &served.options));
-            directories.into_iter().for_each(|served| change(&stack, served));
-            stack.judge_again();
-            Ok(())
+        reload.read_again(&ACCESS, |command| match command {
+            Command::Serve(new) => apply(new, &arguments.tls, gss.as_ref(), &stack),
+            _ => Ok(()),
         });
     }
     service::stopping();
@@ -161,6 +139,52 @@ pub async fn run(arguments: Serve, mut reload: Reload) -> Result<(), Failure> {
     audit.finish().await;
     admin.end(None).await;
     lock.until_exit();
+    Ok(())
+}
+
+/// Without the rights of root, the server acts as one user.
+fn tell_of_user() {
+    let uid = rustix::process::geteuid();
+    if !uid.is_root() {
+        let uid = uid.as_raw();
+        crate::output::tell(format_args!(
+            "not root, so only clients that act as user {uid} are served; run as root, or map all clients to it: --all-squash --anonuid {uid}"
+        ));
+    }
+}
+
+/// Starts the admin socket. Returns the source of the metrics of use, too.
+fn show(
+    stack: &Stack,
+    measured: &Measured,
+    listed: Vec<Listed>,
+    state: &Path,
+) -> Result<(Admin, status::Source), Failure> {
+    let holders = Holders { front: stack.front().clone(), exports: Live::fixed(listed) };
+    let usage = usage::of_server(measured.status.clone(), holders.clone());
+    let sources = Sources {
+        status: measured.status.clone(),
+        usage: usage.clone(),
+        cache: Caches::None,
+        holders: Some(holders),
+        cluster: None,
+        before_recording: None,
+    };
+    Ok((Admin::start(state, sources)?, usage))
+}
+
+/// Applies what a reload may change: the options of the exports.
+fn apply(
+    new: &Serve,
+    tls: &Tls,
+    gss: Option<&Arc<rpc::rpcsec_gss::Acceptor>>,
+    stack: &Stack,
+) -> Result<(), Failure> {
+    let directories = directories(new, tls)?;
+    directories.iter().try_for_each(|served| kerberos::check_again(gss, &served.options.sec))?;
+    stack.look_up(directories.iter().map(|served| &served.options));
+    directories.into_iter().for_each(|served| change(stack, served));
+    stack.judge_again();
     Ok(())
 }
 
