@@ -128,33 +128,25 @@ async fn set_up(
     let clock_skew = Duration::ZERO;
     let mut options = cache::Options { clock_skew, ..proxy::cache_options(upstream.url(), cache.clone()) };
     options.limits.min_free_bytes = 0;
-    let version4 = Version4::default();
     let opened = proxy::open_cache(upstream.clone(), options).await?;
     let state = proxy::make_state(&cache)?;
-    let nqnfs = stack::nqnfs(&state)?;
-    let below = stack::arbiter(opened, &version4, nqnfs.recovery(), true);
-    let served = stack::export("demo", sample::EXPORT.to_owned(), below, open_to_all());
-    let listening = Listening {
-        network: &loopback(),
-        tls: None,
-        gss: None,
-        version4: &version4,
-        users: &Users::default(),
-    };
-    let proxy =
-        Stack::start(vec![served], Keep { state: &state, handle_key: None, replica: None }, nqnfs, listening)
-            .await?;
+    let proxy = serve("demo", opened, &state).await?;
     progress.inc(2);
     Ok(Setting { proxy, upstream, relay, origin, directory })
 }
 
 async fn start_origin(directory: &Path, sample: Arc<dyn FileSystem>) -> Result<Stack, Failure> {
     let state = origin_state(directory)?;
+    serve("demo-origin", sample, &state).await
+}
+
+/// Serves a tree to this machine.
+async fn serve(name: &str, tree: Arc<dyn FileSystem>, state: &Path) -> Result<Stack, Failure> {
     let version4 = Version4::default();
-    let nqnfs = stack::nqnfs(&state)?;
-    let arbiter = stack::arbiter(sample, &version4, nqnfs.recovery(), true);
-    let served = stack::export("demo-origin", sample::EXPORT.to_owned(), arbiter, open_to_all());
-    let keep = Keep { state: &state, handle_key: None, replica: None };
+    let nqnfs = stack::nqnfs(state)?;
+    let arbiter = stack::arbiter(tree, &version4, nqnfs.recovery(), true);
+    let served = stack::export(name, sample::EXPORT.to_owned(), arbiter, open_to_all());
+    let keep = Keep { state, handle_key: None, replica: None };
     let listening = Listening {
         network: &loopback(),
         tls: None,
