@@ -257,19 +257,26 @@ async fn the_loss_of_one_file_is_no_loss_of_another() {
 // Promise: fsync-from-the-journal
 #[tokio::test]
 async fn what_an_fsync_was_answered_for_is_kept_if_the_origin_refuses_it() {
-    let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
-    let cache = delaying(&bench, |behind: &mut WriteBehind| behind.fsync = cache::Fsync::Journal).await;
-    cache.root(&user()).await.unwrap();
-    let (id, file) = make(&cache, "f", b"synced").await;
-    cache.commit(&user(), &file, 0, 0).await.unwrap();
-    assert_eq!((cache.stats().local_fsyncs, bench.origin.contents(&file)), (1, Vec::new()));
-    bench.origin.durability.refuse_writes.lock().push_back(Status::NoSpc);
-    bench.origin.recall(&file);
-    until(|| cache.stats().conflicts == 1 && cache.stats().dirty_bytes == 0).await;
-    let kept = std::fs::read_dir(bench.directory.path().join("cache/conflicts")).unwrap();
-    let kept: Vec<_> = kept.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
-    assert_eq!(kept, [b"synced"]);
-    let told = cache.commit(&user(), &file, 0, 0).await.map(|_| ()).map_err(|error| error.status);
-    assert_eq!(told, Err(Status::Io));
-    assert_eq!(close(&cache, id).await, Ok(()), "one caller is told");
+    for commit in [false, true] {
+        let bench = Bench::with_state(Policy::Always(LeaseKind::Write));
+        bench.origin.be_volatile();
+        let cache = delaying(&bench, |behind: &mut WriteBehind| behind.fsync = cache::Fsync::Journal).await;
+        cache.root(&user()).await.unwrap();
+        // What is large is sent unstably.
+        let data = vec![b's'; if commit { 3 << 20 } else { 6 }];
+        let (id, file) = make(&cache, "f", &data).await;
+        cache.commit(&user(), &file, 0, 0).await.unwrap();
+        assert_eq!(cache.stats().local_fsyncs, 1);
+        let durability = &bench.origin.durability;
+        let refuse = if commit { &durability.refuse_commits } else { &durability.refuse_writes };
+        refuse.lock().push_back(Status::NoSpc);
+        bench.origin.recall(&file);
+        until(|| cache.stats().conflicts == 1 && cache.stats().dirty_bytes == 0).await;
+        let kept = std::fs::read_dir(bench.directory.path().join("cache/conflicts")).unwrap();
+        let kept: Vec<_> = kept.map(|entry| std::fs::read(entry.unwrap().path()).unwrap()).collect();
+        assert!(kept == [data], "commit: {commit}");
+        let told = cache.commit(&user(), &file, 0, 0).await.map(|_| ()).map_err(|error| error.status);
+        assert_eq!(told, Err(Status::Io));
+        assert_eq!(close(&cache, id).await, Ok(()), "one caller is told");
+    }
 }

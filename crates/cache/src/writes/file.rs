@@ -421,20 +421,29 @@ impl Writes {
 
     /// The reply to the COMMIT has come. Bytes that were written under another verifier become dirty again.
     pub fn end_commit(&mut self, result: Result<Verifier, Status>) {
-        let Some(upto) = self.committing.take() else { return };
+        let is_durable = |written: Verifier| result.map_or(true, |verifier| verifier == written);
+        if self.end_committing(|written| !is_durable(written))
+            && let Err(status) = result
+        {
+            self.fail(status);
+        }
+    }
+
+    /// The COMMIT has ended. Its bytes become dirty again if that `is_needed` for the verifier under which
+    /// they were written. False if there is no COMMIT.
+    fn end_committing(&mut self, is_needed: impl Fn(Verifier) -> bool) -> bool {
+        let Some(upto) = self.committing.take() else { return false };
         let spoken: Vec<u64> =
             self.unstable.iter().filter(|(_, run)| run.tag.answered <= upto).map(|(at, _)| at).collect();
         for at in spoken {
             let Some(run) = self.unstable.take(at) else { continue };
-            if result.is_ok_and(|verifier| verifier != run.tag.verifier) {
+            if is_needed(run.tag.verifier) {
                 self.put_back(at, &run.bytes, &run.tag.mark);
             }
         }
-        if let Err(status) = result {
-            self.fail(status);
-        }
         self.ripe |= !self.dirty.is_empty();
         self.doubtful &= !self.unstable.is_empty();
+        true
     }
 
     /// Nothing new is sent until `release`.

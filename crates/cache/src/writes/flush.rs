@@ -16,6 +16,7 @@ use vfs::{Caller, Commit, Error, Freshness, Result, SetAttributes, Status, Wcc, 
 use super::Delayed;
 use super::file::{Progress, WriteAnswer, WriteInFlight, Writes};
 use super::pending::Pending;
+use super::refused::Refused;
 use crate::changes::{Change, OwnWrite};
 use crate::core::Core;
 use crate::object::{Landing, ObjectState, Opening};
@@ -148,7 +149,7 @@ impl Core {
             Err(error) => WriteAnswer::Refused(error.status),
         };
         if let WriteAnswer::Refused(status) = answered
-            && self.put_refused_aside(object, write.ticket, status)
+            && self.put_refused_aside(object, Refused::Write(write.ticket), status)
         {
             self.note_full(object, status);
             return object.written.notify_waiters();
@@ -258,6 +259,9 @@ impl Core {
             let result = result.map(|commit| commit.verifier).map_err(|error| error.status);
             match result {
                 Ok(_) => core.note_taken(&object),
+                Err(status) if core.put_refused_aside(&object, Refused::Commit, status) => {
+                    core.note_full(&object, status);
+                }
                 Err(status) => core.note_refusal(&object, status, 0),
             }
             core.writes(&object, |writes| writes.end_commit(result));

@@ -1,22 +1,31 @@
-//! WRITEs that the origin refuses although an fsync of their bytes was answered from the journal.
+//! WRITEs and COMMITs that the origin refuses although an fsync of their bytes was answered from the journal.
 //!
 //! The program relies on these bytes, and the journal has the only copy. So they are not dropped as others
 //! are: everything that waits of the file is put aside, as after a revocation ([`super::revoked`]). WRITEs on
 //! their way end first, so that none arrives after newer bytes. The next caller gets an error.
 //!
-//! Not covered: a refused COMMIT at the origin, and a refusal while a truncation is in flight.
+//! Not covered: a refusal while a truncation is in flight.
 
 use std::sync::Arc;
 
 use vfs::Status;
 
-use super::file::Suspended;
+use super::file::{Suspended, Writes};
 use crate::core::Core;
 use crate::table::Object;
 
+/// A call that the origin has refused.
+#[derive(Clone, Copy, Debug)]
+pub enum Refused {
+    /// The WRITE with this ticket.
+    Write(u64),
+    /// The COMMIT of the file. The origin may have its bytes in memory, or nowhere.
+    Commit,
+}
+
 impl Core {
-    /// The origin has refused the WRITE `ticket`. True if its bytes are put aside.
-    pub fn put_refused_aside(&self, object: &Arc<Object>, ticket: u64, status: Status) -> bool {
+    /// The origin has refused a call. True if its bytes are put aside.
+    pub fn put_refused_aside(&self, object: &Arc<Object>, refused: Refused, status: Status) -> bool {
         if !self.delayed.as_ref().is_some_and(|delayed| delayed.journal.answers_fsync()) {
             return false;
         }
@@ -29,10 +38,7 @@ impl Core {
                 if unlinked || !relied || writes.restored.is_some() {
                     return None;
                 }
-                let begun = writes.suspend(Suspended { change: None, until: None, unsure: Vec::new() });
-                writes.suspended()?;
-                writes.put_off(ticket);
-                Some(begun)
+                suspend(writes, refused)
             },
         );
         let Some(begun) = put_off.flatten() else { return false };
@@ -45,5 +51,20 @@ impl Core {
             });
         }
         true
+    }
+}
+
+/// The bytes of the refused call wait again, and nothing is sent. None if that cannot be. True if the file
+/// was not suspended before.
+fn suspend(writes: &mut Writes, refused: Refused) -> Option<bool> {
+    let now = Suspended { change: None, until: None, unsure: Vec::new() };
+    match refused {
+        Refused::Write(ticket) => {
+            let begun = writes.suspend(now);
+            writes.suspended()?;
+            writes.put_off(ticket);
+            Some(begun)
+        }
+        Refused::Commit => writes.put_off_commit().then(|| writes.suspend(now)),
     }
 }

@@ -61,6 +61,16 @@ impl Writes {
         }
     }
 
+    /// The COMMIT was refused, and its bytes shall not be lost by that. They wait again. False if nothing can
+    /// wait, because a truncation is in flight.
+    pub fn put_off_commit(&mut self) -> bool {
+        let may = self.cut.is_none();
+        if may {
+            self.end_committing(|_| true);
+        }
+        may
+    }
+
     /// The file may be sent again.
     pub fn resume(&mut self) {
         if self.suspended.take().is_some() {
