@@ -262,7 +262,7 @@ async fn what_an_fsync_was_answered_for_is_kept_if_the_origin_refuses_it() {
         bench.origin.be_volatile();
         let cache = delaying(&bench, |behind: &mut WriteBehind| behind.fsync = cache::Fsync::Journal).await;
         cache.root(&user()).await.unwrap();
-        // What is large is sent unstably.
+        // Large data is sent by unstable WRITEs.
         let data = vec![b's'; if commit { 3 << 20 } else { 6 }];
         let (id, file) = make(&cache, "f", &data).await;
         cache.commit(&user(), &file, 0, 0).await.unwrap();
