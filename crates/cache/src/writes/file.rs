@@ -21,6 +21,7 @@
 //! known to hold nothing behind some byte, a gap behind that byte is zeros like any other. The cache sends
 //! it with its neighbours: one WRITE instead of several. A gap that holds an entire block stays a hole.
 
+mod committing;
 mod errors;
 mod kept;
 mod remaining;
@@ -35,7 +36,7 @@ use tokio::time::Instant;
 use vfs::{Caller, Stability, Status, Timestamp, Verifier};
 
 use self::kept::Kept;
-pub use self::suspended::Suspended;
+pub use self::suspended::{Revoked, Suspended};
 pub use self::version::Version;
 use super::flush::Level;
 use super::pending::Pending;
@@ -144,11 +145,11 @@ pub struct Writes {
     aside: Runs<BytesMut, Mark>,
     /// That end, in bytes.
     cut: Option<u64>,
-    /// Counts writes, tickets and replies. Each takes the next number.
+    /// Counts writes, tickets, replies and COMMITs. Each takes the next number.
     events: u64,
     /// Writes up to this number are to be sent.
     urgent: u64,
-    /// The COMMIT in flight covers the replies up to this number.
+    /// The number of the COMMIT in flight. It covers all earlier replies.
     committing: Option<u64>,
     pending: Option<Pending>,
     /// A task is responsible for setting the pending attributes.
@@ -406,44 +407,6 @@ impl Writes {
     /// Bytes that the origin has and may lose in a crash.
     pub fn unstable_bytes(&self) -> u64 {
         self.unstable.bytes()
-    }
-
-    /// The caller is about to send a COMMIT. Returns in whose name. None if nothing is unstable, or if a
-    /// COMMIT is in flight.
-    pub fn begin_commit(&mut self) -> Option<Caller> {
-        if self.committing.is_some() {
-            return None;
-        }
-        let writer = self.unstable.iter().next()?.1.tag.mark.writer.clone();
-        self.committing = Some(self.events);
-        Some(writer)
-    }
-
-    /// The reply to the COMMIT has come. Bytes that were written under another verifier become dirty again.
-    pub fn end_commit(&mut self, result: Result<Verifier, Status>) {
-        let is_durable = |written: Verifier| result.map_or(true, |verifier| verifier == written);
-        if self.end_committing(|written| !is_durable(written))
-            && let Err(status) = result
-        {
-            self.fail(status);
-        }
-    }
-
-    /// The COMMIT has ended. Its bytes become dirty again if that `is_needed` for the verifier under which
-    /// they were written. False if there is no COMMIT.
-    fn end_committing(&mut self, is_needed: impl Fn(Verifier) -> bool) -> bool {
-        let Some(upto) = self.committing.take() else { return false };
-        let spoken: Vec<u64> =
-            self.unstable.iter().filter(|(_, run)| run.tag.answered <= upto).map(|(at, _)| at).collect();
-        for at in spoken {
-            let Some(run) = self.unstable.take(at) else { continue };
-            if is_needed(run.tag.verifier) {
-                self.put_back(at, &run.bytes, &run.tag.mark);
-            }
-        }
-        self.ripe |= !self.dirty.is_empty();
-        self.doubtful &= !self.unstable.is_empty();
-        true
     }
 
     /// Nothing new is sent until `release`.

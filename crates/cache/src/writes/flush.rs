@@ -190,7 +190,7 @@ impl Core {
         });
     }
 
-    /// Sends a WRITE until the origin answers it. `None` if the file is suspended meanwhile.
+    /// Sends a WRITE until the origin answers it. `None` if the file's lease is revoked meanwhile.
     async fn send_one(
         &self,
         object: &Arc<Object>,
@@ -251,22 +251,27 @@ impl Core {
     }
 
     fn start_commit(&self, object: &Arc<Object>) {
-        let Some(Some(writer)) = self.writes(object, Writes::begin_commit) else { return };
+        let Some(Some(commit)) = self.writes(object, Writes::begin_commit) else { return };
         let Some(core) = self.share() else { return };
         let object = object.clone();
         tokio::spawn(async move {
-            let result = core.commit_below(&writer, &object).await;
-            let result = result.map(|commit| commit.verifier).map_err(|error| error.status);
-            match result {
-                Ok(_) => core.note_taken(&object),
-                Err(status) if core.put_refused_aside(&object, Refused::Commit, status) => {
-                    core.note_full(&object, status);
-                }
-                Err(status) => core.note_refusal(&object, status, 0),
-            }
-            core.writes(&object, |writes| writes.end_commit(result));
+            let result = core.commit_below(&commit.writer, &object).await;
+            core.committed(&object, commit.number, result.map_err(|error| error.status));
             object.written.notify_waiters();
         });
+    }
+
+    /// Records the reply to a COMMIT.
+    fn committed(&self, object: &Arc<Object>, number: u64, result: Result<Commit, Status>) {
+        match result {
+            Ok(_) => self.note_taken(object),
+            Err(_) if self.writes(object, |writes| writes.is_committing(number)) != Some(true) => return,
+            Err(status) if self.put_refused_aside(object, Refused::Commit(number), status) => {
+                return self.note_full(object, status);
+            }
+            Err(status) => self.note_refusal(object, status, 0),
+        }
+        self.writes(object, |writes| writes.end_commit(number, result.map(|commit| commit.verifier)));
     }
 
     /// The caller is about to set attributes while others are pending. Flushes the data, so that one

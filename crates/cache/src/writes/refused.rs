@@ -12,6 +12,7 @@ use vfs::Status;
 
 use super::file::{Suspended, Writes};
 use crate::core::Core;
+use crate::options::Fsync;
 use crate::table::Object;
 
 /// A call that the origin has refused.
@@ -19,14 +20,14 @@ use crate::table::Object;
 pub enum Refused {
     /// The WRITE with this ticket.
     Write(u64),
-    /// The COMMIT of the file. The origin may have its bytes in memory, or nowhere.
-    Commit,
+    /// The COMMIT with this number. The origin may have its bytes in memory, or nowhere.
+    Commit(u64),
 }
 
 impl Core {
     /// The origin has refused a call. True if its bytes are put aside.
     pub fn put_refused_aside(&self, object: &Arc<Object>, refused: Refused, status: Status) -> bool {
-        if !self.delayed.as_ref().is_some_and(|delayed| delayed.journal.answers_fsync()) {
+        if !self.delayed.as_ref().is_some_and(|delayed| delayed.options.fsync == Fsync::Journal) {
             return false;
         }
         let put_off = self.writes_of(
@@ -57,14 +58,13 @@ impl Core {
 /// The bytes of the refused call wait again, and nothing is sent. None if that cannot be. True if the file
 /// was not suspended before.
 fn suspend(writes: &mut Writes, refused: Refused) -> Option<bool> {
-    let now = Suspended { change: None, until: None, unsure: Vec::new() };
     match refused {
         Refused::Write(ticket) => {
-            let begun = writes.suspend(now);
+            let begun = writes.suspend(Suspended::Refused);
             writes.suspended()?;
             writes.put_off(ticket);
             Some(begun)
         }
-        Refused::Commit => writes.put_off_commit().then(|| writes.suspend(now)),
+        Refused::Commit(number) => writes.put_off_commit(number).then(|| writes.suspend(Suspended::Refused)),
     }
 }

@@ -27,7 +27,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::{Caller, LeaseId, LeaseKind, Result, Status, Timestamp};
 
-use super::file::Suspended;
+use super::file::{Revoked, Suspended};
 use super::flush::messenger;
 use super::restoring::{Keeping, Unsettled, patiently};
 use super::{Delayed, Writes};
@@ -60,7 +60,7 @@ impl Core {
         if change.is_none() && until.is_none() {
             return false;
         }
-        writes.suspend(Suspended { change, until, unsure: Vec::new() })
+        writes.suspend(Suspended::Revoked(Revoked { change, until, unsure: Vec::new() }))
     }
 
     /// If the origin is silent: nobody else could change a file under a lease before its clock showed this
@@ -84,7 +84,7 @@ impl Core {
         tokio::spawn(async move { core.settle_suspended(&object).await });
     }
 
-    /// Waits for a WRITE. `None` if the file is suspended first.
+    /// Waits for a WRITE. `None` if the lease of the file is revoked first.
     pub(super) async fn unless_suspended<T>(
         &self,
         object: &Arc<Object>,
@@ -96,7 +96,7 @@ impl Core {
                 let told = delayed.suspensions.notified();
                 tokio::pin!(told);
                 told.as_mut().enable();
-                if self.writes(object, |writes| writes.suspended().is_some()) == Some(true) {
+                if self.writes(object, |writes| writes.revoked().is_some()) == Some(true) {
                     return;
                 }
                 told.await;
@@ -140,21 +140,21 @@ impl Core {
 
     /// Are all changes of the file at the origin ours?
     async fn is_ours_alone(&self, object: &Arc<Object>) -> Result<bool> {
-        let look = |writes: &mut Writes| Some((writes.suspended()?.clone(), writes.first_writer()));
-        let Some((suspended, writer)) = self.writes(object, look).flatten() else { return Ok(true) };
+        let look = |writes: &mut Writes| Some((writes.revoked()?.clone(), writes.first_writer()));
+        let Some((revoked, writer)) = self.writes(object, look).flatten() else { return Ok(true) };
         let caller = writer.map_or_else(Caller::machine, |writer| messenger(&writer));
         self.counters.getattr.bump();
         let known = patiently(|| self.below.getattr(&caller, &object.handle)).await?;
-        let before = suspended.until.is_some_and(|until| known.ctime < until);
-        if before || suspended.change == Some(known.change) {
+        let before = revoked.until.is_some_and(|until| known.ctime < until);
+        if before || revoked.change == Some(known.change) {
             return Ok(true);
         }
-        for (offset, bytes) in &suspended.unsure {
+        for (offset, bytes) in &revoked.unsure {
             if !self.has_bytes(&caller, &object.handle, *offset, bytes.clone()).await {
                 return Ok(false);
             }
         }
-        Ok(!suspended.unsure.is_empty())
+        Ok(!revoked.unsure.is_empty())
     }
 
     /// Takes the writes away, and keeps them in a file of the cache directory. Until that is done, the

@@ -1,4 +1,5 @@
 //! Kills the proxy with `kill -9` repeatedly while a client works; the client goes on without errors.
+//! `LAB_STEPS` sets the number of kills.
 //!
 //! Promise: calls-that-take-effect-once
 //! Promise: cache-after-a-kill
@@ -10,7 +11,9 @@ use lab::{Lab, Rng, V3, V4_2, suite};
 
 use crate::stack::{self, between};
 
-const KILLS: usize = 20;
+fn kills() -> usize {
+    std::env::var("LAB_STEPS").ok().and_then(|text| text.parse().ok()).unwrap_or(20)
+}
 
 /// Reads, writes, runs `tar x`, renames, links and removes until the file /tmp/stop exists. Any error ends
 /// it.
@@ -68,7 +71,8 @@ fn through_kills(lab: &Lab, mut proxy: stack::Leasehold, version: &str) {
 
     let mut rng = Rng::from_environment();
     let work = guest.spawn(WORK);
-    for kill in 0..KILLS {
+    let kills = kills();
+    for kill in 0..kills {
         let pause = Duration::from_millis(200 + rng.below(1300) as u64);
         if let Some(output) = work.ended_within(pause) {
             panic!("the work ended before kill {kill}: {}", output.tail());
@@ -78,7 +82,7 @@ fn through_kills(lab: &Lab, mut proxy: stack::Leasehold, version: &str) {
     guest.sh("touch /tmp/stop");
     let output = work.wait(Duration::from_secs(120));
     assert!(output.ok(), "{}", output.tail());
-    eprintln!("lab: kill: {} through {KILLS} kills", output.text.trim());
+    eprintln!("lab: kill: {} through {kills} kills", output.text.trim());
 
     guest.drop_caches();
     let (before, reads) = (proxy.upstream_calls(), proxy.reads());

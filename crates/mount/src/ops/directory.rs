@@ -215,7 +215,8 @@ impl Front {
                 .restart();
         }
         loop {
-            let (cookie, verifier) = (position.cookie, position.verifier);
+            let cookie = position.cookie;
+            let verifier = if cookie == 0 { [0; 8] } else { position.verifier };
             let part = ReadDir {
                 cookie,
                 verifier,

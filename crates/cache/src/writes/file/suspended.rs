@@ -7,9 +7,18 @@ use vfs::{Caller, Principal, Status, Timestamp};
 use super::{Runs, Writes};
 use crate::journal::Entry;
 
+/// Why nothing of a file is sent.
+#[derive(Clone, Debug)]
+pub enum Suspended {
+    /// Its lease was revoked. The origin is asked whether another client has changed the file.
+    Revoked(Revoked),
+    /// The origin has refused bytes of it. What waits is about to be put aside.
+    Refused,
+}
+
 /// The knowledge of the file when the lease ended.
 #[derive(Clone, Debug)]
-pub struct Suspended {
+pub struct Revoked {
     /// The change attribute that the file had under the lease.
     pub change: Option<u64>,
     /// Nobody else could change the file before the origin's clock showed this time, if one is known.
@@ -19,7 +28,7 @@ pub struct Suspended {
 }
 
 impl Writes {
-    /// The lease is revoked. Holds the file. False if nothing waits to be sent, or if that is not certain
+    /// Holds the file. False if nothing waits to be sent, or if that is not certain
     /// because a truncation is in flight.
     pub fn suspend(&mut self, suspended: Suspended) -> bool {
         let waits = !self.dirty.is_empty() || !self.in_flight.is_empty();
@@ -31,9 +40,17 @@ impl Writes {
         true
     }
 
-    /// The knowledge of that moment, while nothing is sent.
+    /// Why nothing is sent, while that is so.
     pub fn suspended(&self) -> Option<&Suspended> {
         self.suspended.as_ref()
+    }
+
+    /// The knowledge of the file when its lease ended, until the file may be sent again.
+    pub fn revoked(&self) -> Option<&Revoked> {
+        match &self.suspended {
+            Some(Suspended::Revoked(revoked)) => Some(revoked),
+            Some(Suspended::Refused) | None => None,
+        }
     }
 
     /// Is any WRITE on its way?
@@ -56,19 +73,9 @@ impl Writes {
         }
         self.put_back(write.offset, &write.bytes, &write.mark);
         self.ripe |= !self.dirty.is_empty();
-        if let Some(suspended) = &mut self.suspended {
-            suspended.unsure.push((write.offset, write.bytes));
+        if let Some(Suspended::Revoked(revoked)) = &mut self.suspended {
+            revoked.unsure.push((write.offset, write.bytes));
         }
-    }
-
-    /// The COMMIT was refused, and its bytes shall not be lost by that. They wait again. False if nothing can
-    /// wait, because a truncation is in flight.
-    pub fn put_off_commit(&mut self) -> bool {
-        let may = self.cut.is_none();
-        if may {
-            self.end_committing(|_| true);
-        }
-        may
     }
 
     /// The file may be sent again.
@@ -85,6 +92,8 @@ impl Writes {
         self.aside = Runs::default();
         self.pending = None;
         self.restored = None;
+        // The reply to a COMMIT of these bytes is none of the bytes that come now.
+        self.committing = None;
         self.fail(status);
         self.resume();
     }

@@ -3,6 +3,8 @@
 //! Promise: order-at-the-origin
 //! Promise: gaps-of-new-files
 
+mod committing;
+
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -126,7 +128,7 @@ struct World {
     /// The origin has put off a SETATTR.
     resting: bool,
     /// A COMMIT is in flight. `commit` has the verifier once the origin has carried it out.
-    committing: bool,
+    committing: Option<u64>,
     commit: Option<Verifier>,
     /// A truncation in flight: the new size, and the file's contents if it is carried out.
     cut: Option<(usize, Vec<u8>)>,
@@ -143,7 +145,7 @@ impl World {
             in_flight: Vec::new(),
             setting: None,
             resting: false,
-            committing: false,
+            committing: None,
             commit: None,
             cut: None,
             byte: 0,
@@ -193,17 +195,21 @@ impl World {
             Step::Send => self.send(),
             Step::Do { which, short, better } => self.execute(which, short, better),
             Step::Land { which } => self.answer(which),
-            Step::Commit => self.committing |= self.writes.begin_commit().is_some(),
+            Step::Commit => {
+                if let Some(commit) = self.writes.begin_commit() {
+                    self.committing = Some(commit.number);
+                }
+            }
             Step::CommitDone => {
-                if self.committing && self.commit.is_none() {
+                if self.committing.is_some() && self.commit.is_none() {
                     self.commit = Some(self.origin.verifier());
                     self.origin.durable.clone_from(&self.origin.file);
                 }
             }
             Step::Committed => {
                 if let Some(verifier) = self.commit.take() {
-                    self.writes.end_commit(Ok(verifier));
-                    self.committing = false;
+                    let number = self.committing.take().unwrap();
+                    self.writes.end_commit(number, Ok(verifier));
                 }
             }
             Step::Crash => {
@@ -409,8 +415,9 @@ fn what_is_small_is_one_stable_write_and_what_is_large_is_many_and_a_commit() {
     writes.answered(last.ticket, taken(&last));
     assert_eq!(writes.progress(upto, Level::Sent), Progress::Done);
     assert_eq!(writes.progress(upto, Level::Stable), Progress::Commit);
-    assert!(writes.begin_commit().is_some() && writes.begin_commit().is_none());
-    writes.end_commit(Ok([0; 8]));
+    let commit = writes.begin_commit().unwrap();
+    assert!(writes.begin_commit().is_none());
+    writes.end_commit(commit.number, Ok([0; 8]));
     assert_eq!(writes.progress(upto, Level::Stable), Progress::Done);
     assert!(writes.next(8).is_none() && writes.is_clean() && writes.is_idle());
 }
@@ -470,8 +477,8 @@ fn what_is_on_its_way_or_unstable_is_no_gap() {
     writes.answered(write.ticket, WriteAnswer::Taken { count: 100, stability, verifier: [0; 8] });
     writes.fill_gaps(0);
     assert_eq!(writes.bytes(), 200, "unstable");
-    writes.begin_commit();
-    writes.end_commit(Ok([0; 8]));
+    let commit = writes.begin_commit().unwrap();
+    writes.end_commit(commit.number, Ok([0; 8]));
     writes.fill_gaps(200);
     assert_eq!(writes.bytes(), 100, "durable");
 }
@@ -487,11 +494,11 @@ fn what_lands_while_a_truncation_is_refused_is_older_than_what_waited() {
     writes.answered(write.ticket, taken(&write));
     writes.end_cut(0, false);
     writes.demand();
-    writes.begin_commit();
+    let commit = writes.begin_commit().unwrap();
     let newer = writes.next(8).unwrap();
     assert_eq!((newer.offset, &newer.bytes[..]), (0, &b"N"[..]));
     // The origin has lost what it took. Only bytes without newer bytes in flight are sent again.
-    writes.end_commit(Ok([1; 8]));
+    writes.end_commit(commit.number, Ok([1; 8]));
     let mut sent: Vec<_> = std::iter::from_fn(|| writes.next(8)).map(|write| write.offset).collect();
     sent.sort_unstable();
     assert_eq!(sent, [1, 2000]);
