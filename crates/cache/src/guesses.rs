@@ -34,8 +34,9 @@ use crate::walk::{Action, FILE_READ_MAX_BYTES, Guess, OLD_MIN, Outcome, Step, Ta
 
 /// The bytes that a guessed READDIR asks for. The reader asks for the rest of a larger directory.
 const LISTING_BYTES_MIN: u32 = 32 << 10;
-/// The bytes of an entry in a directory of the origin, if its name is short (ext4).
-const STORED_ENTRY_BYTES: u64 = 24;
+/// The bytes of an entry in a directory of the origin, if its name is short (ext4). A READDIR that asks for too
+/// few bytes brings a part of the names, which does not tell those that are absent.
+const STORED_ENTRY_BYTES: u64 = 12;
 /// Entries whose attributes tell whether those of a listing are still believed.
 const SAMPLE: usize = 16;
 /// The bytes that a call other than a READ brings, approximately.
@@ -65,15 +66,17 @@ impl Core {
     /// A reader takes a step in a directory, which needs a call.
     pub fn step(&self, caller: &Caller, directory: &Arc<Object>, action: impl FnOnce() -> Action) {
         let Some(prefetch) = &self.prefetch else { return };
+        let action = action();
         let (place, bytes) = self.with(directory, |state| {
-            state.guessed = false;
+            // A guess of its listing may still save the call for the next name.
+            state.guessed &= !action.lists();
             (state.place.clone(), state.attributes().map_or(0, |known| known.size))
         });
         let step = Step {
             directory: directory.handle,
             at: place.map(|Place { directory, name }| (directory, name)),
             directory_bytes: bytes,
-            action: action(),
+            action,
         };
         prefetch.walks().step(caller, &step, Instant::now());
         self.make_guesses();
@@ -315,12 +318,10 @@ impl Core {
             let complete = state.names.listing.as_ref().and_then(|listing| listing.complete.as_ref());
             (state.attributes().map_or(0, |known| known.size), complete.map_or(0, |all| all.len()))
         });
-        let entries = (size / STORED_ENTRY_BYTES).max(entries as u64);
-        let bytes = u32::try_from(entries.saturating_mul(ENTRY_BYTES)).unwrap_or(u32::MAX);
         ReadDir {
             cookie: 0,
             verifier: Verifier::default(),
-            bytes: bytes.clamp(LISTING_BYTES_MIN, LISTING_BYTES_MAX),
+            bytes: listing_bytes(size, entries as u64),
             plus: true,
             want_directory_lease: false,
             names_suffice: false,
@@ -469,6 +470,14 @@ impl Core {
     }
 }
 
+/// The bytes to ask for, so that the listing of a directory fits into one reply: by its size at the origin, and
+/// by the entries that it had.
+fn listing_bytes(directory_bytes: u64, entries: u64) -> u32 {
+    let entries = (directory_bytes / STORED_ENTRY_BYTES).max(entries);
+    let bytes = u32::try_from(entries.saturating_mul(ENTRY_BYTES)).unwrap_or(u32::MAX);
+    bytes.clamp(LISTING_BYTES_MIN, LISTING_BYTES_MAX)
+}
+
 /// The kind of an object, if it is known. A file has as many bytes as a guess of it would bring.
 fn kind_of(state: &mut ObjectState) -> Option<Kind> {
     let known = state.attributes()?;
@@ -481,5 +490,22 @@ fn kind_from(known: &Attributes, is_complete: bool) -> Kind {
         FileType::Regular if is_complete => Kind::File { bytes: 0 },
         FileType::Regular => Kind::File { bytes: known.size },
         _ => Kind::Other,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// On ext4 an entry takes 8 bytes and its name, in steps of four. In a reply of version 4, an entry with
+    /// attributes takes 200 to 240 bytes and its name.
+    #[test]
+    fn a_full_block_of_a_directory_fits_into_one_reply() {
+        for name in 6..=255_u64 {
+            let entries = 4096 / (8 + name).next_multiple_of(4);
+            assert!(entries * (240 + name) <= listing_bytes(4096, 0).into(), "names of {name} bytes");
+        }
+        assert_eq!(listing_bytes(0, 0), LISTING_BYTES_MIN);
+        assert_eq!(listing_bytes(u64::MAX, u64::MAX), LISTING_BYTES_MAX);
     }
 }

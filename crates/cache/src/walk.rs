@@ -12,9 +12,10 @@
 //! - Files, once two files have been opened one after the other: in the order of the listing or by name, all
 //!   of them or those with one extension.
 //!
-//! A [window] bounds the guesses that the reader has not used yet, and a [budget] bounds their bytes. If
-//! the budget is used up, the listing of a directory in which the reader is may still be guessed. Otherwise a
-//! walk whose first guesses were wrong would pay a call for each name.
+//! A [window] bounds the guesses that the reader has not used yet. If too many were wrong, a
+//! [record](record) has the walk only note what it would have guessed, until that would have been right.
+//! A [budget] bounds their bytes. If the budget is used up, the listing of a directory in which the reader is
+//! may still be guessed. Otherwise a walk whose first guesses were wrong would pay a call for each name.
 //!
 //! A reader that goes depth first never returns to a directory that it has passed, so guesses there end. One
 //! that does return is several readers, or has begun a further pass ([`passes`]). Of the directories within
@@ -27,6 +28,7 @@ mod expected;
 mod frontier;
 mod passes;
 mod place;
+mod record;
 pub mod roster;
 mod sequence;
 mod walks;
@@ -63,6 +65,11 @@ const GAP_MAX: u32 = 4;
 /// Listings that may be wanted at first while the budget is used up, and at most.
 const CREDIT: u32 = 16;
 const CREDIT_MAX: u32 = 64;
+/// Listings and files that are guessed at first.
+const LISTINGS_FIRST: usize = 6;
+const FILES_FIRST: usize = 4;
+/// A reader may look into so many directories before it comes back to one that it has passed.
+const BACK_MAX: u64 = 6;
 /// A reader that comes back to a directory after so long begins again.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 
@@ -107,7 +114,7 @@ pub struct Guess {
 
 impl Action {
     /// Does the reader list the directory?
-    fn lists(&self) -> bool {
+    pub fn lists(&self) -> bool {
         matches!(self, Action::Entered | Action::Listed)
     }
 }
@@ -174,7 +181,7 @@ impl Walk {
             places: HashMap::new(),
             wanted: VecDeque::from([root]),
             credit: CREDIT,
-            frontiers: [Frontier::new(now), Frontier::new(now)],
+            frontiers: [Frontier::new(LISTINGS_FIRST, BACK_MAX, now), Frontier::new(FILES_FIRST, 0, now)],
             order: Order::default(),
             reader: Position::new(),
             descends: false,

@@ -337,6 +337,57 @@ async fn a_reader_at_random_pays_nothing() {
     assert!(calls["READDIR"] <= 2 && calls["OPEN"] <= 102, "{calls:?}");
 }
 
+/// A program that looks for names in many places, as `node` does for its modules: it reads two files of a
+/// package, and asks for names that the directory of all packages lacks.
+#[tokio::test(start_paused = true)]
+async fn a_program_that_looks_for_names_in_many_places_is_not_led_through_all_of_them() {
+    const PACKAGES: usize = 150;
+    let bench = Bench::with_state(LEASES);
+    bench.origin.state.lock().directories = true;
+    let modules = bench.origin.put_dir(&root(), "modules");
+    let mut packages = Vec::new();
+    for n in 0..PACKAGES {
+        let text = format!("p{n:03}");
+        let package = bench.origin.put_dir(&modules, &text);
+        for directory in [".github", "dist", "lib", "test"] {
+            let directory = bench.origin.put_dir(&package, directory);
+            (0..5).for_each(|n| drop(bench.origin.put(&directory, &format!("f{n}"), b"x")));
+        }
+        for file in ["LICENSE", "README", "index.js", "package.json"] {
+            bench.origin.put(&package, file, &contents(file, n));
+        }
+        packages.push((text, package));
+    }
+    let setting = Setting::over(bench, true).await;
+    let stat = v4(0, 1).with_freshness(Freshness::Recent);
+    let look = async |directory: &Handle, text: &str| {
+        setting.cache.lookup(&stat, directory, &name(text), Want::None).await.map_err(|error| error.status)
+    };
+    let started = Instant::now();
+    look(&root(), "modules").await.unwrap();
+    let mut last = 0;
+    for _ in 0..PACKAGES / 2 {
+        last = (last + 67) % PACKAGES;
+        let (text, package) = &packages[last];
+        for absent in [".js", ".json", ".node"] {
+            assert_eq!(look(&modules, &format!("{text}{absent}")).await.err(), Some(Status::NoEnt));
+        }
+        look(&modules, text).await.unwrap();
+        for file in ["package.json", "index.js"] {
+            look(package, file).await.unwrap();
+            assert_eq!(setting.read(package, file).await, contents(file, last));
+        }
+    }
+    let took = started.elapsed();
+    let (stats, calls) = (setting.cache.stats(), setting.calls());
+    let all: u64 = calls.values().sum();
+    let unused = stats.guesses - stats.guesses_used;
+    assert!(unused * 10 <= all, "{unused} guesses of {all} calls were not used: {calls:?}");
+    assert!(calls["LOOKUP"] <= 2 + PACKAGES as u64 / 2, "absent names cost no call: {calls:?}");
+    // One for the first name in a package, and one for each of the two opens.
+    assert!(took <= ROUND_TRIP * (4 + 3 * PACKAGES as u32 / 2), "{took:?}");
+}
+
 /// Without leases, files that were guessed would have to be opened again: that is found out soon.
 #[tokio::test(start_paused = true)]
 async fn files_are_not_guessed_where_no_leases_are_given() {

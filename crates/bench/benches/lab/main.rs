@@ -2,8 +2,8 @@
 //! distance.
 //!
 //! Each client of a workload is a kernel in a guest of its own. All guests have the same size, and each
-//! mounts anew for each pass. The origin is `leasehold serve` on the host. The comparison varies what stands
-//! between the clients and the origin:
+//! mounts anew for each pass. The origin is `leasehold serve` on the host, Linux's server in a guest, or
+//! nfs-ganesha. The comparison varies what stands between the clients and the origin:
 //!
 //! - nothing;
 //! - the kernel's own cache on the client's disk (`fsc`);
@@ -27,8 +27,9 @@ use bench::run::Options;
 use bench::system::{self, Kind, Origin, System, TestBed};
 use bench::workload::{self, Plan, Workload};
 use clap::Parser;
+use client::Url;
 use guests::{Guests, Mounting};
-use lab::Lab;
+use lab::{Ganesha, Knfsd, Lab};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// As in [`bench::run`]: a client may revalidate files that are younger than this.
@@ -58,6 +59,9 @@ struct Arguments {
     /// Rounds for each measurement; the report gives medians
     #[arg(long, value_name = "N", default_value_t = 1)]
     rounds: usize,
+    /// The origin
+    #[arg(long, value_name = "NAME", default_value = "serve", value_parser = ["serve", "knfsd", "ganesha"])]
+    origin: String,
     /// NFS version
     #[arg(long, value_name = "VERS", default_value = "4.2", value_parser = ["4.1", "4.2"])]
     vers: String,
@@ -158,8 +162,9 @@ impl Arguments {
         if peers.is_empty() {
             peers = Peer::ALL.to_vec();
         }
-        let mut report =
-            Report::new(Machine::this(), &self.options(&workloads), &self.vers, &test_bed.network);
+        let foreign = Foreign::start(&lab, &self.origin);
+        let options = self.options(&workloads, foreign.as_ref())?;
+        let mut report = Report::new(Machine::this(), &options, &self.vers, &test_bed.network);
         if guests::cachefilesd_is_missing() {
             let why = "not installed: apt-get install cachefilesd".to_owned();
             let without = peers.iter().filter(|peer| peer.wants_fscache());
@@ -170,7 +175,11 @@ impl Arguments {
         }
         let clients = workloads.iter().map(|workload| workload.clients).max().unwrap_or(1);
         let guests = Guests::boot(&lab, &programs.join("bench"), clients, peers.contains(&Peer::Reexport))?;
-        let origin = Origin::serve(&test_bed).map_err(|error| error.to_string())?;
+        let origin = match &options.against {
+            Some(url) => Origin::against(&test_bed, url),
+            None => Origin::serve(&test_bed),
+        };
+        let origin = origin.map_err(|error| error.to_string())?;
         let comparison =
             Comparison { arguments: self, test_bed: &test_bed, origin: &origin, guests: &guests };
         for workload in &workloads {
@@ -190,17 +199,41 @@ impl Arguments {
         Plan { seed: self.seed, scale: self.scale }
     }
 
-    fn options(&self, workloads: &[Workload]) -> Options {
+    fn options(&self, workloads: &[Workload], origin: Option<&Foreign>) -> Result<Options, String> {
         let command: Vec<String> = std::env::args().skip(1).filter(|word| word != "--bench").collect();
-        Options {
+        let url = origin.map(|origin| Url::parse(&format!("{}&noresvport", origin.at().url())));
+        Ok(Options {
             workloads: workloads.to_vec(),
             systems: Vec::new(),
             rtts: vec![self.rtt],
             plan: self.plan(),
             rounds: self.rounds,
             together: false,
-            against: None,
+            against: url.transpose().map_err(|error| error.to_string())?,
             command: format!("cargo xtask bench lab {}", command.join(" ")),
+        })
+    }
+}
+
+/// An origin that is not ours.
+enum Foreign {
+    Knfsd(Knfsd),
+    Ganesha(Ganesha),
+}
+
+impl Foreign {
+    fn start(lab: &Lab, name: &str) -> Option<Foreign> {
+        match name {
+            "knfsd" => Some(Foreign::Knfsd(Knfsd::start(lab))),
+            "ganesha" => Some(Foreign::Ganesha(Ganesha::start(lab))),
+            _ => None,
+        }
+    }
+
+    fn at(&self) -> lab::Origin {
+        match self {
+            Foreign::Knfsd(server) => server.origin_v4(),
+            Foreign::Ganesha(server) => server.origin(),
         }
     }
 }

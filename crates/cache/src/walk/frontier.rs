@@ -34,8 +34,8 @@ pub struct Frontier {
 }
 
 impl Frontier {
-    pub fn new(now: Instant) -> Frontier {
-        Frontier { window: Window::new(now), cursors: BTreeMap::new() }
+    pub fn new(first: usize, patience: u64, now: Instant) -> Frontier {
+        Frontier { window: Window::new(first, patience, now), cursors: BTreeMap::new() }
     }
 }
 
@@ -98,6 +98,13 @@ impl Walk {
     /// The next guess, and its bytes, if it fits into `bytes`.
     pub(super) fn guess(&mut self, bytes: u64, now: Instant, files: bool) -> Option<(Guess, u64)> {
         self.frontiers.iter_mut().for_each(|frontier| frontier.window.expire(now));
+        self.listing_here(bytes, now)
+            .or_else(|| self.next_listing(bytes, now))
+            .or_else(|| if files { self.next_file(bytes, now) } else { None })
+    }
+
+    /// The listing of a directory in which the reader is.
+    fn listing_here(&mut self, bytes: u64, now: Instant) -> Option<(Guess, u64)> {
         while let Some(directory) = self.wanted.pop_front() {
             if self.frontiers[DIRECTORIES].window.has(&directory) {
                 continue;
@@ -111,9 +118,15 @@ impl Walk {
                 self.credit -= 1;
             }
             let max = (bytes / 4).max(LISTING_BYTES);
-            return Some(self.made(Target::Listing(directory), position, LISTING_BYTES, max, now));
+            self.frontiers[DIRECTORIES].window.guess_here(directory, position, LISTING_BYTES, now);
+            return Some(self.made(Target::Listing(directory), LISTING_BYTES, max));
         }
-        if self.descends && self.has_capacity(DIRECTORIES) && bytes >= LISTING_BYTES {
+        None
+    }
+
+    /// The listing of a directory to which the reader will probably come.
+    fn next_listing(&mut self, bytes: u64, now: Instant) -> Option<(Guess, u64)> {
+        while self.descends && self.has_capacity(DIRECTORIES) && bytes >= LISTING_BYTES {
             let due = |walk: &Walk, entry: &Entry| {
                 let followed = entry.kind == Kind::Directory && !SNAPSHOTS.contains(&entry.name.as_bytes());
                 let asked = walk.frontiers[DIRECTORIES].window.has(&entry.handle);
@@ -127,55 +140,55 @@ impl Walk {
                     _ => Due::Now,
                 }
             };
-            if let Some((parent, entry, position)) = self.next(DIRECTORIES, due)
-                && (self.places.contains_key(&entry.handle)
-                    || self.add(entry.handle, Some((parent, entry.name)), position.clone()))
-            {
-                if let Some(place) = self.places.get_mut(&parent) {
-                    place.ventured += 1;
-                }
-                return Some(self.made(
-                    Target::Listing(entry.handle),
-                    position,
-                    LISTING_BYTES,
-                    bytes / 4,
-                    now,
-                ));
+            let (parent, entry, position) = self.next(DIRECTORIES, due)?;
+            if !self.frontiers[DIRECTORIES].window.guess(entry.handle, position.clone(), LISTING_BYTES, now) {
+                continue;
             }
+            if !self.places.contains_key(&entry.handle)
+                && !self.add(entry.handle, Some((parent, entry.name)), position)
+            {
+                self.frontiers[DIRECTORIES].window.withdraw(&entry.handle);
+                return None;
+            }
+            if let Some(place) = self.places.get_mut(&parent) {
+                place.ventured += 1;
+            }
+            return Some(self.made(Target::Listing(entry.handle), LISTING_BYTES, bytes / 4));
         }
-        if !files || !self.sequence.reads() || !self.has_capacity(FILES) || bytes < CALL_BYTES {
-            return None;
-        }
+        None
+    }
+
+    /// The file that the reader will probably open next.
+    fn next_file(&mut self, bytes: u64, now: Instant) -> Option<(Guess, u64)> {
         // A file may use a part of what is left.
         let size_max = FILE_MAX_BYTES.min(bytes / 4);
-        let due = |walk: &Walk, entry: &Entry| {
-            let small = matches!(entry.kind, Kind::File { bytes } if bytes <= size_max);
-            let asked = walk.frontiers[FILES].window.has(&entry.handle);
-            if small && walk.sequence.takes(entry) && !asked { Due::Now } else { Due::Never }
-        };
-        let (directory, entry, position) = self.next(FILES, due)?;
-        let Kind::File { bytes } = entry.kind else { return None };
-        let target = Target::File { directory, name: entry.name, handle: entry.handle };
-        let read = bytes.min(FILE_READ_MAX_BYTES);
-        Some(self.made(target, position, read + CALL_BYTES, read, now))
+        while self.sequence.reads() && self.has_capacity(FILES) && bytes >= CALL_BYTES {
+            let due = |walk: &Walk, entry: &Entry| {
+                let window = &walk.frontiers[FILES].window;
+                // A file that is here needs no call, so nobody would tell that the note was right.
+                let small = matches!(entry.kind, Kind::File { bytes } if bytes <= size_max)
+                    && !(window.only_notes() && matches!(entry.kind, Kind::File { bytes: 0 }));
+                let asked = window.has(&entry.handle);
+                if small && walk.sequence.takes(entry) && !asked { Due::Now } else { Due::Never }
+            };
+            let (directory, entry, position) = self.next(FILES, due)?;
+            let Kind::File { bytes } = entry.kind else { return None };
+            let read = bytes.min(FILE_READ_MAX_BYTES);
+            if self.frontiers[FILES].window.guess(entry.handle, position, read + CALL_BYTES, now) {
+                let target = Target::File { directory, name: entry.name, handle: entry.handle };
+                return Some(self.made(target, read + CALL_BYTES, read));
+            }
+        }
+        None
     }
 
     /// A guess that will probably bring `likely` bytes, and `max` bytes at most.
-    fn made(
-        &mut self,
-        target: Target,
-        position: Position,
-        likely: u64,
-        max: u64,
-        now: Instant,
-    ) -> (Guess, u64) {
-        let handle = *target.handle();
+    fn made(&mut self, target: Target, likely: u64, max: u64) -> (Guess, u64) {
         if let Target::Listing(directory) = &target
             && let Some(place) = self.places.get_mut(directory)
         {
             place.used = false;
         }
-        self.frontier_of(&target).window.guess(handle, position, likely, now);
         (Guess { walk: self.id, caller: self.caller.clone(), bytes: max, target }, likely)
     }
 
