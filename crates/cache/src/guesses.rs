@@ -34,8 +34,8 @@ use crate::walk::{Action, FILE_READ_MAX_BYTES, Guess, OLD_MIN, Outcome, Step, Ta
 
 /// The bytes that a guessed READDIR asks for. The reader asks for the rest of a larger directory.
 const LISTING_BYTES_MIN: u32 = 32 << 10;
-/// The bytes of an entry in a directory of the origin, if its name is short (ext4). A READDIR that asks for too
-/// few bytes brings a part of the names, which does not tell those that are absent.
+/// The bytes of an entry in a directory of the origin, if its name is short (ext4). A READDIR that asks for
+/// too few bytes brings a part of the names, which does not tell those that are absent.
 const STORED_ENTRY_BYTES: u64 = 12;
 /// Entries whose attributes tell whether those of a listing are still believed.
 const SAMPLE: usize = 16;
@@ -470,8 +470,8 @@ impl Core {
     }
 }
 
-/// The bytes to ask for, so that the listing of a directory fits into one reply: by its size at the origin, and
-/// by the entries that it had.
+/// The bytes to ask for, so that the listing of a directory fits into one reply: by its size at the origin,
+/// and by the entries that it had.
 fn listing_bytes(directory_bytes: u64, entries: u64) -> u32 {
     let entries = (directory_bytes / STORED_ENTRY_BYTES).max(entries);
     let bytes = u32::try_from(entries.saturating_mul(ENTRY_BYTES)).unwrap_or(u32::MAX);

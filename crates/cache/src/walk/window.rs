@@ -79,8 +79,8 @@ pub struct Window {
 }
 
 impl Window {
-    /// A window that begins now, with a first size. The reader may come back within so many steps to what it has
-    /// passed.
+    /// A window that begins now, with a first size. The reader may come back within so many steps to a guess
+    /// that it has passed.
     pub fn new(first: usize, patience: u64, now: Instant) -> Window {
         Window {
             first,
@@ -188,8 +188,8 @@ impl Window {
         self.leave(|guess| guess.position < *position);
     }
 
-    /// The reader needed a call. If nothing more could be guessed, earlier guesses lie elsewhere, so they give
-    /// way.
+    /// The reader needed a call. If nothing more could be guessed, earlier guesses lie elsewhere, so they
+    /// give way.
     pub fn miss(&mut self, now: Instant) {
         let (full, steps) = (!self.is_open(), self.steps);
         let steps_max = STEPS_MAX * (self.size.max(self.first) as u64);
@@ -332,7 +332,7 @@ mod tests {
         }
         assert!(next > 50 && made <= 2 * FIRST as u32, "{made} of {next}");
         assert!(window.only_notes());
-        // What was only noted is no guess, and its bytes are not returned.
+        // A note is no guess, and has no bytes.
         for round in 0..20 {
             let made = window.guess(handle(next), vec![next], 10, now);
             assert_eq!(window.used(&handle(next), now), made.then_some(10), "{round}");
