@@ -106,7 +106,7 @@ impl Walk {
     /// The listing of a directory in which the reader is.
     fn listing_here(&mut self, bytes: u64, now: Instant) -> Option<(Guess, u64)> {
         while let Some(directory) = self.wanted.pop_front() {
-            if self.frontiers[DIRECTORIES].window.has(&directory) {
+            if self.frontiers[DIRECTORIES].window.has_made(&directory) {
                 continue;
             }
             let Some(place) = self.places.get(&directory) else { continue };

@@ -122,6 +122,11 @@ impl Window {
         self.unused.contains_key(handle)
     }
 
+    /// Has a guess about this object been made, and not been used?
+    pub fn has_made(&self, handle: &Handle) -> bool {
+        self.unused.get(handle).is_some_and(|guess| guess.kind != Made::Noted)
+    }
+
     /// Are guesses only noted now?
     pub fn only_notes(&self) -> bool {
         self.record.only_notes()
