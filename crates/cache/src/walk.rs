@@ -45,6 +45,7 @@ pub use expected::Expected;
 use frontier::{DIRECTORIES, FILES, Frontier};
 pub use place::OLD_MIN;
 use place::{Place, is_one_reply, is_passed, key};
+use record::Said;
 use roster::{Order, Roster};
 use sequence::Sequence;
 pub use walks::{Outcome, Walks, names_worth_a_listing};
@@ -68,7 +69,7 @@ const CREDIT_MAX: u32 = 64;
 /// Listings and files that are guessed at first.
 const LISTINGS_FIRST: usize = 6;
 const FILES_FIRST: usize = 4;
-/// A reader may look into so many directories before it comes back to one that it has passed.
+/// A reader may take so many steps before it comes back to what it has passed.
 const BACK_MAX: u64 = 6;
 /// A reader that comes back to a directory after so long begins again.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
@@ -181,7 +182,10 @@ impl Walk {
             places: HashMap::new(),
             wanted: VecDeque::from([root]),
             credit: CREDIT,
-            frontiers: [Frontier::new(LISTINGS_FIRST, BACK_MAX, now), Frontier::new(FILES_FIRST, 0, now)],
+            frontiers: [
+                Frontier::new(LISTINGS_FIRST, BACK_MAX, now),
+                Frontier::new(FILES_FIRST, BACK_MAX, now),
+            ],
             order: Order::default(),
             reader: Position::new(),
             descends: false,
@@ -216,12 +220,15 @@ impl Walk {
         if listing.is_some() {
             self.credit = (self.credit + 2).min(CREDIT_MAX);
         }
-        let again = listing.is_none() && step.action.lists() && self.miss_again(&step.directory, now);
+        let mut said = [self.frontiers[DIRECTORIES].step(&step.directory), Said::Nothing];
+        let unexpected = listing.is_none() && said[DIRECTORIES] == Said::Nothing;
+        let again = unexpected && step.action.lists() && self.miss_again(&step.directory, now);
         let mut used = listing.unwrap_or(0);
         if let Some(place) = self.places.get_mut(&step.directory) {
             place.bytes = step.directory_bytes;
         }
         if let Action::Opened(_, file) = &step.action {
+            said[FILES] = self.frontiers[FILES].step(file);
             match self.frontiers[FILES].window.used(file, now) {
                 Some(bytes) => {
                     self.sequence.follows();
@@ -238,6 +245,11 @@ impl Walk {
             self.go_on_again(&step.directory);
         }
         self.act(&step.directory, &step.action, now);
+        for which in [DIRECTORIES, FILES] {
+            if said[which] == Said::Resumed {
+                self.rewind(which);
+            }
+        }
         used
     }
 

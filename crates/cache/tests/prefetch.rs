@@ -351,7 +351,9 @@ async fn a_program_that_looks_for_names_in_many_places_is_not_led_through_all_of
         let package = bench.origin.put_dir(&modules, &text);
         for directory in [".github", "dist", "lib", "test"] {
             let directory = bench.origin.put_dir(&package, directory);
-            (0..5).for_each(|n| drop(bench.origin.put(&directory, &format!("f{n}"), b"x")));
+            for n in 0..5 {
+                bench.origin.put(&directory, &format!("f{n}"), b"x");
+            }
         }
         for file in ["LICENSE", "README", "index.js", "package.json"] {
             bench.origin.put(&package, file, &contents(file, n));

@@ -10,14 +10,11 @@ use tokio::time::Instant;
 use vfs::{Caller, Handle, Name};
 
 use super::frontier::CALL_BYTES;
-use super::window::{Position, Window};
+use super::window::{Position, SIZE_MIN, Window};
 use super::{FILE_MAX_BYTES, FILE_READ_MAX_BYTES, Guess, Target};
 
 /// Expectations end if no file of them was used for so long.
 const IDLE_MAX: Duration = Duration::from_secs(60);
-
-/// The first size of the window.
-const FIRST: usize = 8;
 
 /// A file that is expected.
 #[derive(Clone, Debug)]
@@ -44,7 +41,7 @@ pub(super) struct Expectation {
 
 impl Expectation {
     pub(super) fn new(id: u64, caller: Caller, files: Vec<Expected>, now: Instant) -> Expectation {
-        Expectation { id, caller, window: Window::new(FIRST, 0, now), files: files.into(), stepped: now }
+        Expectation { id, caller, window: Window::new(SIZE_MIN, now), files: files.into(), stepped: now }
     }
 
     pub(super) fn is_idle(&self, now: Instant) -> bool {
@@ -66,7 +63,7 @@ impl Expectation {
     /// The next guess, and its bytes, if it fits into `bytes`.
     pub(super) fn guess(&mut self, bytes: u64, now: Instant) -> Option<(Guess, u64)> {
         self.window.expire(now);
-        if !self.window.is_open() || self.window.only_notes() || bytes < CALL_BYTES {
+        if !self.window.is_open() || bytes < CALL_BYTES {
             return None;
         }
         let size_max = FILE_MAX_BYTES.min(bytes / 4);

@@ -9,6 +9,7 @@ use tokio::time::Instant;
 use vfs::Handle;
 
 use super::place::{Due, is_passed, key};
+use super::record::{Record, Said};
 use super::roster::{Entry, Kind};
 use super::window::{Position, Window};
 use super::{FILE_MAX_BYTES, FILE_READ_MAX_BYTES, Guess, Target, Walk};
@@ -28,14 +29,56 @@ pub const FILES: usize = 1;
 /// The guesses of one kind, and from where they go on.
 #[derive(Debug)]
 pub struct Frontier {
+    first: usize,
     pub window: Window,
+    pub record: Record,
     /// The directories in which more can be guessed, by the position of the next entry.
     pub cursors: BTreeMap<Position, Handle>,
 }
 
 impl Frontier {
     pub fn new(first: usize, patience: u64, now: Instant) -> Frontier {
-        Frontier { window: Window::new(first, patience, now), cursors: BTreeMap::new() }
+        let (window, record) = (Window::new(first, now), Record::new(patience));
+        Frontier { first, window, record, cursors: BTreeMap::new() }
+    }
+}
+
+impl Frontier {
+    /// A guess about an object is made, or noted if guesses are only noted now. True if it is made.
+    fn guess(&mut self, handle: Handle, position: Position, bytes: u64, now: Instant) -> bool {
+        self.record.expect(handle);
+        if self.record.only_notes() {
+            return false;
+        }
+        self.window.guess(handle, position, bytes, now);
+        true
+    }
+
+    /// Is the object asked for, or noted?
+    fn has(&self, handle: &Handle) -> bool {
+        self.window.has(handle) || (self.record.only_notes() && self.record.expects(handle))
+    }
+
+    /// The reader takes a step at an object.
+    pub fn step(&mut self, handle: &Handle) -> Said {
+        let said = self.record.step(handle);
+        if self.record.only_notes() {
+            self.window.shrink(self.first);
+        }
+        said
+    }
+
+    /// A guess was not needed, or has failed. Returns its bytes.
+    pub fn withdraw(&mut self, handle: &Handle) -> Option<u64> {
+        self.record.withdraw(handle);
+        self.window.withdraw(handle)
+    }
+
+    /// The reader has passed everything before this position.
+    pub fn pass(&mut self, position: &Position) {
+        self.cursors = self.cursors.split_off(position);
+        let passed = self.window.pass(position);
+        self.record.pass(passed.iter());
     }
 }
 
@@ -64,16 +107,23 @@ impl Walk {
         // Several readers may have looked all names up. A single one opens files one after the other, and has
         // passed those that it has opened.
         self.depth_first = true;
-        let (reader, cursors) = (&self.reader, &mut self.frontiers[FILES].cursors);
+        self.rewind(FILES);
+    }
+
+    /// Guesses begin behind the reader, in every directory that is known.
+    pub(super) fn rewind(&mut self, which: usize) {
+        let (reader, order) = (&self.reader, self.order);
+        let cursors = &mut self.frontiers[which].cursors;
         cursors.clear();
-        for (handle, place) in self.places.iter_mut().filter(|(_, place)| place.roster.is_some()) {
-            if is_passed(reader, &place.position) {
+        for (handle, place) in &mut self.places {
+            let Some(roster) = place.roster.as_ref().filter(|_| !is_passed(reader, &place.position)) else {
                 continue;
-            }
+            };
             let below = reader.get(place.position.len()).filter(|_| reader.starts_with(&place.position));
-            let opened = if place.opened.is_some() { place.ahead[FILES] } else { 0 };
-            place.ahead[FILES] = opened.max(below.map_or(0, |rank| rank + 1));
-            cursors.insert(key(&place.position, place.ahead[FILES]), *handle);
+            let opened = place.opened.as_ref().filter(|_| which == FILES);
+            let opened = opened.and_then(|name| roster.rank(order, name)).map_or(0, |rank| rank + 1);
+            place.ahead[which] = opened.max(below.map_or(0, |rank| rank + 1));
+            cursors.insert(key(&place.position, place.ahead[which]), *handle);
         }
     }
 
@@ -106,7 +156,7 @@ impl Walk {
     /// The listing of a directory in which the reader is.
     fn listing_here(&mut self, bytes: u64, now: Instant) -> Option<(Guess, u64)> {
         while let Some(directory) = self.wanted.pop_front() {
-            if self.frontiers[DIRECTORIES].window.has_made(&directory) {
+            if self.frontiers[DIRECTORIES].window.has(&directory) {
                 continue;
             }
             let Some(place) = self.places.get(&directory) else { continue };
@@ -118,7 +168,7 @@ impl Walk {
                 self.credit -= 1;
             }
             let max = (bytes / 4).max(LISTING_BYTES);
-            self.frontiers[DIRECTORIES].window.guess_here(directory, position, LISTING_BYTES, now);
+            self.frontiers[DIRECTORIES].window.guess(directory, position, LISTING_BYTES, now);
             return Some(self.made(Target::Listing(directory), LISTING_BYTES, max));
         }
         None
@@ -126,10 +176,12 @@ impl Walk {
 
     /// The listing of a directory to which the reader will probably come.
     fn next_listing(&mut self, bytes: u64, now: Instant) -> Option<(Guess, u64)> {
-        while self.descends && self.has_capacity(DIRECTORIES) && bytes >= LISTING_BYTES {
+        // A note needs no bytes.
+        let enough = bytes >= LISTING_BYTES || self.frontiers[DIRECTORIES].record.only_notes();
+        while self.descends && self.has_capacity(DIRECTORIES) && enough {
             let due = |walk: &Walk, entry: &Entry| {
                 let followed = entry.kind == Kind::Directory && !SNAPSHOTS.contains(&entry.name.as_bytes());
-                let asked = walk.frontiers[DIRECTORIES].window.has(&entry.handle);
+                let asked = walk.frontiers[DIRECTORIES].has(&entry.handle);
                 match walk.places.get(&entry.handle) {
                     _ if asked || !followed => Due::Never,
                     Some(place) if place.is_recent(now) => {
@@ -141,13 +193,13 @@ impl Walk {
                 }
             };
             let (parent, entry, position) = self.next(DIRECTORIES, due)?;
-            if !self.frontiers[DIRECTORIES].window.guess(entry.handle, position.clone(), LISTING_BYTES, now) {
+            if !self.frontiers[DIRECTORIES].guess(entry.handle, position.clone(), LISTING_BYTES, now) {
                 continue;
             }
             if !self.places.contains_key(&entry.handle)
                 && !self.add(entry.handle, Some((parent, entry.name)), position)
             {
-                self.frontiers[DIRECTORIES].window.withdraw(&entry.handle);
+                self.frontiers[DIRECTORIES].withdraw(&entry.handle);
                 return None;
             }
             if let Some(place) = self.places.get_mut(&parent) {
@@ -161,20 +213,20 @@ impl Walk {
     /// The file that the reader will probably open next.
     fn next_file(&mut self, bytes: u64, now: Instant) -> Option<(Guess, u64)> {
         // A file may use a part of what is left.
-        let size_max = FILE_MAX_BYTES.min(bytes / 4);
-        while self.sequence.reads() && self.has_capacity(FILES) && bytes >= CALL_BYTES {
+        let notes = self.frontiers[FILES].record.only_notes();
+        let size_max = if notes { FILE_MAX_BYTES } else { FILE_MAX_BYTES.min(bytes / 4) };
+        while self.sequence.reads() && self.has_capacity(FILES) && (notes || bytes >= CALL_BYTES) {
             let due = |walk: &Walk, entry: &Entry| {
-                let window = &walk.frontiers[FILES].window;
-                // A file that is here needs no call, so nobody would tell that the note was right.
-                let small = matches!(entry.kind, Kind::File { bytes } if bytes <= size_max)
-                    && !(window.only_notes() && matches!(entry.kind, Kind::File { bytes: 0 }));
-                let asked = window.has(&entry.handle);
+                // A complete file has no bytes left to bring. Nobody would tell that a note about it was right.
+                let least = u64::from(notes);
+                let small = matches!(entry.kind, Kind::File { bytes } if (least..=size_max).contains(&bytes));
+                let asked = walk.frontiers[FILES].has(&entry.handle);
                 if small && walk.sequence.takes(entry) && !asked { Due::Now } else { Due::Never }
             };
             let (directory, entry, position) = self.next(FILES, due)?;
             let Kind::File { bytes } = entry.kind else { return None };
             let read = bytes.min(FILE_READ_MAX_BYTES);
-            if self.frontiers[FILES].window.guess(entry.handle, position, read + CALL_BYTES, now) {
+            if self.frontiers[FILES].guess(entry.handle, position, read + CALL_BYTES, now) {
                 let target = Target::File { directory, name: entry.name, handle: entry.handle };
                 return Some(self.made(target, read + CALL_BYTES, read));
             }
@@ -194,7 +246,10 @@ impl Walk {
 
     /// May the next entry ahead of the reader be guessed?
     fn has_capacity(&self, which: usize) -> bool {
-        let Frontier { window, cursors } = &self.frontiers[which];
+        let Frontier { window, record, cursors, .. } = &self.frontiers[which];
+        if record.only_notes() || !record.is_open(window.size()) {
+            return record.is_open(window.size());
+        }
         let next = || cursors.range(self.reader.clone()..).next();
         window.is_open() || (self.depth_first && next().is_some_and(|(at, _)| window.is_open_at(at)))
     }

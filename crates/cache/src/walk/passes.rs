@@ -143,10 +143,7 @@ impl Walk {
 
     fn go_on(&mut self, position: Position) {
         if self.depth_first {
-            for frontier in &mut self.frontiers {
-                frontier.cursors = frontier.cursors.split_off(&position);
-                frontier.window.pass(&position);
-            }
+            self.frontiers.iter_mut().for_each(|frontier| frontier.pass(&position));
         }
         self.reader = position;
     }

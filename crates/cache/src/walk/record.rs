@@ -3,6 +3,15 @@
 //! A program that looks for names in many places takes few of the entries that come next. After some wrong
 //! guesses its walk only **notes** what it would have asked for, which costs nothing. It makes guesses again
 //! once those would have been right.
+//!
+//! The reader's steps are the clock. A guess is wrong if the reader has taken many more steps than there were
+//! guesses, or some steps since it has passed the guess: it may look into a directory first, and then at the
+//! files beside it. A guess that would have needed no call is not counted. Of a note nobody can say that,
+//! so a wrong note weighs little.
+
+use std::collections::{HashMap, VecDeque};
+
+use vfs::Handle;
 
 /// So many guesses may be wrong at first.
 const WRONG_MAX: u32 = 4;
@@ -10,50 +19,136 @@ const WRONG_MAX: u32 = 4;
 const WRONG_SHARE: u32 = 12;
 /// After so many right guesses, all count half as much.
 const RIGHT_MAX: u32 = 512;
-/// So many guesses that were only noted have to be right. Each wrong one makes half as many of them count.
+/// So many guesses that were only noted have to be right.
 const NOTED_MIN: u32 = 12;
+/// A wrong note takes so many right ones back.
+const NOTE_COST: u32 = 2;
+/// The largest number of notes that wait for the reader.
+const NOTES_MAX: usize = 8;
+/// A guess is wrong after so many steps, and so many more for each guess that was open.
+const STEPS: u64 = 16;
+const STEPS_FOR_EACH: u64 = 4;
+/// Several readers may take turns: a step at one of the last objects is no new one.
+const RECENT: usize = 8;
 
 /// The outcome of the last guesses of one kind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Record {
+    /// The guesses or notes that wait for the reader, and the step at which they are wrong.
+    open: HashMap<Handle, u64>,
+    recent: VecDeque<Handle>,
+    steps: u64,
+    /// Steps after which a guess is wrong that the reader has passed.
+    patience: u64,
     right: u32,
     wrong: u32,
     notes: bool,
 }
 
+/// What a step says about the guesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// Nothing was guessed about this object.
+    Nothing,
+    /// A guess or note about it was right.
+    Right,
+    /// The same, and from now on guesses are made again.
+    Resumed,
+}
+
 impl Record {
+    /// Of a reader that may come back within so many steps to a guess that it has passed.
+    pub fn new(patience: u64) -> Record {
+        Record {
+            open: HashMap::new(),
+            recent: VecDeque::new(),
+            steps: 0,
+            patience,
+            right: 0,
+            wrong: 0,
+            notes: false,
+        }
+    }
+
     /// Are guesses only noted now?
     pub fn only_notes(&self) -> bool {
         self.notes
     }
 
-    /// The reader has come to what was guessed.
-    pub fn right(&mut self) {
+    /// May another guess or note be open, if a window of so many guesses is?
+    pub fn is_open(&self, window: usize) -> bool {
+        self.open.len() < if self.notes { NOTES_MAX } else { 2 * window }
+    }
+
+    /// Is the object one that the reader is expected to come to?
+    pub fn expects(&self, handle: &Handle) -> bool {
+        self.open.contains_key(handle)
+    }
+
+    /// A guess about an object is made, or noted.
+    pub fn expect(&mut self, handle: Handle) {
+        let wrong = self.steps + STEPS + STEPS_FOR_EACH * self.open.len() as u64;
+        self.open.insert(handle, wrong);
+    }
+
+    /// A guess was not needed, or has failed.
+    pub fn withdraw(&mut self, handle: &Handle) {
+        if !self.notes {
+            self.open.remove(handle);
+        }
+    }
+
+    /// The reader has passed these objects.
+    pub fn pass<'h>(&mut self, handles: impl Iterator<Item = &'h Handle>) {
+        let soon = self.steps + self.patience;
+        for handle in handles {
+            if let Some(wrong) = self.open.get_mut(handle) {
+                *wrong = soon.min(*wrong);
+            }
+        }
+    }
+
+    /// The reader takes a step at an object.
+    pub fn step(&mut self, handle: &Handle) -> Said {
+        let expected = self.open.remove(handle).is_some();
+        if !self.recent.contains(handle) {
+            self.steps += 1;
+            self.recent.truncate(RECENT - 1);
+            self.recent.push_front(*handle);
+            self.judge();
+        }
+        if !expected {
+            return Said::Nothing;
+        }
         self.right += 1;
         if self.notes && self.right >= NOTED_MIN {
-            *self = Record::default();
-        } else if self.right >= RIGHT_MAX {
+            self.begin(false);
+            return Said::Resumed;
+        }
+        if self.right >= RIGHT_MAX {
             (self.right, self.wrong) = (self.right / 2, self.wrong / 2);
         }
+        Said::Right
     }
 
-    /// The reader has passed so many guesses.
-    pub fn wrong(&mut self, guesses: u32) {
+    /// Counts guesses as wrong that the reader has not come to.
+    fn judge(&mut self) {
+        let before = self.open.len();
+        self.open.retain(|_, wrong| *wrong > self.steps);
+        let wrong = u32::try_from(before - self.open.len()).unwrap_or(u32::MAX);
         if self.notes {
-            self.right = self.right.checked_shr(guesses).unwrap_or(0);
+            self.right = self.right.saturating_sub(NOTE_COST.saturating_mul(wrong));
             return;
         }
-        self.wrong = self.wrong.saturating_add(guesses);
+        self.wrong = self.wrong.saturating_add(wrong);
         if self.wrong > WRONG_MAX + self.right / WRONG_SHARE {
-            *self = Record { notes: true, ..Record::default() };
+            self.begin(true);
         }
     }
 
-    /// The reader has come back to what it had passed.
-    pub fn right_after_all(&mut self) {
-        // The record may have begun anew meanwhile.
-        self.wrong = self.wrong.saturating_sub(1);
-        self.right();
+    fn begin(&mut self, notes: bool) {
+        self.open.clear();
+        (self.right, self.wrong, self.notes) = (0, 0, notes);
     }
 }
 
@@ -61,48 +156,111 @@ impl Record {
 mod tests {
     use super::*;
 
+    const WINDOW: usize = 8;
+
+    /// A reader of numbered objects.
+    struct Reader {
+        record: Record,
+        next: u32,
+        made: u32,
+    }
+
+    impl Reader {
+        fn new() -> Reader {
+            Reader { record: Record::new(0), next: 0, made: 0 }
+        }
+
+        /// Guesses as many of the next objects as there may be.
+        fn guess(&mut self) {
+            while self.record.is_open(WINDOW) {
+                self.record.expect(handle(self.next));
+                self.made += u32::from(!self.record.only_notes());
+                self.next += 1;
+            }
+        }
+
+        /// Takes so many steps to objects that nobody guesses.
+        fn stray(&mut self, steps: u32) {
+            for _ in 0..steps {
+                let steps = u32::try_from(self.record.steps).unwrap();
+                assert_eq!(self.record.step(&handle(u32::MAX - steps)), Said::Nothing);
+            }
+        }
+    }
+
+    fn handle(n: u32) -> Handle {
+        Handle::new(&n.to_be_bytes()).unwrap()
+    }
+
     #[test]
-    fn after_wrong_guesses_a_walk_only_notes_them_until_they_would_be_right() {
-        let mut record = Record::default();
-        record.wrong(WRONG_MAX);
-        assert!(!record.only_notes());
-        record.wrong(1);
-        assert!(record.only_notes());
-        for _ in 0..NOTED_MIN - 1 {
-            record.right();
+    fn guesses_of_a_reader_that_goes_elsewhere_are_only_noted_until_it_follows() {
+        let mut reader = Reader::new();
+        for _ in 0..100 {
+            reader.guess();
+            reader.stray(10);
+        }
+        assert!(reader.record.only_notes() && reader.next > 100, "{} were noted", reader.next);
+        assert!(reader.made <= 4 * WINDOW as u32, "{} were made", reader.made);
+        reader.stray(100);
+        for n in 1_000_000..1_000_000 + NOTED_MIN {
+            assert!(reader.record.only_notes());
+            reader.record.expect(handle(n));
+            let said = reader.record.step(&handle(n));
+            assert_eq!(said, if n + 1 < 1_000_000 + NOTED_MIN { Said::Right } else { Said::Resumed });
+        }
+        assert!(!reader.record.only_notes() && reader.record.open.is_empty());
+    }
+
+    #[test]
+    fn a_reader_that_follows_may_pass_one_in_twelve() {
+        let mut reader = Reader::new();
+        let mut at = 0;
+        for round in 0..10_000 {
+            reader.guess();
+            if round % (WRONG_SHARE + 1) == 0 {
+                reader.record.pass([handle(at)].iter());
+            } else {
+                assert_eq!(reader.record.step(&handle(at)), Said::Right, "round {round}");
+            }
+            at += 1;
+            assert!(!reader.record.only_notes(), "round {round}");
+        }
+    }
+
+    #[test]
+    fn every_other_note_that_is_right_is_too_little() {
+        let mut record = Record::new(0);
+        record.begin(true);
+        for n in 0..1000 {
+            record.expect(handle(2 * n));
+            record.expect(handle(2 * n + 1));
+            record.pass([handle(2 * n)].iter());
+            record.step(&handle(2 * n + 1));
             assert!(record.only_notes());
         }
-        record.right();
-        assert!(!record.only_notes());
     }
 
     #[test]
-    fn a_twelfth_may_be_wrong() {
-        let mut record = Record::default();
-        for round in 0..10_000 {
-            if round % (WRONG_SHARE + 1) == 0 {
-                record.wrong(1);
-            } else {
-                record.right();
+    fn a_reader_may_come_back_to_what_it_has_passed() {
+        let mut record = Record::new(6);
+        for n in 0..100 {
+            let passed: Vec<Handle> = (0..6).map(|at| handle(10 * n + at)).collect();
+            passed.iter().for_each(|handle| record.expect(*handle));
+            record.pass(passed.iter());
+            for handle in passed.iter().rev() {
+                assert_eq!(record.step(handle), Said::Right);
             }
-            assert!(!record.only_notes(), "round {round}");
+            assert!(!record.only_notes());
         }
-        record.wrong(WRONG_MAX + RIGHT_MAX / WRONG_SHARE);
-        assert!(record.only_notes());
-        for _ in 0..10 * NOTED_MIN {
-            record.right();
-            record.wrong(1);
-        }
-        assert!(record.only_notes(), "every other one is right");
     }
 
     #[test]
-    fn what_the_reader_comes_back_to_was_right() {
-        let mut record = Record::default();
-        for _ in 0..100 {
-            record.wrong(WRONG_MAX);
-            (0..WRONG_MAX).for_each(|_| record.right_after_all());
+    fn readers_that_take_turns_at_a_few_objects_take_no_steps() {
+        let mut record = Record::new(0);
+        record.expect(handle(1000));
+        for n in 0..1000 {
+            record.step(&handle(n % RECENT as u32));
         }
-        assert!(!record.only_notes());
+        assert!(record.expects(&handle(1000)));
     }
 }

@@ -254,7 +254,11 @@ impl Walks {
                 {
                     walk.was_no_venture(directory);
                 }
-                &mut walk.frontier_of(&guess.target).window
+                let frontier = walk.frontier_of(&guess.target);
+                if outcome == Outcome::Nothing {
+                    frontier.record.withdraw(guess.target.handle());
+                }
+                &mut frontier.window
             }
             (None, Some(expectation)) => &mut expectation.window,
             (None, None) => return,
