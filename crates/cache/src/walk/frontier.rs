@@ -217,7 +217,7 @@ impl Walk {
         let size_max = if notes { FILE_MAX_BYTES } else { FILE_MAX_BYTES.min(bytes / 4) };
         while self.sequence.reads() && self.has_capacity(FILES) && (notes || bytes >= CALL_BYTES) {
             let due = |walk: &Walk, entry: &Entry| {
-                // A complete file has no bytes left to bring. Nobody would tell that a note about it was right.
+                // A complete file needs no call, so nobody would tell that a note about it was right.
                 let least = u64::from(notes);
                 let small = matches!(entry.kind, Kind::File { bytes } if (least..=size_max).contains(&bytes));
                 let asked = walk.frontiers[FILES].has(&entry.handle);

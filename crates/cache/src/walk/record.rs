@@ -6,8 +6,8 @@
 //!
 //! The reader's steps are the clock. A guess is wrong if the reader has taken many more steps than there were
 //! guesses, or some steps since it has passed the guess: it may look into a directory first, and then at the
-//! files beside it. A guess that would have needed no call is not counted. Of a note nobody can say that,
-//! so a wrong note weighs little.
+//! files beside it. A guess that would have needed no call is not counted. Nobody can say that of a note, so
+//! a wrong note weighs little.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -57,7 +57,7 @@ pub enum Said {
 }
 
 impl Record {
-    /// Of a reader that may come back within so many steps to a guess that it has passed.
+    /// The record of a reader that may come back within so many steps to a guess that it has passed.
     pub fn new(patience: u64) -> Record {
         Record {
             open: HashMap::new(),
