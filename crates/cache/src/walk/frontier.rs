@@ -112,13 +112,12 @@ impl Walk {
 
     /// Guesses begin behind the reader, in every directory that is known.
     pub(super) fn rewind(&mut self, which: usize) {
-        let (reader, order) = (&self.reader, self.order);
+        let (reader, order, depth_first) = (&self.reader, self.order, self.depth_first);
         let cursors = &mut self.frontiers[which].cursors;
         cursors.clear();
         for (handle, place) in &mut self.places {
-            let Some(roster) = place.roster.as_ref().filter(|_| !is_passed(reader, &place.position)) else {
-                continue;
-            };
+            let is_behind = depth_first && is_passed(reader, &place.position);
+            let Some(roster) = place.roster.as_ref().filter(|_| !is_behind) else { continue };
             let below = reader.get(place.position.len()).filter(|_| reader.starts_with(&place.position));
             let opened = place.opened.as_ref().filter(|_| which == FILES);
             let opened = opened.and_then(|name| roster.rank(order, name)).map_or(0, |rank| rank + 1);

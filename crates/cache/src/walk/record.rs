@@ -6,8 +6,7 @@
 //!
 //! The reader's steps are the clock. A guess is wrong if the reader has taken many more steps than there were
 //! guesses, or some steps since it has passed the guess: it may look into a directory first, and then at the
-//! files beside it. A guess that would have needed no call is not counted. Nobody can say that of a note, so
-//! a wrong note weighs little.
+//! files beside it. A guess that would have needed no call is not counted. Nobody can say that of a note.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -19,17 +18,17 @@ const WRONG_MAX: u32 = 4;
 const WRONG_SHARE: u32 = 12;
 /// After so many right guesses, all count half as much.
 const RIGHT_MAX: u32 = 512;
-/// So many guesses that were only noted have to be right.
+/// So many more guesses that were only noted have to be right than wrong.
 const NOTED_MIN: u32 = 12;
-/// A wrong note takes so many right ones back.
-const NOTE_COST: u32 = 2;
 /// The largest number of notes that wait for the reader.
 const NOTES_MAX: usize = 8;
 /// A guess is wrong after so many steps, and so many more for each guess that was open.
 const STEPS: u64 = 16;
 const STEPS_FOR_EACH: u64 = 4;
+/// A note is wrong after so many steps.
+const NOTE_STEPS: u64 = 10;
 /// Several readers may take turns: a step at one of the last objects is no new one.
-const RECENT: usize = 8;
+const RECENT: usize = 16;
 
 /// The outcome of the last guesses of one kind.
 #[derive(Debug)]
@@ -87,8 +86,8 @@ impl Record {
 
     /// A guess about an object is made, or noted.
     pub fn expect(&mut self, handle: Handle) {
-        let wrong = self.steps + STEPS + STEPS_FOR_EACH * self.open.len() as u64;
-        self.open.insert(handle, wrong);
+        let steps = if self.notes { NOTE_STEPS } else { STEPS + STEPS_FOR_EACH * self.open.len() as u64 };
+        self.open.insert(handle, self.steps + steps);
     }
 
     /// A guess was not needed, or has failed.
@@ -122,7 +121,8 @@ impl Record {
         }
         self.right += 1;
         if self.notes && self.right >= NOTED_MIN {
-            self.begin(false);
+            self.open.clear();
+            (self.right, self.wrong, self.notes) = (0, 0, false);
             return Said::Resumed;
         }
         if self.right >= RIGHT_MAX {
@@ -137,18 +137,14 @@ impl Record {
         self.open.retain(|_, wrong| *wrong > self.steps);
         let wrong = u32::try_from(before - self.open.len()).unwrap_or(u32::MAX);
         if self.notes {
-            self.right = self.right.saturating_sub(NOTE_COST.saturating_mul(wrong));
+            self.right = self.right.saturating_sub(wrong);
             return;
         }
         self.wrong = self.wrong.saturating_add(wrong);
         if self.wrong > WRONG_MAX + self.right / WRONG_SHARE {
-            self.begin(true);
+            // The guesses that are open may turn out right all the same.
+            (self.right, self.wrong, self.notes) = (0, 0, true);
         }
-    }
-
-    fn begin(&mut self, notes: bool) {
-        self.open.clear();
-        (self.right, self.wrong, self.notes) = (0, 0, notes);
     }
 }
 
@@ -230,7 +226,7 @@ mod tests {
     #[test]
     fn every_other_note_that_is_right_is_too_little() {
         let mut record = Record::new(0);
-        record.begin(true);
+        record.notes = true;
         for n in 0..1000 {
             record.expect(handle(2 * n));
             record.expect(handle(2 * n + 1));
@@ -255,11 +251,23 @@ mod tests {
     }
 
     #[test]
+    fn guesses_that_are_open_when_others_were_wrong_count_if_they_are_used() {
+        let mut record = Record::new(0);
+        (0..40).for_each(|n| record.expect(handle(n)));
+        let passed: Vec<Handle> = (0..5).map(handle).collect();
+        record.pass(passed.iter());
+        assert_eq!(record.step(&handle(5)), Said::Right);
+        assert!(record.only_notes());
+        let resumed = (6..40).position(|n| record.step(&handle(n)) == Said::Resumed);
+        assert_eq!(resumed, Some(NOTED_MIN as usize - 2));
+    }
+
+    #[test]
     fn readers_that_take_turns_at_a_few_objects_take_no_steps() {
         let mut record = Record::new(0);
         record.expect(handle(1000));
         for n in 0..1000 {
-            record.step(&handle(n % RECENT as u32));
+            record.step(&handle(n % 8));
         }
         assert!(record.expects(&handle(1000)));
     }

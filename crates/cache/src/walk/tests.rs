@@ -437,3 +437,48 @@ fn files_that_are_read_after_all_names_were_looked_up_are_guessed_from_the_first
     reader.step("b", "top", opened("b1"));
     assert!(!reader.walks.is_expected(&handle("a3")) && reader.walks.is_expected(&handle("b2")));
 }
+
+/// The reader goes down a deep and narrow tree, beside which many directories are guessed too early.
+#[test]
+fn a_reader_that_stays_deep_is_followed_although_its_siblings_were_guessed_too_early() {
+    let mut reader = Reader::new();
+    let siblings: Vec<String> = (0..200).map(|n| format!("s{n:03}/")).collect();
+    let mut names = vec!["deep/"];
+    names.extend(siblings.iter().map(String::as_str));
+    reader.step("top", "", Action::Listed);
+    reader.step("deep", "top", Action::Listed);
+    reader.guesses();
+    reader.listed("top", &names);
+    let (mut at, mut missed) = ("deep".to_owned(), 0);
+    reader.listed(&at, &["deep0/"]);
+    for n in 0..150 {
+        reader.guesses();
+        reader.now += Duration::from_millis(30);
+        let next = format!("deep{n}");
+        missed += u32::from(!reader.walks.is_expected(&handle(&next)));
+        reader.step(&next, &at, Action::Listed);
+        reader.listed(&next, &[&format!("deep{}/", n + 1)]);
+        at = next;
+    }
+    assert!(missed < 20, "{missed} of 150 listings did not come ahead");
+}
+
+/// Of several readers, none is left out when guesses are made again. A single one does not come back.
+#[test]
+fn guesses_begin_anew_in_front_of_each_reader() {
+    let now = Instant::now();
+    let mut walk = Walk::new(1, Caller::unix(1, 1, &[]), handle("top"), now);
+    walk.listed(&handle("top"), &Arc::new(roster(&["a/", "m/", "z/"])), now);
+    for directory in ["a", "m"] {
+        walk.step(&step(directory, "top", Action::Listed), now);
+        walk.listed(&handle(directory), &Arc::new(roster(&["one/", "two/"])), now);
+    }
+    for (depth_first, goes_on) in [(true, false), (false, true)] {
+        walk.depth_first = depth_first;
+        walk.rewind(DIRECTORIES);
+        let mut cursors = walk.frontiers[DIRECTORIES].cursors.values();
+        assert_eq!(cursors.any(|directory| *directory == handle("a")), goes_on);
+        let mut cursors = walk.frontiers[DIRECTORIES].cursors.values();
+        assert!(cursors.any(|directory| *directory == handle("m")));
+    }
+}
