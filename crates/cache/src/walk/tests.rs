@@ -463,7 +463,7 @@ fn a_reader_that_stays_deep_is_followed_although_its_siblings_were_guessed_too_e
     assert!(missed < 20, "{missed} of 150 listings did not come ahead");
 }
 
-/// Of several readers, none is left out when guesses are made again. A single one does not come back.
+/// When guesses are made again, several readers are all followed. A single one does not come back.
 #[test]
 fn guesses_begin_anew_in_front_of_each_reader() {
     let now = Instant::now();
