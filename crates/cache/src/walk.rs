@@ -13,7 +13,7 @@
 //!   of them or those with one extension.
 //!
 //! A [window] bounds the guesses that the reader has not used yet. If too many were wrong, a
-//! [record](record) has the walk only note what it would have guessed, until that would have been right.
+//! [record] has the walk only note what it would have guessed, until that would have been right.
 //! A [budget] bounds their bytes. If the budget is used up, the listing of a directory in which the reader is
 //! may still be guessed. Otherwise a walk whose first guesses were wrong would pay a call for each name.
 //!

@@ -337,8 +337,8 @@ async fn a_reader_at_random_pays_nothing() {
     assert!(calls["READDIR"] <= 2 && calls["OPEN"] <= 102, "{calls:?}");
 }
 
-/// A program that looks for names in many places, as `node` does for its modules: it reads two files of a
-/// package, and asks for names that the directory of all packages lacks.
+/// A program that looks for names in many places, as `node` does for its modules. It reads two files of a
+/// package. It also asks for names that the directory of all packages lacks.
 #[tokio::test(start_paused = true)]
 async fn a_program_that_looks_for_names_in_many_places_is_not_led_through_all_of_them() {
     const PACKAGES: usize = 150;

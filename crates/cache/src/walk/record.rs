@@ -5,8 +5,9 @@
 //! once those would have been right.
 //!
 //! The reader's steps are the clock. A guess is wrong if the reader has taken many more steps than there were
-//! guesses, or some steps since it has passed the guess: it may look into a directory first, and then at the
-//! files beside it. A guess that would have needed no call is not counted. Nobody can say that of a note.
+//! guesses. It is also wrong some steps after the reader has passed it: a reader may look into a directory
+//! first, and then at the files beside it. A guess that would have needed no call is not counted. Nobody can
+//! say that of a note.
 
 use std::collections::{HashMap, VecDeque};
 
