@@ -41,9 +41,7 @@ impl Frontier {
         let (window, record) = (Window::new(first, now), Record::new(patience));
         Frontier { first, window, record, cursors: BTreeMap::new() }
     }
-}
 
-impl Frontier {
     /// A guess about an object is made, or noted if guesses are only noted now. True if it is made.
     fn guess(&mut self, handle: Handle, position: Position, bytes: u64, now: Instant) -> bool {
         self.record.expect(handle);

@@ -93,9 +93,7 @@ impl Record {
 
     /// A guess was not needed, or has failed.
     pub fn withdraw(&mut self, handle: &Handle) {
-        if !self.notes {
-            self.open.remove(handle);
-        }
+        self.open.remove(handle);
     }
 
     /// The reader has passed these objects.
@@ -259,6 +257,18 @@ mod tests {
         assert!(record.only_notes());
         let resumed = (6..40).position(|n| record.step(&handle(n)) == Said::Resumed);
         assert_eq!(resumed, Some(NOTED_MIN as usize - 2));
+    }
+
+    #[test]
+    fn a_guess_that_needed_no_call_is_not_wrong_when_only_notes_are_made() {
+        let mut record = Record::new(0);
+        (0..6).for_each(|n| record.expect(handle(n)));
+        let passed: Vec<Handle> = (0..5).map(handle).collect();
+        record.pass(passed.iter());
+        record.step(&handle(100));
+        assert!(record.only_notes() && record.expects(&handle(5)));
+        record.withdraw(&handle(5));
+        assert!(!record.expects(&handle(5)));
     }
 
     #[test]
