@@ -21,7 +21,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use vfs::{
     AdoptedLease, AdoptedOpen, Caller, Handle, LeaseId, Lock, Locked, OpenId, OpenRequest, Opened, Result,
-    Share, SharedHandle, Shares, Status,
+    Share, SharedHandle, Shares, StateidBasis, Status,
 };
 
 use crate::core::Core;
@@ -30,6 +30,7 @@ use crate::object::RestingLease;
 use crate::opens::RestingOpen;
 use crate::store::{Batch, Table};
 use crate::table::{Found, Object};
+use crate::upstream::untold::may_be_reclaimed;
 
 /// Pairs of the index that are read at a time.
 const PAGE: usize = 1000;
@@ -139,7 +140,7 @@ impl Core {
     }
 
     /// Reclaims an open that a client held before. Succeeds if the origin has held an open that covers it
-    /// since then.
+    /// since then, or, for reading, if a lease has kept others away since then.
     pub async fn reclaim_open(&self, caller: &Caller, request: &OpenRequest) -> Result<Opened> {
         if self.origin.adopting().is_over() || !self.origin.adopting().has_any() {
             return Err(Status::NoGrace.into());
@@ -147,9 +148,16 @@ impl Core {
         let object = self.object(&request.handle);
         let shares = request.shares();
         let was_open = self.with(&object, |state| state.held.opens.was_open(shares));
-        let usage = if was_open { self.use_open_in_turn(&object, shares).await } else { None };
         // Keeps the open at the origin from being closed meanwhile.
-        let Some(_usage) = usage else { return Err(Status::ReclaimBad.into()) };
+        let usage = if was_open { self.use_open_in_turn(&object, shares).await } else { None };
+        let told = usage.is_some();
+        if !told && !self.with(&object, |state| may_be_reclaimed(state, shares)) {
+            return Err(Status::ReclaimBad.into());
+        }
+        if !told {
+            // The origin has not checked this user's right, as it has for an open of its own.
+            self.may_use_data(caller, StateidBasis::Anonymous, &object).await?;
+        }
         let arrived = self.policy.event();
         let known = self.with(&object, |state| state.leased().copied());
         let attributes = match known {
@@ -157,11 +165,17 @@ impl Core {
             None => self.fresh(caller, &object, arrived).await?,
         };
         self.with(&object, |state| {
-            if !state.held.opens.was_open(shares) {
+            if told && state.held.opens.was_open(shares) {
+                self.counters.opens_shared.bump();
+                return Ok(self.opened_here(caller, request, &object, state, attributes));
+            }
+            if !may_be_reclaimed(state, shares) {
                 return Err(Status::ReclaimBad.into());
             }
             self.counters.opens_shared.bump();
-            Ok(self.opened_here(caller, request, &object, state, attributes))
+            let opened = self.opened_here(caller, request, &object, state, attributes);
+            state.held.opens.set_untold(opened.id);
+            Ok(opened)
         })
     }
 

@@ -2,8 +2,8 @@
 //!
 //! A recalled lease is first recalled from the layer above, if that holds it. The lease vouches for the known
 //! state until it is returned. No operation of ours may delay the return beyond the deadline. Before the
-//! return, the origin is told of the locks that it does not know of, and the known state is no longer
-//! trusted. Opens need not be made again, because the origin has one open for all of them.
+//! return, the origin is told of the opens and the locks that it does not know of, and the known state is no
+//! longer trusted. One OPEN tells it of all opens of the file.
 //!
 //! Of the locks that are held across calls (`table::Object`), a return takes only `locking`. Across calls,
 //! `locking` is held only while another return tells the origin of locks. A return does not wait for `turn`,
@@ -190,6 +190,7 @@ impl Core {
         self.with(object, |state| {
             state.held.lease.iter_mut().filter(mine).for_each(|lease| lease.recalled = true);
         });
+        self.tell_opens_before_return(object).await;
         self.tell_locks(object).await;
         let lease = self.with(object, |state| {
             state.held.lease.as_ref().filter(|lease| lease.id == id)?;

@@ -26,6 +26,8 @@ struct Local {
     shares: Shares,
     /// The user that the open was made for.
     user: Option<Principal>,
+    /// It was made under a lease, and no OPEN was sent for it.
+    untold: bool,
 }
 
 /// The open at the origin.
@@ -110,6 +112,8 @@ pub struct Opens {
     /// The event at which it was last narrowed or closed; `u64::MAX` while that is in flight.
     narrowed: u64,
     refused: Option<Instant>,
+    /// Operations of ours in flight before which every open must be told.
+    telling: u32,
     /// A task is due to check whether it must be narrowed or closed.
     pub awaited: bool,
 }
@@ -129,7 +133,8 @@ impl Opens {
             local.shares = local.shares.union(shares);
             return (local.id, false);
         }
-        self.local.push(Local { id: fresh, holder, owner: owner.clone(), shares, user: None });
+        let owner = owner.clone();
+        self.local.push(Local { id: fresh, holder, owner, shares, user: None, untold: false });
         (fresh, true)
     }
 
@@ -138,6 +143,41 @@ impl Opens {
         if let Some(local) = self.local.iter_mut().find(|local| local.id == id) {
             local.user.get_or_insert_with(|| user.clone());
         }
+    }
+
+    /// May an open with these shares be untold, if a lease permits it?
+    pub fn may_be_untold(&self, shares: Shares) -> bool {
+        shares == Share::READ.into() && self.telling == 0
+    }
+
+    /// This local open was made under a lease, and no OPEN was sent for it.
+    pub fn set_untold(&mut self, id: OpenId) {
+        self.local.iter_mut().filter(|local| local.id == id).for_each(|local| local.untold = true);
+    }
+
+    /// The share that untold opens need, and the user of one of them. `None` if the origin's open has that
+    /// share.
+    pub fn untold(&self) -> Option<(Shares, Principal)> {
+        let untold = self.local.iter().find(|local| local.untold)?;
+        let shares = Shares::from(Share::READ);
+        let told = self.covers(shares) && self.narrowed != u64::MAX;
+        (!told).then(|| (shares, untold.user.clone())).and_then(|(shares, user)| Some((shares, user?)))
+    }
+
+    /// The origin has refused the OPEN for the untold opens. They go on without one.
+    pub fn lose_untold(&mut self) {
+        self.local.iter_mut().for_each(|local| local.untold = false);
+    }
+
+    /// From now on, no new open is untold.
+    pub fn begin_telling(&mut self) {
+        self.telling += 1;
+    }
+
+    /// Ends `begin_telling`.
+    pub fn end_telling(&mut self) {
+        debug_assert!(self.telling > 0, "a telling ends that did not begin");
+        self.telling = self.telling.saturating_sub(1);
     }
 
     /// Was this open made for this user, with read access?
@@ -229,6 +269,9 @@ impl Opens {
                 let (caller, had) = (caller.clone(), [shares].into_iter().collect());
                 self.upstream = Some(Upstream { id, shares, caller, had, adopted: None, queued: false });
             }
+        }
+        if !crossed && self.covers(Share::READ.into()) {
+            self.lose_untold();
         }
         !crossed
     }

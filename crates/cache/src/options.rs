@@ -244,7 +244,7 @@ impl Options {
             resting_max_bytes: 256 << 20,
             objects_max: 16_000_000,
             leases_max: 50_000,
-            kept_opens_max: 100_000,
+            kept_opens_max: 16_384,
             close_delay: Duration::from_secs(1),
             flush_interval: Duration::from_millis(150),
             puts_off: false,

@@ -6,6 +6,7 @@
 pub mod piggyback;
 pub mod read;
 pub mod settle;
+pub mod untold;
 
 use std::ops::Range;
 use std::sync::atomic::Ordering;

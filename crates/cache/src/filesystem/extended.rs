@@ -39,6 +39,7 @@ impl Core {
         let object = self.object(handle);
         // A pending mode must not follow the list: it would change it.
         self.flush_writes(&object, Level::Stable).await;
+        let _telling = self.tell_opens_of(Some(&object)).await;
         self.with(&object, |state| state.touch_rights(&self.policy));
         let change = Change::begin_synced(self, &object).await;
         self.counters.extended.bump();

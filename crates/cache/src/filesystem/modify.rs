@@ -95,6 +95,7 @@ impl Core {
     ) -> Result<Wcc> {
         let rights = set.mode.is_some() || set.uid.is_some() || set.gid.is_some();
         let _cut = set.size.map(|size| OwnWrite::begin(self, object, size..u64::MAX)).transpose()?;
+        let _telling = self.tell_opens_of(rights.then_some(object)).await;
         if rights {
             self.with(object, |state| state.touch_rights(&self.policy));
         }
@@ -235,7 +236,8 @@ impl Core {
         // Entries that are over must not look like a conflict with the removal.
         self.sync_journal().await;
         let directory = self.object(directory);
-        let naming = NameChange::begin(self, &directory, name).of(victim);
+        let naming = NameChange::begin(self, &directory, name).of(victim.clone());
+        let _telling = self.tell_opens_of(victim.as_ref()).await;
         let change = Change::begin(self, &directory);
         self.counters.remove.bump();
         let result = remove.await;
@@ -268,7 +270,8 @@ impl Core {
             self.sync_journal().await;
         }
         let leaving = NameChange::begin(self, &source, from_name).of(moved);
-        let coming = NameChange::begin(self, &target, to_name).of(replaced);
+        let coming = NameChange::begin(self, &target, to_name).of(replaced.clone());
+        let _telling = self.tell_opens_of(replaced.as_ref()).await;
         let change = Change::begin(self, &target);
         // Within one directory there is one change, reported twice.
         let change_source = (from != to).then(|| Change::begin(self, &source));

@@ -7,7 +7,8 @@
 //!   file recall the lease (RFC 8881, section 10.4).
 //! - The **right**: the origin has granted it to this very credential, by ACCESS or by an OPEN. If the
 //!   right is not known, the open costs an ACCESS. If it is known to be missing, the origin decides.
-//! - The **share**: the origin's open has it, so the origin keeps conflicting clients out.
+//! - The **share**: the origin's open has it, so the origin keeps conflicting clients out. For reading alone,
+//!   a lease does the same ([`crate::upstream::untold`]).
 //!
 //! Over an origin without state, an open is a LOOKUP or CREATE and an ACCESS. Only the cache knows of it.
 
@@ -25,6 +26,7 @@ use crate::object::ObjectState;
 use crate::options::LookupCache;
 use crate::table::Object;
 use crate::upstream::needed;
+use crate::upstream::untold::may_be_untold;
 
 /// How often an OPEN that crossed a close is sent again.
 const CROSSINGS_MAX: usize = 4;
@@ -110,7 +112,9 @@ impl Core {
         let directory = self.object(&request.handle);
         let object = self.named(&directory, name)?;
         let shares = request.shares();
-        if !self.with(&object, |state| state.held.opens.covers(shares)) {
+        let shared =
+            |state: &mut ObjectState| state.held.opens.covers(shares) || may_be_untold(state, shares);
+        if !self.with(&object, shared) {
             return Some(object);
         }
         if self.look_right(caller, &directory).is_none() {
@@ -140,8 +144,8 @@ impl Core {
         (holds && !racy).then_some(object)
     }
 
-    /// An open that shares the one at the origin: without a call under a lease, otherwise with one GETATTR.
-    /// None if it needs an OPEN.
+    /// An open that shares the one at the origin, or needs none there: without a call under a lease, otherwise
+    /// with one GETATTR. None if it needs an OPEN.
     async fn open_shared(
         &self,
         caller: &Caller,
@@ -151,13 +155,19 @@ impl Core {
     ) -> Result<Option<Opened>> {
         let shares = request.shares();
         // This keeps the origin's open from being closed while we ask.
-        let Some(_usage) = self.use_open(object, shares) else { return Ok(None) };
+        let usage = self.use_open(object, shares);
+        let told = usage.is_some();
         let mut fresh = None;
         for attempt in 0..2 {
-            let may = self.with(object, |state| self.may(state, &caller.principal, needed(request.access)));
+            let (may, shared) = self.with(object, |state| {
+                let may = self.may(state, &caller.principal, needed(request.access));
+                (may, told || may_be_untold(state, shares))
+            });
             match may {
+                _ if !shared => return Ok(None),
                 Some(false) => return Ok(None),
-                None if attempt > 0 => return Ok(None),
+                // An OPEN costs as much as this ACCESS, and may bring bytes.
+                None if attempt > 0 || !told => return Ok(None),
                 None => {
                     self.step_open(caller, request);
                     fresh = self.ask_right(caller, object, needed(request.access)).await?.attributes;
@@ -187,8 +197,15 @@ impl Core {
             let opened = self.with(object, |state| {
                 let may = self.may(state, &caller.principal, needed(request.access)) == Some(true);
                 let attributes = state.leased().copied().or(fresh)?;
-                (may && state.held.opens.covers(shares))
-                    .then(|| self.opened_here(caller, request, object, state, attributes))
+                if told {
+                    return (may && state.held.opens.covers(shares))
+                        .then(|| self.opened_here(caller, request, object, state, attributes));
+                }
+                (may && may_be_untold(state, shares)).then(|| {
+                    let opened = self.opened_here(caller, request, object, state, attributes);
+                    state.held.opens.set_untold(opened.id);
+                    opened
+                })
             });
             if let Some(opened) = opened {
                 self.counters.opens_shared.bump();

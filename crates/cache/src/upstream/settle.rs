@@ -50,7 +50,9 @@ impl Core {
     pub fn settle_soon(&self, object: &Arc<Object>) {
         let (wanted, newly_kept) = self.with(object, |state| {
             let kept = keeps_open(state) && !state.held.opens.denies_more() && !is_useless(state);
-            let wanted = state.held.opens.upstream().is_some() && !state.held.opens.awaited && !kept;
+            let opens = &state.held.opens;
+            let untold = state.held.lease.is_none() && opens.untold().is_some();
+            let wanted = !opens.awaited && (untold || (opens.upstream().is_some() && !kept));
             state.held.opens.awaited |= wanted;
             (wanted, if kept { state.held.opens.note_kept() } else { None })
         });
@@ -136,6 +138,9 @@ impl Core {
             state.held.opens.awaited = false;
             is_useless(state)
         });
+        if self.with(object, |state| state.held.lease.is_none()) {
+            self.tell_opens(object).await;
+        }
         if useless && let Some(core) = self.share() {
             let object = object.clone();
             tokio::spawn(async move { core.return_lease(&object).await });
