@@ -248,7 +248,7 @@ impl Walk {
             return record.is_open(window.size());
         }
         let next = || cursors.range(self.reader.clone()..).next();
-        window.is_open() || (self.depth_first && next().is_some_and(|(at, _)| window.is_open_at(at)))
+        if self.depth_first { next().is_some_and(|(at, _)| window.is_open_at(at)) } else { window.is_open() }
     }
 
     /// The next entry ahead of the reader that is `due`, with its directory and its position. An entry that

@@ -4,10 +4,11 @@
 //! guesses its walk only **notes** what it would have asked for, which costs nothing. It makes guesses again
 //! once those would have been right.
 //!
-//! The reader's steps are the clock. A guess is wrong if the reader has taken many more steps than there were
-//! guesses. It is also wrong some steps after the reader has passed it: a reader may look into a directory
-//! first, and then at the files beside it. A guess that would have needed no call is not counted. Nobody can
-//! say that of a note.
+//! The reader's steps are the clock. A guess is wrong if the reader has gone elsewhere many times more than
+//! there were guesses: each time to an object of which no guess was made. As long as it comes to what was
+//! guessed, it may still come to the others, which lie deeper in the tree or further away. A guess is also
+//! wrong some steps after the reader has passed it: a reader may look into a directory first, and then at the
+//! files beside it. A guess that would have needed no call is not counted. Nobody can say that of a note.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -23,9 +24,9 @@ const RIGHT_MAX: u32 = 512;
 const NOTED_MIN: u32 = 12;
 /// The largest number of notes that wait for the reader.
 const NOTES_MAX: usize = 8;
-/// A guess is wrong after so many steps, and so many more for each guess that was open.
-const STEPS: u64 = 16;
-const STEPS_FOR_EACH: u64 = 4;
+/// A guess is wrong after so many strays, and so many more for each guess that was open.
+const STRAYS: u64 = 16;
+const STRAYS_FOR_EACH: u64 = 4;
 /// A note is wrong after so many steps.
 const NOTE_STEPS: u64 = 10;
 /// Several readers may take turns: a step at one of the last objects is no new one.
@@ -34,15 +35,24 @@ const RECENT: usize = 16;
 /// The outcome of the last guesses of one kind.
 #[derive(Debug)]
 pub struct Record {
-    /// The guesses or notes that wait for the reader, and the step at which they are wrong.
-    open: HashMap<Handle, u64>,
+    /// The guesses or notes that wait for the reader.
+    open: HashMap<Handle, Open>,
     recent: VecDeque<Handle>,
     steps: u64,
+    /// Steps to objects of which no guess was made.
+    strays: u64,
     /// Steps after which a guess is wrong that the reader has passed.
     patience: u64,
     right: u32,
     wrong: u32,
     notes: bool,
+}
+
+/// When a guess or note is wrong.
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    strays: u64,
+    steps: u64,
 }
 
 /// What a step says about the guesses.
@@ -63,6 +73,7 @@ impl Record {
             open: HashMap::new(),
             recent: VecDeque::new(),
             steps: 0,
+            strays: 0,
             patience,
             right: 0,
             wrong: 0,
@@ -75,9 +86,10 @@ impl Record {
         self.notes
     }
 
-    /// May another guess or note be open, if a window of so many guesses is?
+    /// May another guess or note be open, if a window of so many guesses is? Guesses far ahead of a reader that
+    /// follows stay open for long.
     pub fn is_open(&self, window: usize) -> bool {
-        self.open.len() < if self.notes { NOTES_MAX } else { 2 * window }
+        self.open.len() < if self.notes { NOTES_MAX } else { 2 * window + self.right as usize }
     }
 
     /// Is the object one that the reader is expected to come to?
@@ -87,8 +99,9 @@ impl Record {
 
     /// A guess about an object is made, or noted.
     pub fn expect(&mut self, handle: Handle) {
-        let steps = if self.notes { NOTE_STEPS } else { STEPS + STEPS_FOR_EACH * self.open.len() as u64 };
-        self.open.insert(handle, self.steps + steps);
+        let strays = self.strays + STRAYS + STRAYS_FOR_EACH * self.open.len() as u64;
+        let steps = if self.notes { self.steps + NOTE_STEPS } else { u64::MAX };
+        self.open.insert(handle, Open { strays, steps });
     }
 
     /// A guess was not needed, or has failed.
@@ -100,8 +113,8 @@ impl Record {
     pub fn pass<'h>(&mut self, handles: impl Iterator<Item = &'h Handle>) {
         let soon = self.steps + self.patience;
         for handle in handles {
-            if let Some(wrong) = self.open.get_mut(handle) {
-                *wrong = soon.min(*wrong);
+            if let Some(open) = self.open.get_mut(handle) {
+                open.steps = soon.min(open.steps);
             }
         }
     }
@@ -111,6 +124,7 @@ impl Record {
         let expected = self.open.remove(handle).is_some();
         if !self.recent.contains(handle) {
             self.steps += 1;
+            self.strays += u64::from(!expected);
             self.recent.truncate(RECENT - 1);
             self.recent.push_front(*handle);
             self.judge();
@@ -133,7 +147,7 @@ impl Record {
     /// Counts guesses as wrong that the reader has not come to.
     fn judge(&mut self) {
         let before = self.open.len();
-        self.open.retain(|_, wrong| *wrong > self.steps);
+        self.open.retain(|_, open| open.steps > self.steps && open.strays > self.strays);
         let wrong = u32::try_from(before - self.open.len()).unwrap_or(u32::MAX);
         if self.notes {
             self.right = self.right.saturating_sub(wrong);

@@ -1,5 +1,7 @@
 //! Walks without a cache: which guesses follow which steps.
 
+mod deep;
+
 use super::roster::tests::roster;
 use super::walks::Outcome;
 use super::*;

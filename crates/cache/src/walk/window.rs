@@ -2,7 +2,8 @@
 //!
 //! The window begins small. Each guess that is used soon makes it larger by one, so it doubles while the
 //! reader follows. If the reader takes longer, guesses are far enough ahead of it: more of them would be out
-//! of date before they are used. The window halves when a guess has not been used for a while.
+//! of date before they are used. The window halves when a guess has not been used for a while, unless others
+//! are: the reader of a large tree comes late to what lies far ahead.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -39,13 +40,15 @@ pub struct Window {
     unused: HashMap<Handle, Unused>,
     /// Bytes of guesses that the reader has passed. It may come back to them.
     passed: HashMap<Handle, u64>,
+    /// The last time that a guess was used.
+    used: Instant,
     checked: Instant,
 }
 
 impl Window {
     /// A window that begins now, with this size.
     pub fn new(size: usize, now: Instant) -> Window {
-        Window { size, unused: HashMap::new(), passed: HashMap::new(), checked: now }
+        Window { size, unused: HashMap::new(), passed: HashMap::new(), used: now, checked: now }
     }
 
     /// May another guess be made?
@@ -53,10 +56,12 @@ impl Window {
         self.unused.len() < self.size
     }
 
-    /// May a guess at this position be made? Guesses that lie further ahead leave some capacity to it.
+    /// May a guess at this position be made, for a reader that comes to positions in their order? Only the
+    /// guesses that it comes to earlier count: an entry deep in the tree becomes known when much behind it was
+    /// guessed before.
     pub fn is_open_at(&self, position: &Position) -> bool {
         let before = || self.unused.values().filter(|guess| guess.position < *position).count();
-        self.unused.len() < 2 * self.size && before() < self.size / 2
+        self.unused.len() < 2 * SIZE_MAX && before() < self.size
     }
 
     /// How many guesses may be unused now.
@@ -102,6 +107,7 @@ impl Window {
     /// A guess was used. Returns its bytes.
     pub fn used(&mut self, handle: &Handle, now: Instant) -> Option<u64> {
         let Some(guess) = self.unused.remove(handle) else { return self.passed.remove(handle) };
+        self.used = now;
         if now.saturating_duration_since(guess.made) < SOON {
             self.size = (self.size + 1).min(SIZE_MAX);
         }
@@ -140,7 +146,7 @@ impl Window {
         self.checked = now;
         let before = self.unused.len();
         self.unused.retain(|_, guess| now.saturating_duration_since(guess.made) < UNUSED_MAX);
-        if self.unused.len() < before {
+        if self.unused.len() < before && now.saturating_duration_since(self.used) >= SOON {
             self.size = (self.size / 2).max(1);
         }
     }
@@ -193,15 +199,29 @@ mod tests {
     }
 
     #[test]
-    fn guesses_far_ahead_leave_capacity_to_nearer_ones() {
+    fn guesses_far_ahead_do_not_count_for_nearer_ones() {
         let now = Instant::now();
         let mut window = Window::new(SIZE_MIN, now);
         (10..18).for_each(|n| window.guess(handle(n), vec![n], 10, now));
         assert!(!window.is_open() && !window.is_open_at(&vec![20]));
-        for n in 0..4 {
+        for n in 0..SIZE_MIN as u32 {
             assert!(window.is_open_at(&vec![n]));
             window.guess(handle(n), vec![n], 10, now);
         }
-        assert!(!window.is_open_at(&vec![5]), "half of them");
+        assert!(!window.is_open_at(&vec![8]), "as many as the window has");
+        (20..).take(2 * SIZE_MAX).for_each(|n| window.guess(handle(n), vec![n], 10, now));
+        assert!(!window.is_open_at(&vec![0]), "there are too many in all");
+    }
+
+    #[test]
+    fn a_guess_far_ahead_is_not_wrong_as_long_as_others_are_used() {
+        let now = Instant::now();
+        let mut window = Window::new(SIZE_MIN, now);
+        window.guess(handle(1), vec![9], 10, now);
+        let late = now + UNUSED_MAX;
+        window.guess(handle(2), vec![1], 10, late);
+        window.used(&handle(2), late);
+        window.expire(late);
+        assert_eq!(window.size, SIZE_MIN + 1);
     }
 }
