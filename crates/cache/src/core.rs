@@ -27,7 +27,7 @@ use crate::options::Options;
 use crate::outage::Outage;
 use crate::policy::Policy;
 use crate::preemption;
-use crate::prefetch::{IN_FLIGHT_MAX, Prefetch};
+use crate::prefetch::{IN_FLIGHT, Prefetch};
 use crate::recording::Recorder;
 use crate::settling::Settling;
 use crate::singleflight::Singleflight;
@@ -176,7 +176,7 @@ impl Core {
             },
             link: OriginLink::new(outage, start.options.readahead_max_bytes),
             prefetch: Prefetch::new(start.options.prefetch_max_bytes),
-            orders: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            orders: Arc::new(Semaphore::new(IN_FLIGHT)),
             recorder: Recorder::default(),
             origin: OriginState::default(),
             opens: OpenTable::default(),
@@ -338,6 +338,9 @@ impl Core {
 
     fn note_limits(&self, limits: &FsLimits) {
         self.policy.origin.learn_granularity(limits.time_delta_nanoseconds);
+        if let Some(prefetch) = &self.prefetch {
+            prefetch.fit_to(limits.concurrent_max);
+        }
         if let (Some(delayed), Some(available)) = (&self.delayed, limits.available_bytes) {
             delayed.spaces.saw_first(available);
         }

@@ -14,8 +14,10 @@ use crate::companions::Companions;
 use crate::singleflight::Singleflight;
 use crate::walk::Walks;
 
-/// The largest number of guesses in flight: half of the slots that a session has.
-pub const IN_FLIGHT_MAX: usize = 32;
+/// The number of guesses in flight, before it is known how many requests the origin takes at a time.
+pub const IN_FLIGHT: usize = 32;
+/// The largest number of guesses in flight.
+const IN_FLIGHT_MAX: usize = 256;
 /// How long the end of the process waits for guesses in flight.
 const END_MAX: Duration = Duration::from_secs(2);
 
@@ -24,6 +26,8 @@ const END_MAX: Duration = Duration::from_secs(2);
 pub struct Prefetch {
     walks: Mutex<Walks>,
     permits: Arc<Semaphore>,
+    /// The number of permits, those that are out included.
+    in_flight_max: Mutex<usize>,
     listings: Singleflight<Handle>,
     companions: Companions,
     stopped: AtomicBool,
@@ -34,7 +38,8 @@ impl Prefetch {
     pub fn new(bytes_max: u64) -> Option<Prefetch> {
         (bytes_max > 0).then(|| Prefetch {
             walks: Mutex::new(Walks::new(bytes_max)),
-            permits: Arc::new(Semaphore::new(IN_FLIGHT_MAX)),
+            permits: Arc::new(Semaphore::new(IN_FLIGHT)),
+            in_flight_max: Mutex::new(IN_FLIGHT),
             listings: Singleflight::default(),
             companions: Companions::default(),
             stopped: AtomicBool::new(false),
@@ -44,6 +49,19 @@ impl Prefetch {
     /// The walks of readers.
     pub fn walks(&self) -> MutexGuard<'_, Walks> {
         self.walks.lock()
+    }
+
+    /// The origin takes so many requests at a time: guesses may have half of them.
+    pub fn fit_to(&self, concurrent_max: u32) {
+        let wanted = (concurrent_max as usize / 2).clamp(1, IN_FLIGHT_MAX);
+        let mut in_flight_max = self.in_flight_max.lock();
+        if wanted > *in_flight_max {
+            self.permits.add_permits(wanted - *in_flight_max);
+            *in_flight_max = wanted;
+        } else {
+            // Those that are out stay out; the next call takes the rest away.
+            *in_flight_max -= self.permits.forget_permits(*in_flight_max - wanted);
+        }
     }
 
     /// Listings that are guessed now.
@@ -67,7 +85,8 @@ impl Prefetch {
     /// Permits for `count` calls that a user has ordered ahead of readers. They are those of guesses: the two
     /// together have half of the slots. `None` if the process is about to end.
     pub async fn permits(&self, count: u32) -> Option<OwnedSemaphorePermit> {
-        let permits = self.permits.clone().acquire_many_owned(count.min(IN_FLIGHT_MAX as u32)).await.ok()?;
+        let all = *self.in_flight_max.lock() as u32;
+        let permits = self.permits.clone().acquire_many_owned(count.min(all)).await.ok()?;
         (!self.stopped.load(Ordering::Acquire)).then_some(permits)
     }
 
@@ -80,7 +99,8 @@ impl Prefetch {
     /// The same, and waits for the guesses in flight, but not for an origin that does not answer.
     pub async fn end(&self) {
         self.stop();
-        let _ = timeout(END_MAX, self.permits.acquire_many(IN_FLIGHT_MAX as u32)).await;
+        let all = *self.in_flight_max.lock() as u32;
+        let _ = timeout(END_MAX, self.permits.acquire_many(all)).await;
     }
 }
 
@@ -92,11 +112,26 @@ mod tests {
     fn each_permit_is_given_to_one_maker_of_guesses() {
         let prefetch = Prefetch::new(1 << 20).unwrap();
         let mut permits = prefetch.permits_now();
-        assert_eq!(permits.len(), IN_FLIGHT_MAX);
+        assert_eq!(permits.len(), IN_FLIGHT);
         assert!(prefetch.permits_now().is_empty());
-        permits.truncate(IN_FLIGHT_MAX - 3);
+        permits.truncate(IN_FLIGHT - 3);
         assert_eq!(prefetch.permits_now().len(), 3);
         prefetch.stop();
         assert!(prefetch.permits_now().is_empty());
+    }
+    #[test]
+    fn guesses_have_half_of_what_the_origin_takes() {
+        let prefetch = Prefetch::new(1 << 20).unwrap();
+        let free = || prefetch.permits_now().len();
+        for (concurrent_max, guesses) in [(512, 256), (100_000, 256), (64, 32), (16, 8), (1, 1), (0, 1)] {
+            prefetch.fit_to(concurrent_max);
+            assert_eq!(free(), guesses, "of {concurrent_max}");
+        }
+        prefetch.fit_to(512);
+        let out = prefetch.permits_now();
+        prefetch.fit_to(64);
+        drop(out);
+        prefetch.fit_to(64);
+        assert_eq!(free(), 32, "those that were out are taken away later");
     }
 }

@@ -330,6 +330,8 @@ pub struct FsLimits {
     pub clone_block_bytes: Option<u32>,
     /// Bytes that the caller could use at that moment, if the reply has them.
     pub available_bytes: Option<u64>,
+    /// Requests that the server takes from one client at a time (the slots of a session).
+    pub concurrent_max: u32,
 }
 
 impl Default for FsLimits {
@@ -356,6 +358,7 @@ impl Default for FsLimits {
             features: Features::empty(),
             clone_block_bytes: None,
             available_bytes: None,
+            concurrent_max: 64,
         }
     }
 }

@@ -57,6 +57,7 @@ impl Nfs3 {
             features: if self.locks.is_some() { Features::LOCKS_ALONE } else { Features::empty() },
             clone_block_bytes: None,
             available_bytes: None,
+            concurrent_max: FsLimits::default().concurrent_max,
         })
     }
 }

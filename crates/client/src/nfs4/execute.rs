@@ -313,6 +313,14 @@ impl Nfs4Client {
         }
     }
 
+    /// The slots of the session, if there is one now.
+    pub(super) fn slots_max(&self) -> Option<u32> {
+        match &*self.phase.borrow() {
+            Phase::Ready(session) => Some(session.slots_max()),
+            _ => None,
+        }
+    }
+
     /// Waits for a session.
     async fn session(&self, deadline: Option<Instant>, soft: Option<Instant>) -> Result<Arc<Session>> {
         if let Phase::Ready(session) = &*self.phase.borrow() {

@@ -54,6 +54,11 @@ impl Session {
         Session { id, clientid, fore, table: Mutex::new(table), doubt: Notify::new(), idle: Notify::new() }
     }
 
+    /// The number of its slots.
+    pub(crate) fn slots_max(&self) -> u32 {
+        self.table.lock().slots.len()
+    }
+
     /// Waits for a slot.
     pub(crate) async fn acquire(self: &Arc<Session>, work: Work) -> Slot {
         let waiting = {

@@ -112,6 +112,7 @@ impl Nfs4Client {
             features: self.features(&came),
             clone_block_bytes: came.clone_blksize,
             available_bytes: came.space_avail,
+            concurrent_max: self.slots_max().unwrap_or(usual.concurrent_max),
         })
     }
 

@@ -68,6 +68,11 @@ impl Slots {
         Slots { table: vec![Slot { sequence: 1, state: State::Free }; count], usable: count, taken_end: 0 }
     }
 
+    /// Number of slots.
+    pub(crate) fn len(&self) -> u32 {
+        self.table.len() as u32
+    }
+
     /// Number of slots that may be used now.
     #[cfg(test)]
     pub(crate) fn usable(&self) -> usize {
