@@ -144,8 +144,8 @@ impl Core {
         (holds && !racy).then_some(object)
     }
 
-    /// An open that shares the one at the origin, or needs none there: without a call under a lease, otherwise
-    /// with one GETATTR. None if it needs an OPEN.
+    /// An open that shares the one at the origin, or needs none there. It takes no call under a lease, and
+    /// otherwise one GETATTR. None if it needs an OPEN.
     async fn open_shared(
         &self,
         caller: &Caller,

@@ -5,11 +5,13 @@
 //! many opens at the origin. The lease keeps away what the open would keep away: a conflicting OPEN, and the
 //! removal of the file. Conflicts between local opens are the arbiter's, above this cache.
 //!
-//! Two things end that, and before each of them the origin is told by an OPEN:
-//! - The **lease ends** here: it was recalled, or the cache returns it. If the origin has ended it, the OPEN
-//!   follows, as for any open that was lost.
-//! - An **operation of ours** may remove a name of the file, or a right to it. The origin recalls no lease
-//!   from the client that sends such an operation.
+//! Two things end that, and before each of them the origin is told by an OPEN.
+//!
+//! The **lease ends** here: it was recalled, or the cache returns it. If the origin has ended it, the OPEN
+//! follows, as for any open that was lost.
+//!
+//! An **operation of ours** may remove a name of the file, or a right to it. The origin recalls no lease from
+//! the client that sends such an operation.
 //!
 //! The OPEN names the file by its handle, and not the delegation (CLAIM_FH). It asks for less than a read
 //! delegation keeps away, so no server delays it for that delegation's recall. A server that does all the

@@ -86,8 +86,8 @@ impl Record {
         self.notes
     }
 
-    /// May another guess or note be open, if a window of so many guesses is? Guesses far ahead of a reader that
-    /// follows stay open for long.
+    /// May another guess or note be open, if a window of so many guesses is? Guesses far ahead of a reader
+    /// that follows stay open for long.
     pub fn is_open(&self, window: usize) -> bool {
         self.open.len() < if self.notes { NOTES_MAX } else { 2 * window + self.right as usize }
     }

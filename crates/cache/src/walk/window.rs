@@ -57,8 +57,8 @@ impl Window {
     }
 
     /// May a guess at this position be made, for a reader that comes to positions in their order? Only the
-    /// guesses that it comes to earlier count: an entry deep in the tree becomes known when much behind it was
-    /// guessed before.
+    /// guesses that it comes to earlier count: an entry deep in the tree becomes known when much behind it
+    /// was guessed before.
     pub fn is_open_at(&self, position: &Position) -> bool {
         let before = || self.unused.values().filter(|guess| guess.position < *position).count();
         self.unused.len() < 2 * SIZE_MAX && before() < self.size

@@ -6,7 +6,7 @@ use super::super::roster::{Entry, Kind};
 use super::*;
 
 const ROUND_TRIP: Duration = Duration::from_millis(40);
-/// What the reader does in a directory besides waiting.
+/// How long the reader reads each directory.
 const READING: Duration = Duration::from_micros(1500);
 const IN_FLIGHT_MAX: usize = 32;
 
