@@ -169,6 +169,8 @@ pub struct Walk {
     began: (Instant, Position),
     /// The last directory of an earlier pass that was listed and not guessed.
     missed: Option<(Handle, Instant)>,
+    /// The reader has come to a guess that was out of date. Guesses that are as old are made again.
+    late: bool,
     /// When the present pass began. It may have begun below the directory where the walk last began.
     pass: Instant,
 }
@@ -194,6 +196,7 @@ impl Walk {
             stepped: now,
             began: (now, Position::new()),
             missed: None,
+            late: false,
             pass: now,
         };
         walk.add(root, None, Position::new());
@@ -240,7 +243,11 @@ impl Walk {
             self.frontiers[DIRECTORIES].window.miss(now);
         }
         self.go_into(&step.directory);
-        self.come_to(step, paused, now);
+        if self.come_to(step, paused, now) && self.depth_first {
+            self.late = true;
+            self.frontiers[DIRECTORIES].window.give_up(now);
+            self.rewind(DIRECTORIES);
+        }
         if again {
             self.go_on_again(&step.directory);
         }

@@ -185,7 +185,7 @@ impl Walk {
                         let passed = place.visited.is_some_and(|at| at >= walk.pass);
                         if passed { Due::Never } else { Due::Later }
                     }
-                    Some(place) if place.is_unused() => Due::Never,
+                    Some(place) if place.is_unused() && !(walk.late && place.has_expired(now)) => Due::Never,
                     _ => Due::Now,
                 }
             };

@@ -67,19 +67,29 @@ impl Walk {
         }
     }
 
-    /// The reader is in the directory of this step now. It has `paused` before.
-    pub(super) fn come_to(&mut self, step: &Step, paused: bool, now: Instant) {
-        let Some(place) = self.places.get_mut(&step.directory) else { return };
+    /// The reader is in the directory of this step now. It has `paused` before. True if the directory was
+    /// guessed so early that the guess is out of date.
+    pub(super) fn come_to(&mut self, step: &Step, paused: bool, now: Instant) -> bool {
+        let Some(place) = self.places.get_mut(&step.directory) else { return false };
         let before = place.visited.replace(now);
+        let mut late = false;
         if !std::mem::replace(&mut place.used, true) && place.listed.is_some() && place.is_old(now) {
             // The guess came too early. Its names are needed again, and not at the second of them only.
             place.misses = place.misses.max(1);
+            late = place.has_expired(now);
         }
+        self.move_reader(step, (before, paused), now);
+        late
+    }
+
+    /// The reader is in the directory of this step now, where it was `before`.
+    fn move_reader(&mut self, step: &Step, (before, paused): (Option<Instant>, bool), now: Instant) {
+        let Some(place) = self.places.get(&step.directory) else { return };
         let position = place.position.clone();
         let since = |at: Instant| now.saturating_duration_since(at);
         let was_here = before.is_some_and(|at| since(at) >= AGAIN_MIN);
         if position >= self.reader && !(paused && was_here && !self.depth_first) {
-            return self.go_on(position);
+            return self.go_on(&step.directory, position);
         }
         // Several readers come back all the time: only the next pass of all of them begins at the top.
         let rested = since(self.began.0) >= AGAIN_MIN || self.is_above_the_begin(&position);
@@ -90,7 +100,7 @@ impl Walk {
             Some(reached) => match self.rank_of(step) {
                 Some(rank) if rank > *reached && matches!(step.action, Action::Opened(..)) => {
                     self.move_cursors(&step.directory, rank, &[DIRECTORIES, FILES]);
-                    return self.go_on(key(&position, rank));
+                    return self.go_on(&step.directory, key(&position, rank));
                 }
                 rank => rank.is_none_or(|rank| rank < *reached),
             },
@@ -141,8 +151,21 @@ impl Walk {
         self.rebuild();
     }
 
-    fn go_on(&mut self, position: Position) {
+    /// In the directories above this one, guesses go on behind the way to it: what lies before it is passed.
+    fn leave_behind(&mut self, directory: &Handle) {
+        let mut below = *directory;
+        for _ in 0..DEPTH_MAX {
+            let Some(place) = self.places.get(&below) else { return };
+            let (Some((above, _)), Some(rank)) = (place.at.clone(), place.position.last()) else { return };
+            let rank = rank + 1;
+            self.move_cursors(&above, rank, &[DIRECTORIES, FILES]);
+            below = above;
+        }
+    }
+
+    fn go_on(&mut self, directory: &Handle, position: Position) {
         if self.depth_first {
+            self.leave_behind(directory);
             self.frontiers.iter_mut().for_each(|frontier| frontier.pass(&position));
         }
         self.reader = position;

@@ -15,7 +15,7 @@ use crate::listing::LISTING_BYTES_MAX;
 pub const OLD_MIN: Duration = Duration::from_secs(1);
 
 /// Attributes that came longer ago are out of date, unless a lease vouches for them.
-const EXPIRED_MIN: Duration = Duration::from_secs(3);
+pub const EXPIRED_MIN: Duration = Duration::from_secs(3);
 
 /// The size of a directory up to which two names are worth its listing, in bytes.
 const SMALL_BYTES: u64 = 16 << 10;
@@ -86,7 +86,7 @@ impl Place {
         self.bytes <= SMALL_BYTES
     }
 
-    /// Has the listing come, and the reader not?
+    /// Has the listing come, and not the reader?
     pub fn is_unused(&self) -> bool {
         self.listed.is_some() && !self.used
     }

@@ -270,7 +270,7 @@ impl Walks {
                 }
             }
             Outcome::Listing { bytes } | Outcome::File { bytes, .. } => {
-                if let Some(thought) = window.came(guess.target.handle(), bytes) {
+                if let Some(thought) = window.came(guess.target.handle(), bytes, now) {
                     self.budget.take_back(thought);
                     self.budget.guess(bytes);
                 }

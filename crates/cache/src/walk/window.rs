@@ -1,7 +1,8 @@
 //! How many guesses of one kind a walk may have that nobody has used yet.
 //!
 //! The window begins small. Each guess that is used soon makes it larger by one, so it doubles while the
-//! reader follows. If the reader takes longer, guesses are far enough ahead of it: more of them would be out
+//! reader follows. Soon means within some times what a guess takes to come. If the reader takes longer,
+//! guesses are far enough ahead of it. If it takes much longer, the window shrinks: more guesses would be out
 //! of date before they are used. The window halves when a guess has not been used for a while, unless others
 //! are: the reader of a large tree comes late to what lies far ahead.
 
@@ -11,14 +12,21 @@ use std::time::Duration;
 use tokio::time::Instant;
 use vfs::Handle;
 
+use super::place::EXPIRED_MIN;
+
 /// The first size of a window of expectations.
 pub const SIZE_MIN: usize = 8;
 /// The size of a window that several readers share, at least.
 const SHARED_MIN: usize = 16;
 /// The largest size of a window.
 const SIZE_MAX: usize = 512;
-/// A guess that is used later than this was far enough ahead. Attributes are believed for 3 s by default.
+/// A guess that is used after so many times what guesses take to come was far enough ahead.
+const AHEAD: u32 = 4;
+/// The bounds of that time. Attributes are believed for 3 s by default.
+const SOON_MIN: Duration = Duration::from_millis(100);
 const SOON: Duration = Duration::from_secs(1);
+/// One in so many of the guesses is too much if one is used later than twice that time.
+const LATE_SHARE: usize = 16;
 /// A guess that has not been used for so long was wrong.
 const UNUSED_MAX: Duration = Duration::from_secs(30);
 
@@ -40,6 +48,8 @@ pub struct Window {
     unused: HashMap<Handle, Unused>,
     /// Bytes of guesses that the reader has passed. It may come back to them.
     passed: HashMap<Handle, u64>,
+    /// What a guess takes to come, of late.
+    latency: Duration,
     /// The last time that a guess was used.
     used: Instant,
     checked: Instant,
@@ -48,7 +58,8 @@ pub struct Window {
 impl Window {
     /// A window that begins now, with this size.
     pub fn new(size: usize, now: Instant) -> Window {
-        Window { size, unused: HashMap::new(), passed: HashMap::new(), used: now, checked: now }
+        let (unused, passed) = (HashMap::new(), HashMap::new());
+        Window { size, unused, passed, latency: SOON, used: now, checked: now }
     }
 
     /// May another guess be made?
@@ -91,12 +102,20 @@ impl Window {
 
     /// A guess has brought so many bytes. Returns what was thought before. `None` if it is not known here any
     /// more.
-    pub fn came(&mut self, handle: &Handle, bytes: u64) -> Option<u64> {
+    pub fn came(&mut self, handle: &Handle, bytes: u64, now: Instant) -> Option<u64> {
         let thought = match self.unused.get_mut(handle) {
-            Some(guess) => &mut guess.bytes,
+            Some(guess) => {
+                let took = now.saturating_duration_since(guess.made);
+                self.latency = if self.latency == SOON { took } else { (self.latency * 7 + took) / 8 };
+                &mut guess.bytes
+            }
             None => self.passed.get_mut(handle)?,
         };
         Some(std::mem::replace(thought, bytes))
+    }
+
+    fn soon(&self) -> Duration {
+        (self.latency * AHEAD).clamp(SOON_MIN, SOON)
     }
 
     /// A guess was not needed, or has failed. Returns its bytes.
@@ -108,8 +127,11 @@ impl Window {
     pub fn used(&mut self, handle: &Handle, now: Instant) -> Option<u64> {
         let Some(guess) = self.unused.remove(handle) else { return self.passed.remove(handle) };
         self.used = now;
-        if now.saturating_duration_since(guess.made) < SOON {
+        let (age, soon) = (now.saturating_duration_since(guess.made), self.soon());
+        if age < soon {
             self.size = (self.size + 1).min(SIZE_MAX);
+        } else if age >= 2 * soon && self.size > SIZE_MIN {
+            self.size -= self.size.div_ceil(LATE_SHARE);
         }
         Some(guess.bytes)
     }
@@ -126,6 +148,11 @@ impl Window {
         if !self.is_open() {
             self.leave(|guess| now.saturating_duration_since(guess.made) >= SOON);
         }
+    }
+
+    /// Guesses that are out of date give way: they may be made again.
+    pub fn give_up(&mut self, now: Instant) {
+        self.leave(|guess| now.saturating_duration_since(guess.made) >= EXPIRED_MIN);
     }
 
     fn leave(&mut self, wrong: impl Fn(&Unused) -> bool) -> Vec<Handle> {
@@ -177,6 +204,12 @@ mod tests {
         window.guess(handle(next), vec![next], 10, now);
         window.used(&handle(next), now + SOON);
         assert_eq!(window.size, 4 * SIZE_MIN * 2, "far enough ahead");
+        for _ in 0..20 {
+            window.guess(handle(next), vec![next], 10, now);
+            window.used(&handle(next), now + 2 * SOON);
+        }
+        assert!(window.size < 2 * SIZE_MIN, "{}: too far ahead", window.size);
+        window.size = 4 * SIZE_MIN * 2;
         window.guess(handle(next), vec![next], 10, now);
         window.expire(now + UNUSED_MAX);
         assert_eq!((window.size, window.has(&handle(next))), (4 * SIZE_MIN, false));
