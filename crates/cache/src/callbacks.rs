@@ -125,6 +125,7 @@ impl Core {
         let deadline = now + recall_time(recall.deadline.saturating_duration_since(now));
         self.wait_for_believers(object, recall.id, deadline).await;
         self.call_in(object, recall.id, deadline).await;
+        self.tell_opens_before(object, deadline).await;
         self.send_before(object, deadline).await;
         self.sync_journal_before(deadline).await;
         self.give_back(object, recall.id).await;
@@ -190,7 +191,6 @@ impl Core {
         self.with(object, |state| {
             state.held.lease.iter_mut().filter(mine).for_each(|lease| lease.recalled = true);
         });
-        self.tell_opens_before_return(object).await;
         self.tell_locks(object).await;
         let lease = self.with(object, |state| {
             state.held.lease.as_ref().filter(|lease| lease.id == id)?;
@@ -355,6 +355,7 @@ impl Core {
         let Some(id) = id else { return };
         self.wait_for_believers(object, id, Instant::now() + RECLAIM_MAX).await;
         self.call_in(object, id, Instant::now() + PATIENCE).await;
+        self.tell_opens_before(object, Instant::now() + PATIENCE).await;
         self.send_before(object, Instant::now() + PATIENCE).await;
         self.sync_journal_before(Instant::now() + MARGIN).await;
         self.give_back(object, id).await;

@@ -145,9 +145,15 @@ impl Opens {
         }
     }
 
-    /// May an open with these shares be untold, if a lease permits it?
+    /// May an open with these shares be untold, if a lease permits it? Not while a close is in flight: it
+    /// would cross the OPEN that tells of it.
     pub fn may_be_untold(&self, shares: Shares) -> bool {
-        shares == Share::READ.into() && self.telling == 0
+        shares == Share::READ.into() && self.telling == 0 && !self.is_narrowing()
+    }
+
+    /// Is a narrowing or a close of the open at the origin in flight?
+    pub fn is_narrowing(&self) -> bool {
+        self.narrowed == u64::MAX
     }
 
     /// This local open was made under a lease, and no OPEN was sent for it.
@@ -160,13 +166,14 @@ impl Opens {
     pub fn untold(&self) -> Option<(Shares, Principal)> {
         let untold = self.local.iter().find(|local| local.untold)?;
         let shares = Shares::from(Share::READ);
-        let told = self.covers(shares) && self.narrowed != u64::MAX;
+        let told = self.covers(shares) && !self.is_narrowing();
         (!told).then(|| (shares, untold.user.clone())).and_then(|(shares, user)| Some((shares, user?)))
     }
 
-    /// The origin has refused the OPEN for the untold opens. They go on without one.
-    pub fn lose_untold(&mut self) {
-        self.local.iter_mut().for_each(|local| local.untold = false);
+    /// The origin has refused the OPEN for the untold opens of this user. They go on without one.
+    pub fn lose_untold(&mut self, user: &Principal) {
+        let mine = self.local.iter_mut().filter(|local| local.user.as_ref() == Some(user));
+        mine.for_each(|local| local.untold = false);
     }
 
     /// From now on, no new open is untold.
@@ -271,7 +278,7 @@ impl Opens {
             }
         }
         if !crossed && self.covers(Share::READ.into()) {
-            self.lose_untold();
+            self.local.iter_mut().for_each(|local| local.untold = false);
         }
         !crossed
     }
@@ -284,7 +291,7 @@ impl Opens {
     /// May the opens rest? No local open must be left, nothing must use the open at the origin, and no task
     /// must be about to change it.
     pub fn may_rest(&self) -> bool {
-        let busy = self.uses > 0 || self.awaited || self.narrowed == u64::MAX;
+        let busy = self.uses > 0 || self.awaited || self.is_narrowing();
         self.local.is_empty() && !busy && !self.denies_more()
     }
 
@@ -357,7 +364,7 @@ impl Opens {
     pub fn begin_use(&mut self, shares: Shares) -> Option<OpenId> {
         let id = self.upstream.as_ref().filter(|upstream| upstream.shares.contains(shares))?.id;
         // An open that is being narrowed is not for new uses.
-        if self.narrowed == u64::MAX {
+        if self.is_narrowing() {
             return None;
         }
         self.uses += 1;

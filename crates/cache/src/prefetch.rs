@@ -18,6 +18,8 @@ use crate::walk::Walks;
 pub const IN_FLIGHT: usize = 32;
 /// The largest number of guesses in flight.
 const IN_FLIGHT_MAX: usize = 256;
+/// How often an order that waits for permits looks how many there are.
+const FIT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the end of the process waits for guesses in flight.
 const END_MAX: Duration = Duration::from_secs(2);
 
@@ -85,8 +87,14 @@ impl Prefetch {
     /// Permits for `count` calls that a user has ordered ahead of readers. They are those of guesses: the two
     /// together have half of the slots. `None` if the process is about to end.
     pub async fn permits(&self, count: u32) -> Option<OwnedSemaphorePermit> {
-        let all = *self.in_flight_max.lock() as u32;
-        let permits = self.permits.clone().acquire_many_owned(count.min(all)).await.ok()?;
+        let permits = loop {
+            let all = *self.in_flight_max.lock() as u32;
+            // There may be fewer permits meanwhile than this waits for.
+            let permits = self.permits.clone().acquire_many_owned(count.min(all));
+            if let Ok(permits) = timeout(FIT_INTERVAL, permits).await {
+                break permits.ok()?;
+            }
+        };
         (!self.stopped.load(Ordering::Acquire)).then_some(permits)
     }
 

@@ -245,7 +245,7 @@ impl Walk {
         self.go_into(&step.directory);
         if self.come_to(step, paused, now) && self.depth_first {
             self.late = true;
-            self.frontiers[DIRECTORIES].window.give_up(now);
+            self.frontiers[DIRECTORIES].give_up(now);
             self.rewind(DIRECTORIES);
         }
         if again {

@@ -213,10 +213,73 @@ async fn another_user_is_let_in_by_its_own_right_only() {
     cache.setattr(&opener(0), &file, &set, None).await.unwrap();
     cache.close(&v4(0, 1), untold).await.unwrap();
     bench.opens_are(0).await;
-    for request in [open_handle(&file, 2, Share::READ), open_request(&root(), "f", 2, Share::READ)] {
-        let own = open(&cache, 1, &OpenRequest { owner: origin::owner(1), ..request.clone() }).await;
-        let refused = cache.open(&v4_opener(1000, 2), &request).await.unwrap_err();
-        assert_eq!(refused.status, Status::Access);
+    // The first open finds the right out again, and the second one needs no OPEN.
+    for opens in [1, 0] {
+        let own = open(&cache, 1, &open_request(&root(), "f", 1, Share::READ)).await;
+        assert_eq!(bench.origin.open_count(), opens);
+        for request in [open_handle(&file, 2, Share::READ), open_request(&root(), "f", 2, Share::READ)] {
+            let refused = cache.open(&v4_opener(1000, 2), &request).await.unwrap_err();
+            assert_eq!(refused.status, Status::Access);
+        }
         cache.close(&v4(0, 1), own).await.unwrap();
+        bench.opens_are(0).await;
+    }
+}
+
+#[tokio::test]
+async fn an_open_is_not_untold_while_the_close_of_the_kept_one_is_under_way() {
+    let (bench, cache, file, untold) = setup(LeaseKind::Read).await;
+    cache.close(&v4(0, 1), untold).await.unwrap();
+    let gate = bench.origin.gate("CLOSE");
+    // A writer's open at the origin is closed when the next one is kept.
+    let writer = open(&cache, 1, &open_handle(&file, 1, Share::WRITE)).await;
+    cache.close(&v4(0, 1), writer).await.unwrap();
+    gate.wait_for(1).await;
+    let reader = tokio::spawn({
+        let cache = cache.clone();
+        async move { open(&cache, 2, &open_handle(&file, 2, Share::READ)).await }
+    });
+    let writing = tokio::spawn({
+        let origin = bench.origin.clone();
+        async move { origin.others_write(&file, 0, b"DATA").await }
+    });
+    until(|| bench.origin.lease(&file).is_none() || reader.is_finished()).await;
+    gate.open();
+    let reader = reader.await.unwrap();
+    writing.await.unwrap();
+    bench.opens_are(1).await;
+    assert_eq!(told(&bench), [(Share::READ, Share::empty())]);
+    assert_eq!(read(&cache, &v4(0, 2), &file, 0, 10).await, "DATA");
+    cache.close(&v4(0, 2), reader).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_user_who_has_lost_the_right_does_not_cost_another_one_the_open() {
+    let bench = Bench::with_state(Policy::Always(LeaseKind::Read));
+    let file = bench.origin.put(&root(), "f", b"data");
+    bench.origin.pass(std::time::Duration::from_secs(10));
+    let cache = bench.open_with(Options { kept_opens_max: 0, ..bench.options() }).await;
+    let mut opens = Vec::new();
+    for round in 0..2 {
+        for uid in [1000, 0] {
+            let request = open_request(&root(), "f", u64::from(uid), Share::READ);
+            let id = cache.open(&v4_opener(uid, u64::from(uid)), &request).await.unwrap().id;
+            assert_eq!(read(&cache, &v4(uid, u64::from(uid)), &file, 0, 10).await, "data");
+            if round == 0 {
+                cache.close(&v4(uid, u64::from(uid)), id).await.unwrap();
+                bench.opens_are(0).await;
+            } else {
+                opens.push((uid, id));
+            }
+        }
+    }
+    assert_eq!(bench.origin.open_count(), 0, "both are untold");
+    // The origin's own rules change, which no lease tells.
+    bench.origin.tree().inodes.get_mut(&origin::tree::id(&file)).unwrap().attributes.mode = 0o600;
+    bench.origin.recall(&file);
+    until(|| bench.origin.lease(&file).is_none()).await;
+    assert_eq!(told(&bench), [(Share::READ, Share::empty())], "the OPEN of the other user");
+    for (uid, id) in opens {
+        cache.close(&v4(uid, u64::from(uid)), id).await.unwrap();
     }
 }

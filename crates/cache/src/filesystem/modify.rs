@@ -269,9 +269,11 @@ impl Core {
         if replaced.is_some() {
             self.sync_journal().await;
         }
-        let leaving = NameChange::begin(self, &source, from_name).of(moved);
+        let leaving = NameChange::begin(self, &source, from_name).of(moved.clone());
         let coming = NameChange::begin(self, &target, to_name).of(replaced.clone());
-        let _telling = self.tell_opens_of(replaced.as_ref()).await;
+        // Another client may remove the new name at once, for what it led to before.
+        let _telling =
+            (self.tell_opens_of(moved.as_ref()).await, self.tell_opens_of(replaced.as_ref()).await);
         let change = Change::begin(self, &target);
         // Within one directory there is one change, reported twice.
         let change_source = (from != to).then(|| Change::begin(self, &source));

@@ -187,7 +187,8 @@ impl Core {
                 None => true,
                 Some(name) => {
                     let directory = self.object(&request.handle);
-                    self.named(&directory, name).is_some_and(|now| Arc::ptr_eq(&now, object))
+                    self.look_right(caller, &directory) == Some(true)
+                        && self.named(&directory, name).is_some_and(|now| Arc::ptr_eq(&now, object))
                 }
             };
             if !there {

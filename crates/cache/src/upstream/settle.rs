@@ -52,7 +52,8 @@ impl Core {
             let kept = keeps_open(state) && !state.held.opens.denies_more() && !is_useless(state);
             let opens = &state.held.opens;
             let untold = state.held.lease.is_none() && opens.untold().is_some();
-            let wanted = !opens.awaited && (untold || (opens.upstream().is_some() && !kept));
+            let needed = untold || is_useless(state);
+            let wanted = !opens.awaited && (needed || (opens.upstream().is_some() && !kept));
             state.held.opens.awaited |= wanted;
             (wanted, if kept { state.held.opens.note_kept() } else { None })
         });
@@ -165,6 +166,8 @@ impl Core {
                 Step::Nothing => return None,
                 Step::Wait(time) => return Some(time),
                 Step::Name(shares) => {
+                    // Their users may do what the user of the origin's open may not.
+                    self.tell_opens(object).await;
                     may_name = self.name_shares(object, shares).await;
                     continue;
                 }

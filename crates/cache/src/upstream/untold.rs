@@ -20,17 +20,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vfs::{Caller, Shares, Want};
+use tokio::time::Instant;
+use vfs::{Caller, Shares, Status, Want};
 
 use crate::core::Core;
 use crate::held_lease::HeldLease;
 use crate::object::ObjectState;
 use crate::table::Object;
 
-/// How often an OPEN that crossed a close is sent again.
-const CROSSINGS_MAX: usize = 4;
+/// OPENs that are sent to tell of the opens of one file: for further users, and after crossings.
+const TRIES_MAX: usize = 8;
 /// The longest wait for the OPEN before a lease is returned.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the end of a narrowing is looked for.
+const PAUSE: Duration = Duration::from_millis(5);
 
 /// May an open with these shares be made now without the origin?
 pub fn may_be_untold(state: &ObjectState, shares: Shares) -> bool {
@@ -73,9 +76,10 @@ impl Core {
     }
 
     /// The same before a lease is returned. No open is untold from then on, because the lease counts as
-    /// recalled.
-    pub async fn tell_opens_before_return(&self, object: &Arc<Object>) {
-        if tokio::time::timeout(PATIENCE, self.tell_opens(object)).await.is_err() {
+    /// recalled. Waits until the deadline at most, and not for long.
+    pub async fn tell_opens_before(&self, object: &Arc<Object>, deadline: Instant) {
+        let deadline = deadline.min(Instant::now() + PATIENCE);
+        if tokio::time::timeout_at(deadline, self.tell_opens(object)).await.is_err() {
             tracing::warn!(
                 "{} did not answer OPEN of {} before the lease had to be returned; it is open there later",
                 self.options.origin,
@@ -85,22 +89,37 @@ impl Core {
     }
 
     /// Sends an OPEN for the opens that the origin does not know of, if there are any. Does not take the
-    /// file's turn: another OPEN in flight may wait at the origin for the lease.
+    /// file's turn: another OPEN in flight may wait at the origin for the lease. If the origin refuses one
+    /// user, the OPEN of another one tells of the others.
     pub async fn tell_opens(&self, object: &Arc<Object>) {
-        for _ in 0..CROSSINGS_MAX {
+        for _ in 0..TRIES_MAX {
             let Some((shares, user)) = self.with(object, |state| state.held.opens.untold()) else { return };
             let caller = Caller { principal: user, ..Caller::machine() };
             let request = Core::open_handle_below(object.handle, shares, Want::None);
             match self.ask_open(&caller, request, None).await {
-                Ok(granted) if granted.usage.is_some() => return,
-                // It crossed a close of ours, which may have ended this open too.
-                Ok(_) => {}
-                Err(error) => {
+                Ok(granted) if granted.usage.is_some() => {}
+                // It crossed a narrowing of ours, which may have taken its share away again.
+                Ok(_) => self.wait_for_narrowing(object).await,
+                Err(error) if is_refusal(error.status) => {
                     tracing::warn!("an open of {} is lost: the origin refuses it: {error}", object.handle);
-                    break;
+                    self.with(object, |state| state.held.opens.lose_untold(&caller.principal));
                 }
+                // The next settling of the file tries again.
+                Err(error) => return tracing::debug!("OPEN of {}: {error}", object.handle),
             }
         }
-        self.with(object, |state| state.held.opens.lose_untold());
     }
+
+    async fn wait_for_narrowing(&self, object: &Arc<Object>) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.with(object, |state| state.held.opens.is_narrowing()) && Instant::now() < deadline {
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+}
+
+/// Does the origin refuse the open for good?
+fn is_refusal(status: Status) -> bool {
+    use Status as S;
+    matches!(status, S::Access | S::Perm | S::Stale | S::BadHandle | S::NoEnt | S::ShareDenied)
 }

@@ -72,6 +72,20 @@ impl Frontier {
         self.window.withdraw(handle)
     }
 
+    /// Forgets guesses that have not been used for long. Whether they were wrong, nobody knows.
+    pub fn expire(&mut self, now: Instant) {
+        for handle in self.window.expire(now) {
+            self.record.withdraw(&handle);
+        }
+    }
+
+    /// Guesses that are out of date may be made again.
+    pub fn give_up(&mut self, now: Instant) {
+        for handle in self.window.give_up(now) {
+            self.record.withdraw(&handle);
+        }
+    }
+
     /// The reader has passed everything before this position.
     pub fn pass(&mut self, position: &Position) {
         self.cursors = self.cursors.split_off(position);
@@ -144,7 +158,7 @@ impl Walk {
 
     /// The next guess, and its bytes, if it fits into `bytes`.
     pub(super) fn guess(&mut self, bytes: u64, now: Instant, files: bool) -> Option<(Guess, u64)> {
-        self.frontiers.iter_mut().for_each(|frontier| frontier.window.expire(now));
+        self.frontiers.iter_mut().for_each(|frontier| frontier.expire(now));
         self.listing_here(bytes, now)
             .or_else(|| self.next_listing(bytes, now))
             .or_else(|| if files { self.next_file(bytes, now) } else { None })

@@ -150,9 +150,9 @@ impl Window {
         }
     }
 
-    /// Guesses that are out of date give way: they may be made again.
-    pub fn give_up(&mut self, now: Instant) {
-        self.leave(|guess| now.saturating_duration_since(guess.made) >= EXPIRED_MIN);
+    /// Guesses that are out of date give way: they may be made again. Returns the objects.
+    pub fn give_up(&mut self, now: Instant) -> Vec<Handle> {
+        self.leave(|guess| now.saturating_duration_since(guess.made) >= EXPIRED_MIN)
     }
 
     fn leave(&mut self, wrong: impl Fn(&Unused) -> bool) -> Vec<Handle> {
@@ -165,17 +165,19 @@ impl Window {
         handles
     }
 
-    /// Forgets guesses that have not been used for long.
-    pub fn expire(&mut self, now: Instant) {
+    /// Forgets guesses that have not been used for long. Returns the objects.
+    pub fn expire(&mut self, now: Instant) -> Vec<Handle> {
         if now.saturating_duration_since(self.checked) < Duration::from_secs(1) {
-            return;
+            return Vec::new();
         }
         self.checked = now;
-        let before = self.unused.len();
-        self.unused.retain(|_, guess| now.saturating_duration_since(guess.made) < UNUSED_MAX);
-        if self.unused.len() < before && now.saturating_duration_since(self.used) >= SOON {
+        let old = |guess: &Unused| now.saturating_duration_since(guess.made) >= UNUSED_MAX;
+        let expired: Vec<_> =
+            self.unused.extract_if(|_, guess| old(guess)).map(|(handle, _)| handle).collect();
+        if !expired.is_empty() && now.saturating_duration_since(self.used) >= SOON {
             self.size = (self.size / 2).max(1);
         }
+        expired
     }
 }
 
