@@ -16,10 +16,9 @@ use crate::walk::Walks;
 
 /// The number of guesses in flight, before it is known how many requests the origin takes at a time.
 pub const IN_FLIGHT: usize = 32;
-/// The largest number of guesses in flight.
-const IN_FLIGHT_MAX: usize = 256;
-/// How often an order that waits for permits looks how many there are.
-const FIT_INTERVAL: Duration = Duration::from_secs(1);
+/// The bounds of that number. An order needs as many as the lower one.
+const IN_FLIGHT_MIN: usize = 8;
+const IN_FLIGHT_MAX: usize = 128;
 /// How long the end of the process waits for guesses in flight.
 const END_MAX: Duration = Duration::from_secs(2);
 
@@ -53,9 +52,10 @@ impl Prefetch {
         self.walks.lock()
     }
 
-    /// The origin takes so many requests at a time: guesses may have half of them.
+    /// The origin takes so many requests at a time: half of them may be guesses. A listing may need a second
+    /// one at first.
     pub fn fit_to(&self, concurrent_max: u32) {
-        let wanted = (concurrent_max as usize / 2).clamp(1, IN_FLIGHT_MAX);
+        let wanted = (concurrent_max as usize / 2).clamp(IN_FLIGHT_MIN, IN_FLIGHT_MAX);
         let mut in_flight_max = self.in_flight_max.lock();
         if wanted > *in_flight_max {
             self.permits.add_permits(wanted - *in_flight_max);
@@ -87,14 +87,7 @@ impl Prefetch {
     /// Permits for `count` calls that a user has ordered ahead of readers. They are those of guesses: the two
     /// together have half of the slots. `None` if the process is about to end.
     pub async fn permits(&self, count: u32) -> Option<OwnedSemaphorePermit> {
-        let permits = loop {
-            let all = *self.in_flight_max.lock() as u32;
-            // There may be fewer permits meanwhile than this waits for.
-            let permits = self.permits.clone().acquire_many_owned(count.min(all));
-            if let Ok(permits) = timeout(FIT_INTERVAL, permits).await {
-                break permits.ok()?;
-            }
-        };
+        let permits = self.permits.clone().acquire_many_owned(count.min(IN_FLIGHT_MIN as u32)).await.ok()?;
         (!self.stopped.load(Ordering::Acquire)).then_some(permits)
     }
 
@@ -131,7 +124,7 @@ mod tests {
     fn guesses_have_half_of_what_the_origin_takes() {
         let prefetch = Prefetch::new(1 << 20).unwrap();
         let free = || prefetch.permits_now().len();
-        for (concurrent_max, guesses) in [(512, 256), (100_000, 256), (64, 32), (16, 8), (1, 1), (0, 1)] {
+        for (concurrent_max, guesses) in [(512, 128), (100_000, 128), (64, 32), (16, 8), (1, 8), (0, 8)] {
             prefetch.fit_to(concurrent_max);
             assert_eq!(free(), guesses, "of {concurrent_max}");
         }

@@ -49,7 +49,7 @@ use record::Said;
 use roster::{Order, Roster};
 use sequence::Sequence;
 pub use walks::{Outcome, Walks, names_worth_a_listing};
-use window::Position;
+use window::{Position, Window};
 
 /// The largest file that is guessed, in bytes. Read-ahead follows the reader of a larger one.
 pub const FILE_MAX_BYTES: u64 = 1 << 20;
@@ -85,6 +85,8 @@ pub struct Step {
     pub directory_bytes: u64,
     /// The step.
     pub action: Action,
+    /// It needs a call.
+    pub asks: bool,
 }
 
 /// An action of the reader.
@@ -185,8 +187,8 @@ impl Walk {
             wanted: VecDeque::from([root]),
             credit: CREDIT,
             frontiers: [
-                Frontier::new(LISTINGS_FIRST, BACK_MAX, now),
-                Frontier::new(FILES_FIRST, BACK_MAX, now),
+                Frontier::new(Window::of_listings(LISTINGS_FIRST, now), BACK_MAX),
+                Frontier::new(Window::new(FILES_FIRST, now), BACK_MAX),
             ],
             order: Order::default(),
             reader: Position::new(),
@@ -243,10 +245,8 @@ impl Walk {
             self.frontiers[DIRECTORIES].window.miss(now);
         }
         self.go_into(&step.directory);
-        if self.come_to(step, paused, now) && self.depth_first {
-            self.late = true;
-            self.frontiers[DIRECTORIES].give_up(now);
-            self.rewind(DIRECTORIES);
+        if self.come_to(step, paused, now) {
+            self.come_late(now);
         }
         if again {
             self.go_on_again(&step.directory);
@@ -258,6 +258,22 @@ impl Walk {
             }
         }
         used
+    }
+
+    /// The reader has come to a guess that was out of date. Those ahead of it that are as old are made again,
+    /// unless it is so slow that one guess at a time is too many.
+    fn come_late(&mut self, now: Instant) {
+        self.frontiers[DIRECTORIES].record.was_late();
+        if !self.depth_first || self.frontiers[DIRECTORIES].window.size() == 1 {
+            return;
+        }
+        let given_up = self.frontiers[DIRECTORIES].give_up(now);
+        if given_up.is_empty() {
+            return;
+        }
+        given_up.iter().for_each(|directory| self.was_no_venture(directory));
+        self.late = true;
+        self.rewind(DIRECTORIES);
     }
 
     /// The reader comes into a directory that was not expected. False if there are too many.

@@ -39,6 +39,8 @@ struct Unused {
     made: Instant,
     position: Position,
     bytes: u64,
+    /// The reader is there already.
+    wanted: bool,
 }
 
 /// The guesses of one kind.
@@ -48,8 +50,10 @@ pub struct Window {
     unused: HashMap<Handle, Unused>,
     /// Bytes of guesses that the reader has passed. It may come back to them.
     passed: HashMap<Handle, u64>,
-    /// What a guess takes to come, of late.
-    latency: Duration,
+    /// What a guess takes to come, of late. `None` if guesses do not go out of date.
+    latency: Option<Duration>,
+    /// A guess was used so late that it was nearly out of date.
+    was_late: bool,
     /// The last time that a guess was used.
     used: Instant,
     checked: Instant,
@@ -59,7 +63,12 @@ impl Window {
     /// A window that begins now, with this size.
     pub fn new(size: usize, now: Instant) -> Window {
         let (unused, passed) = (HashMap::new(), HashMap::new());
-        Window { size, unused, passed, latency: SOON, used: now, checked: now }
+        Window { size, unused, passed, latency: None, was_late: false, used: now, checked: now }
+    }
+
+    /// A window of listings: their attributes go out of date.
+    pub fn of_listings(size: usize, now: Instant) -> Window {
+        Window { latency: Some(SOON), ..Window::new(size, now) }
     }
 
     /// May another guess be made?
@@ -97,7 +106,16 @@ impl Window {
 
     /// A guess about an object is made.
     pub fn guess(&mut self, handle: Handle, position: Position, bytes: u64, now: Instant) {
-        self.unused.insert(handle, Unused { made: now, position, bytes });
+        self.passed.remove(&handle);
+        self.unused.insert(handle, Unused { made: now, position, bytes, wanted: false });
+    }
+
+    /// The same, about an object that the reader has come to. It tells nothing of how far ahead guesses are.
+    pub fn want(&mut self, handle: Handle, position: Position, bytes: u64, now: Instant) {
+        self.guess(handle, position, bytes, now);
+        if let Some(guess) = self.unused.get_mut(&handle) {
+            guess.wanted = true;
+        }
     }
 
     /// A guess has brought so many bytes. Returns what was thought before. `None` if it is not known here any
@@ -106,7 +124,8 @@ impl Window {
         let thought = match self.unused.get_mut(handle) {
             Some(guess) => {
                 let took = now.saturating_duration_since(guess.made);
-                self.latency = if self.latency == SOON { took } else { (self.latency * 7 + took) / 8 };
+                let smooth = |old: Duration| if old == SOON { took } else { (old * 7 + took) / 8 };
+                self.latency = self.latency.map(smooth);
                 &mut guess.bytes
             }
             None => self.passed.get_mut(handle)?,
@@ -115,7 +134,7 @@ impl Window {
     }
 
     fn soon(&self) -> Duration {
-        (self.latency * AHEAD).clamp(SOON_MIN, SOON)
+        self.latency.map_or(SOON, |latency| (latency * AHEAD).clamp(SOON_MIN, SOON))
     }
 
     /// A guess was not needed, or has failed. Returns its bytes.
@@ -127,11 +146,18 @@ impl Window {
     pub fn used(&mut self, handle: &Handle, now: Instant) -> Option<u64> {
         let Some(guess) = self.unused.remove(handle) else { return self.passed.remove(handle) };
         self.used = now;
+        if guess.wanted && self.was_late {
+            return Some(guess.bytes);
+        }
         let (age, soon) = (now.saturating_duration_since(guess.made), self.soon());
         if age < soon {
             self.size = (self.size + 1).min(SIZE_MAX);
-        } else if age >= 2 * soon && self.size > SIZE_MIN {
-            self.size -= self.size.div_ceil(LATE_SHARE);
+        } else if age >= 2 * soon && self.latency.is_some() {
+            self.was_late = true;
+            let least = if age >= EXPIRED_MIN { 1 } else { SIZE_MIN };
+            if self.size > least {
+                self.size -= self.size.div_ceil(LATE_SHARE);
+            }
         }
         Some(guess.bytes)
     }
@@ -152,7 +178,8 @@ impl Window {
 
     /// Guesses that are out of date give way: they may be made again. Returns the objects.
     pub fn give_up(&mut self, now: Instant) -> Vec<Handle> {
-        self.leave(|guess| now.saturating_duration_since(guess.made) >= EXPIRED_MIN)
+        let old = |guess: &Unused| now.saturating_duration_since(guess.made) >= EXPIRED_MIN;
+        self.unused.extract_if(|_, guess| old(guess)).map(|(handle, _)| handle).collect()
     }
 
     fn leave(&mut self, wrong: impl Fn(&Unused) -> bool) -> Vec<Handle> {
@@ -192,7 +219,7 @@ mod tests {
     #[test]
     fn a_window_doubles_while_guesses_are_used_and_halves_when_they_are_not() {
         let now = Instant::now();
-        let mut window = Window::new(SIZE_MIN, now);
+        let mut window = Window::of_listings(SIZE_MIN, now);
         let mut next = 0;
         for expected in [SIZE_MIN, 2 * SIZE_MIN, 4 * SIZE_MIN] {
             let first = next;
