@@ -65,11 +65,6 @@ pub struct OpenedAhead {
 impl Core {
     /// A reader takes a step in a directory, which needs a call.
     pub fn step(&self, caller: &Caller, directory: &Arc<Object>, action: impl FnOnce() -> Action) {
-        self.report(caller, directory, action, true);
-    }
-
-    /// A reader takes a step in a directory. Does it need a call?
-    fn report(&self, caller: &Caller, directory: &Arc<Object>, action: impl FnOnce() -> Action, asks: bool) {
         let Some(prefetch) = &self.prefetch else { return };
         let action = action();
         let (place, bytes) = self.with(directory, |state| {
@@ -82,7 +77,6 @@ impl Core {
             at: place.map(|Place { directory, name }| (directory, name)),
             directory_bytes: bytes,
             action,
-            asks,
         };
         prefetch.walks().step(caller, &step, Instant::now());
         self.make_guesses();
@@ -134,7 +128,7 @@ impl Core {
     pub fn use_guess(&self, caller: &Caller, directory: &Arc<Object>, action: impl FnOnce() -> Action) {
         if self.prefetch.is_some() && self.with(directory, |state| std::mem::take(&mut state.guessed)) {
             self.counters.guesses_used.bump();
-            self.report(caller, directory, action, false);
+            self.step(caller, directory, action);
         }
     }
 

@@ -85,8 +85,6 @@ pub struct Step {
     pub directory_bytes: u64,
     /// The step.
     pub action: Action,
-    /// It needs a call.
-    pub asks: bool,
 }
 
 /// An action of the reader.
@@ -245,8 +243,10 @@ impl Walk {
             self.frontiers[DIRECTORIES].window.miss(now);
         }
         self.go_into(&step.directory);
-        if self.come_to(step, paused, now) {
-            self.come_late(now);
+        if self.come_to(step, paused, now) && self.depth_first {
+            self.late = true;
+            self.frontiers[DIRECTORIES].give_up(now);
+            self.rewind(DIRECTORIES);
         }
         if again {
             self.go_on_again(&step.directory);
@@ -258,22 +258,6 @@ impl Walk {
             }
         }
         used
-    }
-
-    /// The reader has come to a guess that was out of date. Those ahead of it that are as old are made again,
-    /// unless it is so slow that one guess at a time is too many.
-    fn come_late(&mut self, now: Instant) {
-        self.frontiers[DIRECTORIES].record.was_late();
-        if !self.depth_first || self.frontiers[DIRECTORIES].window.size() == 1 {
-            return;
-        }
-        let given_up = self.frontiers[DIRECTORIES].give_up(now);
-        if given_up.is_empty() {
-            return;
-        }
-        given_up.iter().for_each(|directory| self.was_no_venture(directory));
-        self.late = true;
-        self.rewind(DIRECTORIES);
     }
 
     /// The reader comes into a directory that was not expected. False if there are too many.

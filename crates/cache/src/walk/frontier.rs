@@ -72,22 +72,18 @@ impl Frontier {
         self.window.withdraw(handle)
     }
 
-    /// Forgets guesses that have not been used for long. A reader that goes depth first may still come to
-    /// them.
-    pub fn expire(&mut self, depth_first: bool, now: Instant) {
-        let expired = self.window.expire(now);
-        if depth_first {
-            expired.iter().for_each(|handle| self.record.withdraw(handle));
-        } else {
-            self.record.pass(expired.iter());
+    /// Forgets guesses that have not been used for long. Whether they were wrong, nobody knows.
+    pub fn expire(&mut self, now: Instant) {
+        for handle in self.window.expire(now) {
+            self.record.withdraw(&handle);
         }
     }
 
-    /// Guesses that are out of date may be made again. Returns the objects.
-    pub fn give_up(&mut self, now: Instant) -> Vec<Handle> {
-        let given_up = self.window.give_up(now);
-        given_up.iter().for_each(|handle| self.record.withdraw(handle));
-        given_up
+    /// Guesses that are out of date may be made again.
+    pub fn give_up(&mut self, now: Instant) {
+        for handle in self.window.give_up(now) {
+            self.record.withdraw(&handle);
+        }
     }
 
     /// The reader has passed everything before this position.
@@ -163,8 +159,7 @@ impl Walk {
 
     /// The next guess, and its bytes, if it fits into `bytes`.
     pub(super) fn guess(&mut self, bytes: u64, now: Instant, files: bool) -> Option<(Guess, u64)> {
-        let depth_first = self.depth_first;
-        self.frontiers.iter_mut().for_each(|frontier| frontier.expire(depth_first, now));
+        self.frontiers.iter_mut().for_each(|frontier| frontier.expire(now));
         self.listing_here(bytes, now)
             .or_else(|| self.next_listing(bytes, now))
             .or_else(|| if files { self.next_file(bytes, now) } else { None })
@@ -185,7 +180,7 @@ impl Walk {
                 self.credit -= 1;
             }
             let max = (bytes / 4).max(LISTING_BYTES);
-            self.frontiers[DIRECTORIES].window.want(directory, position, LISTING_BYTES, now);
+            self.frontiers[DIRECTORIES].window.guess(directory, position, LISTING_BYTES, now);
             return Some(self.made(Target::Listing(directory), LISTING_BYTES, max));
         }
         None
@@ -201,14 +196,11 @@ impl Walk {
                 let asked = walk.frontiers[DIRECTORIES].has(&entry.handle);
                 match walk.places.get(&entry.handle) {
                     _ if asked || !followed => Due::Never,
-                    Some(place) if walk.depth_first && place.visited.is_some_and(|at| at >= walk.pass) => {
-                        Due::Never
-                    }
                     Some(place) if place.is_recent(now) => {
                         let passed = place.visited.is_some_and(|at| at >= walk.pass);
                         if passed { Due::Never } else { Due::Later }
                     }
-                    Some(place) if place.is_unused() && !(walk.late && place.is_old(now)) => Due::Never,
+                    Some(place) if place.is_unused() && !(walk.late && place.has_expired(now)) => Due::Never,
                     _ => Due::Now,
                 }
             };

@@ -76,7 +76,7 @@ impl Walk {
         if !std::mem::replace(&mut place.used, true) && place.listed.is_some() && place.is_old(now) {
             // The guess came too early. Its names are needed again, and not at the second of them only.
             place.misses = place.misses.max(1);
-            late = step.asks && place.has_expired(now);
+            late = place.has_expired(now);
         }
         self.move_reader(step, (before, paused), now);
         late
@@ -141,7 +141,6 @@ impl Walk {
             self.pass = now;
         }
         self.began = (now, position.clone());
-        self.late = false;
         self.depth_first |= position.is_empty();
         self.sequence = Sequence::default();
         for place in self.places.values_mut().filter(|place| place.position.starts_with(position)) {

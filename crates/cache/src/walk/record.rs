@@ -104,15 +104,6 @@ impl Record {
         self.open.insert(handle, Open { strays, steps });
     }
 
-    /// The reader has come to a guess that was out of date: that one was wrong.
-    pub fn was_late(&mut self) {
-        if !self.notes {
-            self.right = self.right.saturating_sub(1);
-            self.wrong += 1;
-            self.judge();
-        }
-    }
-
     /// A guess was not needed, or has failed.
     pub fn withdraw(&mut self, handle: &Handle) {
         self.open.remove(handle);

@@ -39,8 +39,6 @@ struct Unused {
     made: Instant,
     position: Position,
     bytes: u64,
-    /// The reader is there already.
-    wanted: bool,
 }
 
 /// The guesses of one kind.
@@ -52,8 +50,6 @@ pub struct Window {
     passed: HashMap<Handle, u64>,
     /// What a guess takes to come, of late. `None` if guesses do not go out of date.
     latency: Option<Duration>,
-    /// A guess was used so late that it was nearly out of date.
-    was_late: bool,
     /// The last time that a guess was used.
     used: Instant,
     checked: Instant,
@@ -63,7 +59,7 @@ impl Window {
     /// A window that begins now, with this size.
     pub fn new(size: usize, now: Instant) -> Window {
         let (unused, passed) = (HashMap::new(), HashMap::new());
-        Window { size, unused, passed, latency: None, was_late: false, used: now, checked: now }
+        Window { size, unused, passed, latency: None, used: now, checked: now }
     }
 
     /// A window of listings: their attributes go out of date.
@@ -106,16 +102,7 @@ impl Window {
 
     /// A guess about an object is made.
     pub fn guess(&mut self, handle: Handle, position: Position, bytes: u64, now: Instant) {
-        self.passed.remove(&handle);
-        self.unused.insert(handle, Unused { made: now, position, bytes, wanted: false });
-    }
-
-    /// The same, about an object that the reader has come to. It tells nothing of how far ahead guesses are.
-    pub fn want(&mut self, handle: Handle, position: Position, bytes: u64, now: Instant) {
-        self.guess(handle, position, bytes, now);
-        if let Some(guess) = self.unused.get_mut(&handle) {
-            guess.wanted = true;
-        }
+        self.unused.insert(handle, Unused { made: now, position, bytes });
     }
 
     /// A guess has brought so many bytes. Returns what was thought before. `None` if it is not known here any
@@ -146,18 +133,11 @@ impl Window {
     pub fn used(&mut self, handle: &Handle, now: Instant) -> Option<u64> {
         let Some(guess) = self.unused.remove(handle) else { return self.passed.remove(handle) };
         self.used = now;
-        if guess.wanted && self.was_late {
-            return Some(guess.bytes);
-        }
         let (age, soon) = (now.saturating_duration_since(guess.made), self.soon());
         if age < soon {
             self.size = (self.size + 1).min(SIZE_MAX);
-        } else if age >= 2 * soon && self.latency.is_some() {
-            self.was_late = true;
-            let least = if age >= EXPIRED_MIN { 1 } else { SIZE_MIN };
-            if self.size > least {
-                self.size -= self.size.div_ceil(LATE_SHARE);
-            }
+        } else if age >= 2 * soon && self.size > SIZE_MIN && self.latency.is_some() {
+            self.size -= self.size.div_ceil(LATE_SHARE);
         }
         Some(guess.bytes)
     }
@@ -178,8 +158,7 @@ impl Window {
 
     /// Guesses that are out of date give way: they may be made again. Returns the objects.
     pub fn give_up(&mut self, now: Instant) -> Vec<Handle> {
-        let old = |guess: &Unused| now.saturating_duration_since(guess.made) >= EXPIRED_MIN;
-        self.unused.extract_if(|_, guess| old(guess)).map(|(handle, _)| handle).collect()
+        self.leave(|guess| now.saturating_duration_since(guess.made) >= EXPIRED_MIN)
     }
 
     fn leave(&mut self, wrong: impl Fn(&Unused) -> bool) -> Vec<Handle> {
