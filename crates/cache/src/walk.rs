@@ -71,6 +71,8 @@ const LISTINGS_FIRST: usize = 6;
 const FILES_FIRST: usize = 4;
 /// A reader may take so many steps before it comes back to what it has passed.
 const BACK_MAX: u64 = 6;
+/// A reader that takes so long for a step, on average, is too slow for guesses to be made again.
+const SLOW_MIN: Duration = Duration::from_millis(150);
 /// A reader that comes back to a directory after so long begins again.
 const AGAIN_MIN: Duration = Duration::from_secs(1);
 
@@ -165,6 +167,8 @@ pub struct Walk {
     depth_first: bool,
     sequence: Sequence,
     stepped: Instant,
+    /// The average time between its last steps.
+    pace: Duration,
     /// When it last began, and where.
     began: (Instant, Position),
     /// The last directory of an earlier pass that was listed and not guessed.
@@ -194,6 +198,7 @@ impl Walk {
             depth_first: true,
             sequence: Sequence::default(),
             stepped: now,
+            pace: Duration::ZERO,
             began: (now, Position::new()),
             missed: None,
             late: false,
@@ -214,7 +219,9 @@ impl Walk {
 
     /// The reader takes a step. Returns the bytes of guesses that it has used.
     fn step(&mut self, step: &Step, now: Instant) -> u64 {
-        let paused = now.saturating_duration_since(self.stepped) >= AGAIN_MIN;
+        let since = now.saturating_duration_since(self.stepped);
+        let paused = since >= AGAIN_MIN;
+        self.pace = (self.pace * 7 + since) / 8;
         self.stepped = now;
         if !self.places.contains_key(&step.directory) && !self.enter(step) {
             return 0;
@@ -243,7 +250,7 @@ impl Walk {
             self.frontiers[DIRECTORIES].window.miss(now);
         }
         self.go_into(&step.directory);
-        if self.come_to(step, paused, now) && self.depth_first {
+        if self.come_to(step, paused, now) && self.depth_first && self.pace < SLOW_MIN {
             self.late = true;
             self.frontiers[DIRECTORIES].give_up(now);
             self.rewind(DIRECTORIES);

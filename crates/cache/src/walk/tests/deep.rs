@@ -138,6 +138,23 @@ impl Link<'_> {
     }
 }
 
+/// When a slow reader comes, guesses are out of date. They are not made again and again.
+#[test]
+fn a_slow_reader_costs_no_more_than_one_guess_for_each_directory() {
+    let tree = Tree::new(400..800);
+    for reading in [Duration::from_millis(500), Duration::from_secs(1), Duration::from_secs(4)] {
+        let (here, flight) = (HashMap::new(), VecDeque::new());
+        let mut link = Link { tree: &tree, reader: Reader::new(), here, flight, asked: 0 };
+        for path in &tree.order {
+            link.list(path);
+            link.reader.now += reading;
+            link.receive();
+        }
+        let (asked, directories) = (link.asked, tree.order.len());
+        assert!(asked * 10 <= directories * 21, "{asked} calls for {directories} directories at {reading:?}");
+    }
+}
+
 #[test]
 fn a_reader_of_a_deep_tree_waits_for_few_of_its_directories() {
     let tree = Tree::new(2000..6000);
