@@ -13,6 +13,7 @@ pub mod modify;
 pub mod names;
 mod offline;
 pub mod open;
+mod opendir;
 pub mod overlay;
 
 use std::future::Future;

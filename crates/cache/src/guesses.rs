@@ -67,15 +67,17 @@ impl Core {
     pub fn step(&self, caller: &Caller, directory: &Arc<Object>, action: impl FnOnce() -> Action) {
         let Some(prefetch) = &self.prefetch else { return };
         let action = action();
-        let (place, bytes) = self.with(directory, |state| {
+        let (place, bytes, leased) = self.with(directory, |state| {
             // A guess of its listing may still save the call for the next name.
             state.guessed &= !action.lists();
-            (state.place.clone(), state.attributes().map_or(0, |known| known.size))
+            let bytes = state.attributes().map_or(0, |known| known.size);
+            (state.place.clone(), bytes, state.leased().is_some())
         });
         let step = Step {
             directory: directory.handle,
             at: place.map(|Place { directory, name }| (directory, name)),
             directory_bytes: bytes,
+            unleased: !self.may_bring_lease(directory) && !leased,
             action,
         };
         prefetch.walks().step(caller, &step, Instant::now());

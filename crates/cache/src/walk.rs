@@ -85,6 +85,8 @@ pub struct Step {
     pub at: Option<(Handle, Name)>,
     /// The size of the directory in bytes, as the origin tells it. Zero if that is not known.
     pub directory_bytes: u64,
+    /// The origin gives no lease on the directory, so each open of it asks.
+    pub unleased: bool,
     /// The step.
     pub action: Action,
 }
@@ -175,6 +177,10 @@ pub struct Walk {
     missed: Option<(Handle, Instant)>,
     /// The reader has come to a guess that was out of date. Guesses that are as old are made again.
     late: bool,
+    /// The reader opens directories, and each open asks the origin: listings ahead of it save nothing.
+    asks: bool,
+    /// The reader has asked for the attributes of files in a directory whose names were known, in this pass.
+    stats: bool,
     /// When the present pass began. It may have begun below the directory where the walk last began.
     pass: Instant,
 }
@@ -202,6 +208,8 @@ impl Walk {
             began: (now, Position::new()),
             missed: None,
             late: false,
+            asks: false,
+            stats: false,
             pass: now,
         };
         walk.add(root, None, Position::new());
@@ -258,6 +266,7 @@ impl Walk {
         if again {
             self.go_on_again(&step.directory);
         }
+        self.note_asking(step, now);
         self.act(&step.directory, &step.action, now);
         for which in [DIRECTORIES, FILES] {
             if said[which] == Said::Resumed {
@@ -306,6 +315,7 @@ impl Walk {
             opened: None,
             looked: None,
             visited: None,
+            entered: None,
             listed: None,
             misses: 0,
             bytes: 0,
@@ -338,6 +348,7 @@ impl Walk {
             place.misses += 1;
             if place.misses == 2 {
                 self.wanted.push_back(*directory);
+                self.stats = true;
             }
         }
         let name = match action {
@@ -447,6 +458,30 @@ impl Walk {
             }
         }
         pending.iter().for_each(|action| self.act(directory, action, now));
+    }
+
+    /// Does the reader ask the origin in any case, when it comes to a directory? One that looks names up in
+    /// directories that it has not opened does not.
+    fn note_asking(&mut self, step: &Step, now: Instant) {
+        let Some(place) = self.places.get_mut(&step.directory) else { return };
+        if step.action.lists() {
+            self.asks = step.unleased;
+            place.entered = Some(now);
+        } else if matches!(step.action, Action::Looked(_)) && place.entered.is_none_or(|at| at < self.pass) {
+            self.asks = false;
+        }
+    }
+
+    /// Will the reader probably list the directory that it opens, and is a READDIR of it needed? The names of
+    /// the directory may be known, or not.
+    fn lists_at_open(&self, directory: &Handle, named: bool, now: Instant) -> bool {
+        let fits = |place: &Place| place.has_expired(now) && is_one_reply(place.bytes);
+        (self.stats || !named) && self.places.get(directory).is_some_and(fits)
+    }
+
+    /// The reader has asked for the attributes of a file in this directory, of which it knew the names.
+    fn asked_siblings(&mut self, directory: &Handle) {
+        self.stats |= self.places.contains_key(directory);
     }
 
     /// The reader has listed a directory without attributes: its listing is wanted with them.

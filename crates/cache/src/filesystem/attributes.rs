@@ -40,7 +40,7 @@ impl Core {
             return Ok(attributes);
         }
         self.counters.attributes.miss();
-        if enters && let Some(attributes) = self.enter(caller, &object).await {
+        if enters && let Some(attributes) = Box::pin(self.enter(caller, &object, arrived)).await {
             return Ok(attributes);
         }
         self.ask_attributes(caller, &object, arrived).await
@@ -61,34 +61,6 @@ impl Core {
             Found::Nothing => {}
         }
         Known::Awake(self.object(handle))
-    }
-
-    /// Does a mount open a directory? Other clients send such a GETATTR on the way to a file, too.
-    fn enters(&self, caller: &Caller, object: &Arc<Object>) -> bool {
-        self.prefetch.is_some()
-            && caller.holder.is_some()
-            && self.policy.is_open(caller)
-            && self.with(object, |state| state.attributes().is_some_and(Attributes::is_dir))
-    }
-
-    /// A mount opens a directory whose attributes are not known to be current. If the directory is listed
-    /// now, waits for the lease that comes with it. If no lease is likely, and the names are known, a listing
-    /// would save nothing.
-    async fn enter(&self, caller: &Caller, directory: &Arc<Object>) -> Option<Attributes> {
-        if self.with(directory, |state| std::mem::take(&mut state.guessed)) {
-            self.counters.guesses_used.bump();
-        }
-        let leases = self.may_bring_lease(directory) && !self.was_refused(directory);
-        if !leases && self.with(directory, |state| state.names.listing.is_some()) {
-            return None;
-        }
-        self.step(caller, directory, || Action::Entered);
-        if !leases || !self.wait_for_guess(directory).await {
-            return None;
-        }
-        let attributes = self.with(directory, |state| state.believed(true).copied())?;
-        self.use_guess(caller, directory, || Action::Entered);
-        Some(attributes)
     }
 
     /// ACCESS: the remembered answer, confirmed by one GETATTR at an open; else one ACCESS.

@@ -178,6 +178,7 @@ impl Core {
             return true;
         }
         self.step(caller, &directory, || Action::Listed);
+        prefetch.walks().asked_siblings(&directory.handle);
         let mut part = self.whole_listing(&directory);
         for _ in 0..SIBLINGS_PARTS_MAX {
             let Ok(listing) = self.run_readdir(caller, &directory, part, Purpose::Reader).await else {

@@ -161,7 +161,13 @@ impl Walk {
     pub(super) fn guess(&mut self, bytes: u64, now: Instant, files: bool) -> Option<(Guess, u64)> {
         self.frontiers.iter_mut().for_each(|frontier| frontier.expire(now));
         self.listing_here(bytes, now)
-            .or_else(|| self.next_listing(bytes, now))
+            .or_else(|| {
+                if self.asks && !(files && self.sequence.reads()) {
+                    None
+                } else {
+                    self.next_listing(bytes, now)
+                }
+            })
             .or_else(|| if files { self.next_file(bytes, now) } else { None })
     }
 

@@ -143,6 +143,7 @@ impl Walk {
         self.began = (now, position.clone());
         self.depth_first |= position.is_empty();
         self.sequence = Sequence::default();
+        self.stats = false;
         for place in self.places.values_mut().filter(|place| place.position.starts_with(position)) {
             (place.ahead, place.ventured) = ([0; 2], 0);
             (place.opened, place.looked) = (None, None);

@@ -44,6 +44,8 @@ pub struct Place {
     pub looked: Option<Name>,
     /// When the reader was last seen here.
     pub visited: Option<Instant>,
+    /// When the reader last opened or listed it.
+    pub entered: Option<Instant>,
     /// When the roster came.
     pub listed: Option<Instant>,
     /// Names that were looked up since.

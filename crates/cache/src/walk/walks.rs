@@ -192,6 +192,16 @@ impl Walks {
         self.active.iter().any(|walk| walk.lacks_roster(directory))
     }
 
+    /// A reader opens a directory, and the origin must be asked. Is one READDIR all that it needs?
+    pub fn is_listed_at_open(&self, directory: &Handle, named: bool, now: Instant) -> bool {
+        self.active.iter().any(|walk| walk.lists_at_open(directory, named, now))
+    }
+
+    /// A reader has asked for the attributes of files in this directory, of which it knew the names.
+    pub fn asked_siblings(&mut self, directory: &Handle) {
+        self.active.iter_mut().for_each(|walk| walk.asked_siblings(directory));
+    }
+
     /// A reader has listed a directory without attributes.
     pub fn want(&mut self, directory: &Handle) {
         self.active.iter_mut().for_each(|walk| walk.want(directory));

@@ -1,0 +1,92 @@
+//! opendir(3) on a mount, if it needs a call.
+//!
+//! An open of a directory must see what other clients changed before it. Under a lease it costs nothing.
+//! Without one the origin is asked at each open, whatever was guessed. A program that goes through a tree then
+//! needs the attributes of the directory, its names, and often the attributes of the files in it: three round
+//! trips, one after the other. One READDIR brings all of them. So if the program will probably list the
+//! directory, its open sends the READDIR instead of a GETATTR:
+//! - if no names of the directory are known, or
+//! - if the program has asked for the attributes of files in a directory whose names were known.
+//!
+//! Only walks ([`crate::walk`]) do that. An open that nothing is known about costs a GETATTR.
+
+use std::sync::Arc;
+
+use tokio::time::Instant;
+use vfs::{Attributes, Caller};
+
+use super::directory::Purpose;
+use crate::core::Core;
+use crate::table::Object;
+use crate::walk::Action;
+
+impl Core {
+    /// Does a mount open a directory? Other clients send such a GETATTR on the way to a file, too.
+    pub(super) fn enters(&self, caller: &Caller, object: &Arc<Object>) -> bool {
+        self.prefetch.is_some()
+            && caller.holder.is_some()
+            && self.policy.is_open(caller)
+            && self.with(object, |state| state.attributes().is_some_and(Attributes::is_dir))
+    }
+
+    /// A mount opens a directory, at the event `arrived`, whose attributes are not known to be current. If the
+    /// directory is listed now, waits for the lease that comes with it. Returns `None` if a GETATTR is needed.
+    pub(super) async fn enter(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        arrived: u64,
+    ) -> Option<Attributes> {
+        if self.with(directory, |state| std::mem::take(&mut state.guessed)) {
+            self.counters.guesses_used.bump();
+        }
+        if !self.may_bring_lease(directory) {
+            return self.enter_by_listing(caller, directory, arrived).await;
+        }
+        self.step(caller, directory, || Action::Entered);
+        if !self.wait_for_guess(directory).await {
+            return None;
+        }
+        let attributes = self.with(directory, |state| state.believed(true).copied())?;
+        self.use_guess(caller, directory, || Action::Entered);
+        Some(attributes)
+    }
+
+    /// The same without a lease: lists the directory, if the reader of a walk will probably do that.
+    async fn enter_by_listing(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        arrived: u64,
+    ) -> Option<Attributes> {
+        let prefetch = self.prefetch.as_ref()?;
+        self.step(caller, directory, || Action::Listed);
+        let named = self.with(directory, |state| state.names.listing.is_some());
+        if !prefetch.walks().is_listed_at_open(&directory.handle, named, Instant::now()) {
+            return None;
+        }
+        // If it is listed now, that READDIR may have been sent before this open.
+        let _asking = prefetch.listings().try_begin(directory.handle)?;
+        let mut latest = directory.revalidation.lock().await;
+        if latest.as_ref().is_some_and(|(sent, _)| *sent > arrived) {
+            return None;
+        }
+        let asked = self.policy.event();
+        self.counters.revalidations.bump();
+        let rights = async {
+            if self.look_right(caller, directory).is_none() {
+                let _ = self.ask_access(caller, directory).await;
+            }
+        };
+        let listing = self.run_readdir(caller, directory, self.whole_listing(directory), Purpose::Reader);
+        let (listing, ()) = tokio::join!(listing, rights);
+        let told = listing.ok()?.directory?;
+        // A later state may be known, which is as good an answer.
+        let attributes = self.with(directory, |state| {
+            let clear = !state.is_suspect();
+            state.attributes().copied().filter(|_| clear).unwrap_or(told)
+        });
+        *latest = Some((asked, Ok(attributes)));
+        Some(attributes)
+    }
+}
