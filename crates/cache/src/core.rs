@@ -149,6 +149,8 @@ pub struct Start {
     pub used_bytes: u64,
     pub uses: u64,
     pub indexed: u64,
+    /// The origin has refused leases on directories.
+    pub refuses: bool,
 }
 
 impl Core {
@@ -174,7 +176,7 @@ impl Core {
                 listings: LoadedListings::default(),
                 lookups: Singleflight::default(),
             },
-            link: OriginLink::new(outage, start.options.readahead_max_bytes),
+            link: OriginLink::new(outage, start.options.readahead_max_bytes, start.refuses),
             prefetch: Prefetch::new(start.options.prefetch_max_bytes),
             orders: Arc::new(Semaphore::new(IN_FLIGHT)),
             recorder: Recorder::default(),

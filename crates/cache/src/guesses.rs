@@ -67,17 +67,15 @@ impl Core {
     pub fn step(&self, caller: &Caller, directory: &Arc<Object>, action: impl FnOnce() -> Action) {
         let Some(prefetch) = &self.prefetch else { return };
         let action = action();
-        let (place, bytes, leased) = self.with(directory, |state| {
+        let (place, bytes) = self.with(directory, |state| {
             // A guess of its listing may still save the call for the next name.
             state.guessed &= !action.lists();
-            let bytes = state.attributes().map_or(0, |known| known.size);
-            (state.place.clone(), bytes, state.leased().is_some())
+            (state.place.clone(), state.attributes().map_or(0, |known| known.size))
         });
         let step = Step {
             directory: directory.handle,
             at: place.map(|Place { directory, name }| (directory, name)),
             directory_bytes: bytes,
-            unleased: !self.may_bring_lease(directory) && !leased,
             action,
         };
         prefetch.walks().step(caller, &step, Instant::now());
@@ -175,6 +173,15 @@ impl Core {
     pub async fn wait_for_guess(&self, directory: &Arc<Object>) -> bool {
         match &self.prefetch {
             Some(prefetch) => prefetch.listings().wait(&directory.handle).await,
+            None => false,
+        }
+    }
+
+    /// If the listing of the object's directory is guessed now, waits for the reply. False if it is not.
+    pub async fn wait_for_siblings(&self, object: &Arc<Object>) -> bool {
+        let Some(prefetch) = &self.prefetch else { return false };
+        match self.with(object, |state| state.place.as_ref().map(|place| place.directory)) {
+            Some(directory) => prefetch.listings().wait(&directory).await,
             None => false,
         }
     }
@@ -305,9 +312,14 @@ impl Core {
             }
         };
         self.know_limits(caller, directory).await;
+        let asked = self.policy.event();
         let listing = self.run_readdir(caller, &object, part, Purpose::Guess);
         let (listing, ()) = tokio::join!(listing, rights);
         let Ok(listing) = listing else { return Outcome::Nothing };
+        // A reader that opens the directory, and came before the READDIR was sent, needs no further call.
+        if let Ok(mut latest) = object.revalidation.try_lock() {
+            self.note_listed(&object, (&listing, asked), &mut latest);
+        }
         self.with(&object, |state| state.guessed = true);
         drop(asking);
         Outcome::Listing { bytes: CALL_BYTES + ENTRY_BYTES * listing.entries.len() as u64 }

@@ -286,6 +286,7 @@ fn prepare(
     let uses = counter(upkeep::USES).saturating_add(USES_LOST_MAX);
     let indexed = counter(upkeep::INDEXED);
     let shares = shares(&index);
+    let refuses = index.get(Table::Meta, upkeep::REFUSES).is_some();
     let pins = Pins::load(directory.path())
         .map_err(|cause| OpenError::Unusable { path: directory.path().join("pins"), cause })?;
     let unusable = |cause: getrandom::Error| OpenError::Unusable {
@@ -293,7 +294,7 @@ fn prepare(
         cause: std::io::Error::other(cause.to_string()),
     };
     let nonce = getrandom::u64().map_err(unusable)?;
-    Ok(Start { below, options, directory, index, pins, shares, nonce, used_bytes, uses, indexed })
+    Ok(Start { below, options, directory, index, pins, shares, nonce, used_bytes, uses, indexed, refuses })
 }
 
 /// Bytes in use by the data of each file system of the origin.

@@ -49,14 +49,15 @@ pub struct OriginLink {
 }
 
 impl OriginLink {
-    /// A link of which nothing is known. At most so many bytes are read ahead at a time, over all files.
-    pub fn new(outage: Outage, ahead_max_bytes: u64) -> OriginLink {
+    /// A link of which nothing is known, except whether the origin `refuses` leases on directories. At most so
+    /// many bytes are read ahead at a time, over all files.
+    pub fn new(outage: Outage, ahead_max_bytes: u64, refuses: bool) -> OriginLink {
         OriginLink {
             limits: OnceCell::new(),
             lockless: AtomicBool::new(false),
             delegates: AtomicBool::new(false),
             tried_delegation: AtomicBool::new(false),
-            refused_delegations: AtomicU32::new(0),
+            refused_delegations: AtomicU32::new(if refuses { REFUSALS_MAX } else { 0 }),
             pace: Mutex::default(),
             read_window_bytes: AtomicU64::new(0),
             ahead: Arc::new(Semaphore::new(units(ahead_max_bytes) as usize)),
@@ -124,9 +125,15 @@ impl OriginLink {
         self.delegates() || self.refused_delegations.load(Ordering::Relaxed) < REFUSALS_MAX
     }
 
-    /// Records that the layer below has refused a lease on a directory.
-    pub fn learn_refusal(&self) {
-        self.refused_delegations.fetch_add(1, Ordering::Relaxed);
+    /// Records that the layer below has refused a lease on a directory. True if it seems to refuse all, from
+    /// this refusal on.
+    pub fn learn_refusal(&self) -> bool {
+        self.refused_delegations.fetch_add(1, Ordering::Relaxed) + 1 == REFUSALS_MAX && !self.delegates()
+    }
+
+    /// Records that the layer below has granted a lease on a directory. True if it seemed to refuse all.
+    pub fn forget_refusals(&self) -> bool {
+        self.refused_delegations.swap(0, Ordering::Relaxed) >= REFUSALS_MAX
     }
 
     /// A call without much data was answered after this time.

@@ -80,7 +80,7 @@ impl Core {
     }
 
     /// Asks the origin for the attributes. Unless the caller opens, one READDIR may bring those of all files
-    /// of the directory.
+    /// of the directory, and a guess may be bringing them now.
     pub async fn ask_attributes(
         &self,
         caller: &Caller,
@@ -94,6 +94,11 @@ impl Core {
                 return Ok(attributes);
             }
             self.step_at(caller, object, false);
+            if Box::pin(self.wait_for_siblings(object)).await
+                && let Some(attributes) = self.with(object, |state| state.believed(false).copied())
+            {
+                return Ok(attributes);
+            }
         }
         self.revalidate(caller, object, arrived).await
     }

@@ -85,8 +85,6 @@ pub struct Step {
     pub at: Option<(Handle, Name)>,
     /// The size of the directory in bytes, as the origin tells it. Zero if that is not known.
     pub directory_bytes: u64,
-    /// The origin gives no lease on the directory, so each open of it asks.
-    pub unleased: bool,
     /// The step.
     pub action: Action,
 }
@@ -96,6 +94,8 @@ pub struct Step {
 pub enum Action {
     /// It opened the directory, to list it.
     Entered,
+    /// It opened the directory, for which no lease vouches. Whatever was guessed, the origin is asked.
+    Asked,
     /// It listed the directory.
     Listed,
     /// It looked a name up, or asked for the attributes of the object that the name leads to.
@@ -120,7 +120,7 @@ pub struct Guess {
 impl Action {
     /// Does the reader list the directory?
     pub fn lists(&self) -> bool {
-        matches!(self, Action::Entered | Action::Listed)
+        matches!(self, Action::Entered | Action::Asked | Action::Listed)
     }
 }
 
@@ -291,7 +291,7 @@ impl Walk {
         self.move_cursors(parent, rank + 1, &[DIRECTORIES, FILES]);
         // A reader that lists it asks for the listing itself.
         let opens_a_large_one = step.action == Action::Entered && !is_one_reply(step.directory_bytes);
-        if step.action != Action::Listed && !opens_a_large_one {
+        if !matches!(step.action, Action::Listed | Action::Asked) && !opens_a_large_one {
             self.wanted.push_back(step.directory);
         }
         true
@@ -346,13 +346,13 @@ impl Walk {
         if looked && place.is_old(now) && roster.is_complete() {
             // Attributes that came with the listing are out of date: bring them all again.
             place.misses += 1;
-            if place.misses == 2 {
+            if place.misses == 2 || (self.stats && place.misses == 1) {
                 self.wanted.push_back(*directory);
                 self.stats = true;
             }
         }
         let name = match action {
-            Action::Entered | Action::Listed => return,
+            Action::Entered | Action::Asked | Action::Listed => return,
             Action::Looked(name) => {
                 let last = place.looked.replace(name.clone());
                 self.judge_look(&roster, last.as_ref(), name);
@@ -464,11 +464,13 @@ impl Walk {
     /// directories that it has not opened does not.
     fn note_asking(&mut self, step: &Step, now: Instant) {
         let Some(place) = self.places.get_mut(&step.directory) else { return };
-        if step.action.lists() {
-            self.asks = step.unleased;
-            place.entered = Some(now);
-        } else if matches!(step.action, Action::Looked(_)) && place.entered.is_none_or(|at| at < self.pass) {
-            self.asks = false;
+        match &step.action {
+            Action::Entered | Action::Asked => {
+                self.asks = step.action == Action::Asked;
+                place.entered = Some(now);
+            }
+            Action::Looked(_) if place.entered.is_none_or(|at| at < self.pass) => self.asks = false,
+            _ => {}
         }
     }
 

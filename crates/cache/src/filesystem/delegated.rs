@@ -24,8 +24,10 @@ use crate::lease::Early;
 use crate::names::{Leads, NameEntry};
 use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::options::LookupCache;
+use crate::store::{Batch, Table};
 use crate::table::Object;
 use crate::trust::Sent;
+use crate::upkeep;
 
 /// The longest listing, in bytes, that is worth a READDIR for a new directory.
 const NEW_BYTES: u32 = 8 << 10;
@@ -370,9 +372,7 @@ impl Core {
         self.link.on_round_trip(sent.at.elapsed());
         match result {
             Ok(Delegated { accessed, lease }) => {
-                if lease.is_none() {
-                    self.link.learn_refusal();
-                }
+                self.learn_whether_leases_are_given(lease.is_some());
                 self.with(object, |state| state.names.undelegated = lease.is_none().then(Instant::now));
                 self.note_delegation(object, DirectoryLease::pair(lease, accessed.attributes), &sent);
                 self.note_access(caller, object, &accessed, (&sent, &before));
@@ -383,6 +383,20 @@ impl Core {
                 Err(error)
             }
         }
+    }
+
+    /// The origin was asked for a lease on a directory. If it refuses all, the next process knows that, and
+    /// makes no guesses for their sake. An ACCESS that is needed anyway asks again.
+    fn learn_whether_leases_are_given(&self, given: bool) {
+        let (key, mut batch) = (upkeep::REFUSES.to_vec(), Batch::default());
+        if given && self.link.forget_refusals() {
+            batch.remove(Table::Meta, key);
+        } else if !given && self.link.learn_refusal() {
+            batch.put(Table::Meta, key, Vec::new());
+        } else {
+            return;
+        }
+        self.disk.index().commit(batch);
     }
 
     /// Grants the layer above a lease under the one that is held here. If there is none, and the origin is

@@ -65,10 +65,7 @@ impl Core {
         arrived: u64,
     ) -> Result<Option<Listing>> {
         let open = self.policy.is_open(caller) && part.cookie == 0;
-        let Some(complete) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
-        let Some((entries, _)) = complete.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
-        let entries: Vec<Entry> = entries.map(|listed| self.entry(listed, part.plus)).collect();
-        if !self.suffices(part, &complete, &entries) {
+        if self.known_part(caller, object, part, open).is_none() {
             return Ok(None);
         }
         let (leased, current) =
@@ -77,12 +74,9 @@ impl Core {
             None if open || !current => Some(self.revalidate(caller, object, arrived).await?),
             leased => leased,
         };
-        let Some(complete) = self.usable_listing(caller, object, part, open) else { return Ok(None) };
-        let Some((entries, eof)) = complete.part(part.cookie, part.bytes, part.plus) else { return Ok(None) };
-        let entries: Vec<Entry> = entries.map(|listed| self.entry(listed, part.plus)).collect();
-        if !self.suffices(part, &complete, &entries) {
+        let Some((complete, entries, eof)) = self.known_part(caller, object, part, open) else {
             return Ok(None);
-        }
+        };
         let bare = part.plus && mostly_bare(&entries);
         self.with(object, |state| {
             state.pass_listing(self.policy.event());
@@ -98,6 +92,21 @@ impl Core {
             directory: attributes,
             directory_lease: None,
         }))
+    }
+
+    /// This part of the complete listing and whether it is the last one, if it is what the caller needs. The
+    /// directory itself may have changed.
+    pub(super) fn known_part(
+        &self,
+        caller: &Caller,
+        object: &Arc<Object>,
+        part: &ReadDir,
+        open: bool,
+    ) -> Option<(Arc<CompleteListing>, Vec<Entry>, bool)> {
+        let complete = self.usable_listing(caller, object, part, open)?;
+        let (entries, eof) = complete.part(part.cookie, part.bytes, part.plus)?;
+        let entries: Vec<Entry> = entries.map(|listed| self.entry(listed, part.plus)).collect();
+        self.suffices(part, &complete, &entries).then_some((complete, entries, eof))
     }
 
     /// The complete listing, if the caller may have this part of it.

@@ -13,11 +13,11 @@
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use vfs::{Attributes, Caller};
+use vfs::{Attributes, Caller, Listing, ReadDir};
 
 use super::directory::Purpose;
 use crate::core::Core;
-use crate::table::Object;
+use crate::table::{Object, Revalidated};
 use crate::walk::Action;
 
 impl Core {
@@ -60,8 +60,9 @@ impl Core {
         arrived: u64,
     ) -> Option<Attributes> {
         let prefetch = self.prefetch.as_ref()?;
-        self.step(caller, directory, || Action::Listed);
-        let named = self.with(directory, |state| state.names.listing.is_some());
+        self.step(caller, directory, || Action::Asked);
+        let part = ReadDir { names_suffice: true, ..self.whole_listing(directory) };
+        let named = self.known_part(caller, directory, &part, true).is_some();
         if !prefetch.walks().is_listed_at_open(&directory.handle, named, Instant::now()) {
             return None;
         }
@@ -78,15 +79,27 @@ impl Core {
                 let _ = self.ask_access(caller, directory).await;
             }
         };
-        let listing = self.run_readdir(caller, directory, self.whole_listing(directory), Purpose::Reader);
+        let listing = self.run_readdir(caller, directory, part, Purpose::Reader);
         let (listing, ()) = tokio::join!(listing, rights);
-        let told = listing.ok()?.directory?;
-        // A later state may be known, which is as good an answer.
+        self.note_listed(directory, (&listing.ok()?, asked), &mut latest)
+    }
+
+    /// A READDIR that was sent after the event `asked` has told the attributes of its directory. Returns
+    /// them, or those of a later state that is known.
+    pub fn note_listed(
+        &self,
+        directory: &Arc<Object>,
+        (listing, asked): (&Listing, u64),
+        latest: &mut Revalidated,
+    ) -> Option<Attributes> {
+        let told = listing.directory?;
         let attributes = self.with(directory, |state| {
             let clear = !state.is_suspect();
             state.attributes().copied().filter(|_| clear).unwrap_or(told)
         });
-        *latest = Some((asked, Ok(attributes)));
+        if latest.as_ref().is_none_or(|(sent, _)| *sent < asked) {
+            *latest = Some((asked, Ok(attributes)));
+        }
         Some(attributes)
     }
 }

@@ -44,7 +44,7 @@ pub struct Place {
     pub looked: Option<Name>,
     /// When the reader was last seen here.
     pub visited: Option<Instant>,
-    /// When the reader last opened or listed it.
+    /// When the reader last opened it.
     pub entered: Option<Instant>,
     /// When the roster came.
     pub listed: Option<Instant>,

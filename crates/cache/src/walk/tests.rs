@@ -17,7 +17,7 @@ fn handle(text: &str) -> Handle {
 /// A step in a directory of the tree. Every directory has the name of its handle.
 fn step(directory: &str, parent: &str, action: Action) -> Step {
     let at = (!parent.is_empty()).then(|| (handle(parent), name(directory)));
-    Step { directory: handle(directory), at, directory_bytes: 0, unleased: false, action }
+    Step { directory: handle(directory), at, directory_bytes: 0, action }
 }
 
 fn opened(text: &str) -> Action {

@@ -101,7 +101,7 @@ impl Link<'_> {
 
     fn step(&mut self, path: &str, action: Action) {
         let at = path.rsplit_once('/').map(|(above, name_of)| (handle(above), name(name_of)));
-        let step = Step { directory: handle(path), at, directory_bytes: 4096, unleased: false, action };
+        let step = Step { directory: handle(path), at, directory_bytes: 4096, action };
         self.reader.walks.step(&self.reader.caller, &step, self.reader.now);
         self.send();
     }
