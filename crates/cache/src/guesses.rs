@@ -312,14 +312,9 @@ impl Core {
             }
         };
         self.know_limits(caller, directory).await;
-        let asked = self.policy.event();
         let listing = self.run_readdir(caller, &object, part, Purpose::Guess);
         let (listing, ()) = tokio::join!(listing, rights);
         let Ok(listing) = listing else { return Outcome::Nothing };
-        // A reader that opens the directory, and came before the READDIR was sent, needs no further call.
-        if let Ok(mut latest) = object.revalidation.try_lock() {
-            self.note_listed(&object, (&listing, asked), &mut latest);
-        }
         self.with(&object, |state| state.guessed = true);
         drop(asking);
         Outcome::Listing { bytes: CALL_BYTES + ENTRY_BYTES * listing.entries.len() as u64 }

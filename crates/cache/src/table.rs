@@ -27,7 +27,7 @@ const SHARDS: usize = 64;
 const SEARCH_MAX: usize = 16;
 
 /// The result of the latest GETATTR of an object, and the event at which it was sent.
-pub type Revalidated = Option<(u64, Result<Attributes>)>;
+type Revalidated = Option<(u64, Result<Attributes>)>;
 
 /// One remote object.
 #[derive(Debug)]

@@ -9,15 +9,18 @@
 //! - if the program has asked for the attributes of files in a directory whose names were known.
 //!
 //! Only walks ([`crate::walk`]) do that. An open that nothing is known about costs a GETATTR.
+//!
+//! The READDIR has the freshness of an open. A guess has not, so one that is on its way answers no open: an
+//! origin that is a proxy may answer it from its attribute timeouts.
 
 use std::sync::Arc;
 
 use tokio::time::Instant;
-use vfs::{Attributes, Caller, Listing, ReadDir};
+use vfs::{Attributes, Caller, ReadDir};
 
 use super::directory::Purpose;
 use crate::core::Core;
-use crate::table::{Object, Revalidated};
+use crate::table::Object;
 use crate::walk::Action;
 
 impl Core {
@@ -61,8 +64,9 @@ impl Core {
     ) -> Option<Attributes> {
         let prefetch = self.prefetch.as_ref()?;
         self.step(caller, directory, || Action::Asked);
-        let part = ReadDir { names_suffice: true, ..self.whole_listing(directory) };
-        let named = self.known_part(caller, directory, &part, true).is_some();
+        let part = self.whole_listing(directory);
+        let names = ReadDir { names_suffice: true, ..part };
+        let named = self.known_part(caller, directory, &names, true).is_some();
         if !prefetch.walks().is_listed_at_open(&directory.handle, named, Instant::now()) {
             return None;
         }
@@ -81,25 +85,13 @@ impl Core {
         };
         let listing = self.run_readdir(caller, directory, part, Purpose::Reader);
         let (listing, ()) = tokio::join!(listing, rights);
-        self.note_listed(directory, (&listing.ok()?, asked), &mut latest)
-    }
-
-    /// A READDIR that was sent after the event `asked` has told the attributes of its directory. Returns
-    /// them, or those of a later state that is known.
-    pub fn note_listed(
-        &self,
-        directory: &Arc<Object>,
-        (listing, asked): (&Listing, u64),
-        latest: &mut Revalidated,
-    ) -> Option<Attributes> {
-        let told = listing.directory?;
+        let told = listing.ok()?.directory?;
+        // A later state may be known, which is as good an answer.
         let attributes = self.with(directory, |state| {
             let clear = !state.is_suspect();
             state.attributes().copied().filter(|_| clear).unwrap_or(told)
         });
-        if latest.as_ref().is_none_or(|(sent, _)| *sent < asked) {
-            *latest = Some((asked, Ok(attributes)));
-        }
+        *latest = Some((asked, Ok(attributes)));
         Some(attributes)
     }
 }
