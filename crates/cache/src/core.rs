@@ -473,7 +473,7 @@ impl Core {
             state.link = record.link;
             state.names.listing = record.listing.map(|kept| {
                 let known = KnownListing::new(kept.id, kept.racy, None);
-                KnownListing { guessed: kept.guessed, ..known }
+                KnownListing { guessed: kept.guessed.then(|| self.policy.event()), ..known }
             });
         }
         state.place = record.place;

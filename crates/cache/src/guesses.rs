@@ -12,9 +12,10 @@
 mod companions;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use vfs::{
     AccessMask, Attributes, Caller, FileType, Freshness, Handle, Listing, Name, OpenRequest, Owner, ReadDir,
     Result, Share, Verifier,
@@ -41,6 +42,10 @@ const STORED_ENTRY_BYTES: u64 = 12;
 const SAMPLE: usize = 16;
 /// The bytes that a call other than a READ brings, approximately.
 const CALL_BYTES: u64 = 256;
+
+/// How long a call waits for a listing that it can do without. The origin may delay a listing for the sake of
+/// one file in it, until another client has returned a lease.
+pub const LISTING_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What an open of a file for reading would ask the origin for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,19 +174,24 @@ impl Core {
         }
     }
 
-    /// If the listing of this directory is guessed now, waits for the reply. False if it is not.
-    pub async fn wait_for_guess(&self, directory: &Arc<Object>) -> bool {
+    /// If the listing of this directory is guessed now, waits for the reply, as a reader that needs the
+    /// listing itself. False if it is not.
+    pub async fn wait_for_listing(&self, directory: &Handle) -> bool {
         match &self.prefetch {
-            Some(prefetch) => prefetch.listings().wait(&directory.handle).await,
+            Some(prefetch) => prefetch.listings().wait(directory).await,
             None => false,
         }
     }
 
-    /// If the listing of the object's directory is guessed now, waits for the reply. False if it is not.
+    /// The same for a reader that can do without it: not for long. False if it did not come.
+    pub async fn wait_for_guess(&self, directory: &Handle) -> bool {
+        timeout(LISTING_PATIENCE, self.wait_for_listing(directory)).await.unwrap_or(false)
+    }
+
+    /// The same for the listing of the directory that an object is in.
     pub async fn wait_for_siblings(&self, object: &Arc<Object>) -> bool {
-        let Some(prefetch) = &self.prefetch else { return false };
         match self.with(object, |state| state.place.as_ref().map(|place| place.directory)) {
-            Some(directory) => prefetch.listings().wait(&directory).await,
+            Some(directory) => self.wait_for_guess(&directory).await,
             None => false,
         }
     }

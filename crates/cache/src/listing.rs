@@ -54,9 +54,9 @@ pub struct KnownListing {
     pub id: u64,
     /// Part of it was read in a racy state: it is valid only until the next open.
     pub racy: bool,
-    /// It is a guess, and no reader has been given it yet: it proves that a name is absent only under a
-    /// lease. A reader may rely on a name that was made before it asked.
-    pub guessed: bool,
+    /// It is a guess that came at this event, and no reader has been given it yet: it proves that a name is
+    /// absent only under a lease. A reader may rely on a name that was made before it asked.
+    pub guessed: Option<u64>,
     /// The listing, if it has been read.
     pub complete: Option<Arc<CompleteListing>>,
     /// Our changes since, under a lease. With them, the listing still tells which names do not exist, but it
@@ -67,7 +67,7 @@ pub struct KnownListing {
 impl KnownListing {
     /// A listing that was just read, or that is in the index.
     pub fn new(id: u64, racy: bool, complete: Option<Arc<CompleteListing>>) -> KnownListing {
-        KnownListing { id, racy, guessed: false, complete, edits: HashMap::new() }
+        KnownListing { id, racy, guessed: None, complete, edits: HashMap::new() }
     }
 
     /// Is the name known not to exist, by this listing?

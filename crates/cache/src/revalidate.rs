@@ -7,9 +7,11 @@
 
 use std::sync::Arc;
 
+use tokio::time::timeout;
 use vfs::{Attributes, Caller, Result, Status};
 
 use crate::core::Core;
+use crate::guesses::LISTING_PATIENCE;
 use crate::object::{Opening, Seen};
 use crate::table::Object;
 
@@ -88,7 +90,8 @@ impl Core {
         arrived: u64,
     ) -> Result<Attributes> {
         if !self.policy.is_open(caller) {
-            if Box::pin(self.ask_siblings(caller, object)).await
+            let siblings = timeout(LISTING_PATIENCE, Box::pin(self.ask_siblings(caller, object)));
+            if siblings.await.unwrap_or(false)
                 && let Some(attributes) = self.with(object, |state| state.believed(false).copied())
             {
                 return Ok(attributes);

@@ -239,7 +239,9 @@ impl Walk {
             self.credit = (self.credit + 2).min(CREDIT_MAX);
         }
         let mut said = [self.frontiers[DIRECTORIES].step(&step.directory), Said::Nothing];
-        let unexpected = listing.is_none() && said[DIRECTORIES] == Said::Nothing;
+        // One that asks in any case is not expected.
+        let unexpected =
+            listing.is_none() && said[DIRECTORIES] == Said::Nothing && step.action != Action::Asked;
         let again = unexpected && step.action.lists() && self.miss_again(&step.directory, now);
         let mut used = listing.unwrap_or(0);
         if let Some(place) = self.places.get_mut(&step.directory) {
@@ -317,6 +319,7 @@ impl Walk {
             visited: None,
             entered: None,
             listed: None,
+            partial: false,
             misses: 0,
             bytes: 0,
             used: false,
@@ -346,9 +349,10 @@ impl Walk {
         if looked && place.is_old(now) && roster.is_complete() {
             // Attributes that came with the listing are out of date: bring them all again.
             place.misses += 1;
-            if place.misses == 2 || (self.stats && place.misses == 1) {
+            let asks = self.asks && place.entered.is_some_and(|at| at >= self.pass);
+            if place.misses == 2 || (asks && self.stats && place.misses == 1) {
                 self.wanted.push_back(*directory);
-                self.stats = true;
+                self.stats |= asks;
             }
         }
         let name = match action {
@@ -477,7 +481,7 @@ impl Walk {
     /// Will the reader probably list the directory that it opens, and is a READDIR of it needed? The names of
     /// the directory may be known, or not.
     fn lists_at_open(&self, directory: &Handle, named: bool, now: Instant) -> bool {
-        let fits = |place: &Place| place.has_expired(now) && is_one_reply(place.bytes);
+        let fits = |place: &Place| place.has_expired(now) && is_one_reply(place.bytes) && !place.partial;
         (self.stats || !named) && self.places.get(directory).is_some_and(fits)
     }
 

@@ -16,7 +16,10 @@ use cache::{Cache, Options};
 use origin::state::Policy;
 use origin::{Bench, name, root, v4};
 use tokio::time::Instant;
-use vfs::{Attributes, Caller, Entry, FileSystem, Freshness, Handle, LeaseKind, ReadDir, Verifier, Want};
+use vfs::{
+    AccessMask, Attributes, Caller, Entry, FileSystem, Freshness, Handle, LeaseKind, ReadDir, SetAttributes,
+    Verifier, Want,
+};
 
 const SECOND: Duration = Duration::from_secs(1);
 const ROUND_TRIP: Duration = Duration::from_millis(40);
@@ -244,4 +247,134 @@ async fn an_open_is_not_answered_from_a_listing_sent_before_it() {
     assert!(second.change > first.change, "the second open came after the change");
     let listed = setting.list(&directory).await;
     assert!(listed.iter().any(|entry| entry.name == name("new")));
+}
+
+/// The origin delays a listing, perhaps until a lease on one of the files is back. That delays no open and no
+/// `stat` for long.
+#[tokio::test(start_paused = true)]
+async fn a_listing_that_hangs_delays_an_open_by_two_seconds() {
+    let setting = Setting::new().await;
+    for directory in std::iter::once(&root()).chain(&setting.directories[..20]) {
+        setting.go_into(directory, Program::Attributes).await;
+    }
+    let gate = setting.bench.origin.gate("READDIR");
+    let started = Instant::now();
+    setting.open(&setting.directories[20]).await;
+    assert!(started.elapsed() <= 2 * SECOND + 2 * ROUND_TRIP, "{:?}", started.elapsed());
+    gate.wait_for(1).await;
+    // Their attributes are out of date by then. The second one asks for the listing of its directory.
+    tokio::time::sleep(20 * SECOND).await;
+    for text in ["f00", "f01", "f02"] {
+        let stat = Caller { freshness: Freshness::Recent, ..v4(0, 1) };
+        let started = Instant::now();
+        setting.cache.lookup(&stat, &setting.directories[3], &name(text), Want::None).await.unwrap();
+        assert!(started.elapsed() <= 4 * SECOND + 4 * ROUND_TRIP, "{text}: {:?}", started.elapsed());
+    }
+}
+
+/// A directory that may not be read is opened by a GETATTR each time.
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_may_not_be_read_is_not_listed() {
+    let setting = Setting::new().await;
+    let closed = setting.directories[20];
+    let mode = SetAttributes { mode: Some(0o711), ..SetAttributes::default() };
+    setting.bench.origin.tree().setattr(&closed, &mode, None).unwrap();
+    setting.bench.origin.pass(10 * SECOND);
+    let user = Caller { freshness: Freshness::Open, ..v4(7, 1) };
+    for directory in std::iter::once(&root()).chain(&setting.directories[..20]) {
+        setting.cache.getattr(&user, directory).await.unwrap();
+    }
+    setting.cache.access(&v4(7, 1), &closed, AccessMask::READ).await.unwrap();
+    setting.calls();
+    for _ in 0..3 {
+        tokio::time::sleep(5 * SECOND).await;
+        setting.cache.getattr(&user, &closed).await.unwrap();
+    }
+    let calls = setting.calls();
+    assert!(!calls.contains_key("READDIR") && calls.values().sum::<u64>() == 3, "{calls:?}");
+}
+
+/// A listing that does not fit into one reply is not begun at each open.
+#[tokio::test(start_paused = true)]
+async fn a_directory_that_is_larger_than_its_size_tells_is_listed_at_an_open_once() {
+    let setting = Setting::new().await;
+    let large = setting.directories[20];
+    for n in 0..3000 {
+        setting.bench.origin.put(&large, &format!("n{n:04}"), b"");
+    }
+    setting.bench.origin.pass(10 * SECOND);
+    for directory in std::iter::once(&root()).chain(&setting.directories[..20]) {
+        setting.go_into(directory, Program::Attributes).await;
+    }
+    setting.calls();
+    for _ in 0..4 {
+        setting.open(&large).await;
+        tokio::time::sleep(5 * SECOND).await;
+    }
+    let calls = setting.calls();
+    assert!(calls["READDIR"] == 1 && calls["GETATTR"] == 3, "{calls:?}");
+}
+
+/// A reader goes through the tree in any order, again and again, while others make and remove files. Each
+/// open shows what was there before it, and a name is absent for a second at most after it was made.
+#[tokio::test(start_paused = true)]
+async fn no_open_shows_less_than_was_there() {
+    for seed in 0..40 {
+        interleaved(seed).await;
+    }
+}
+
+async fn interleaved(seed: u64) {
+    let setting = Setting::new().await;
+    let origin = setting.bench.origin.clone();
+    origin.seed.store(seed, Ordering::Relaxed);
+    let random = |below: usize| origin.random() as usize % below;
+    let mut made: BTreeMap<(usize, String), Instant> = BTreeMap::new();
+    let (mut at, mut count) = (0, 0);
+    for step in 0..400 {
+        match random(10) {
+            0..3 => {
+                // Near the reader, so that it comes there soon, or to where it has just been.
+                let near = (at + random(5)).saturating_sub(2).min(DIRECTORIES - 1);
+                count += 1;
+                let text = format!("new{count}");
+                origin.put(&setting.directories[near], &text, b"new");
+                made.insert((near, text), Instant::now());
+            }
+            3 if !made.is_empty() => {
+                let (near, text) = made.keys().nth(random(made.len())).unwrap().clone();
+                origin.tree().remove(&setting.directories[near], &name(&text), false).unwrap();
+                made.remove(&(near, text));
+            }
+            4 => tokio::time::sleep(Duration::from_millis(random(5000) as u64)).await,
+            5 => at = random(DIRECTORIES),
+            6 => {
+                let known = made.keys().filter(|(of, _)| *of == at).nth(0).cloned();
+                let Some((_, text)) = known else { continue };
+                let stat = Caller { freshness: Freshness::Recent, ..v4(0, 1) };
+                let directory = &setting.directories[at];
+                let before = Instant::now();
+                let found = setting.cache.lookup(&stat, directory, &name(&text), Want::None).await;
+                let age = before - made[&(at, text.clone())];
+                assert!(found.is_ok() || age <= SECOND, "seed {seed}, step {step}: {text}, made {age:?} ago");
+            }
+            _ => {
+                let program = if random(3) == 0 { Program::Names } else { Program::Attributes };
+                if at == 0 {
+                    setting.go_into(&root(), program).await;
+                }
+                let directory = &setting.directories[at];
+                setting.open(directory).await;
+                let listed = setting.list(directory).await;
+                for ((_, text), _) in made.iter().filter(|((of, _), _)| *of == at) {
+                    let has = listed.iter().any(|entry| entry.name == name(text));
+                    assert!(has, "seed {seed}, step {step}: {text} is not in directory {at}");
+                }
+                let stayed = listed.iter().filter(|entry| entry.name.as_bytes().starts_with(b"new"));
+                let there = made.keys().filter(|(of, _)| *of == at).count();
+                assert_eq!(stayed.count(), there, "seed {seed}, step {step}: directory {at}");
+                at = (at + 1) % DIRECTORIES;
+            }
+        }
+    }
 }

@@ -372,7 +372,7 @@ impl Core {
         self.link.on_round_trip(sent.at.elapsed());
         match result {
             Ok(Delegated { accessed, lease }) => {
-                self.learn_whether_leases_are_given(lease.is_some());
+                self.learn_whether_leases_are_given(lease.as_ref());
                 self.with(object, |state| state.names.undelegated = lease.is_none().then(Instant::now));
                 self.note_delegation(object, DirectoryLease::pair(lease, accessed.attributes), &sent);
                 self.note_access(caller, object, &accessed, (&sent, &before));
@@ -387,16 +387,29 @@ impl Core {
 
     /// The origin was asked for a lease on a directory. If it refuses all, the next process knows that, and
     /// makes no guesses for their sake. An ACCESS that is needed anyway asks again.
-    fn learn_whether_leases_are_given(&self, given: bool) {
-        let (key, mut batch) = (upkeep::REFUSES.to_vec(), Batch::default());
-        if given && self.link.forget_refusals() {
-            batch.remove(Table::Meta, key);
-        } else if !given && self.link.learn_refusal() {
-            batch.put(Table::Meta, key, Vec::new());
-        } else {
-            return;
+    fn learn_whether_leases_are_given(&self, lease: Option<&Lease>) {
+        let gives = lease.is_some_and(|lease| lease.kind != LeaseKind::Timeout);
+        if gives {
+            self.link.learn_delegates();
         }
-        self.disk.index().commit(batch);
+        let record = |refuses: bool| {
+            let (key, mut batch) = (upkeep::REFUSES.to_vec(), Batch::default());
+            if refuses {
+                batch.put(Table::Meta, key, Vec::new());
+            } else {
+                batch.remove(Table::Meta, key);
+            }
+            self.disk.index().commit(batch);
+        };
+        if gives && self.link.forget_refusals() {
+            record(false);
+        } else if lease.is_none() && self.link.learn_refusal() {
+            record(true);
+            if self.link.delegates() {
+                // It was granted meanwhile.
+                record(false);
+            }
+        }
     }
 
     /// Grants the layer above a lease under the one that is held here. If there is none, and the origin is

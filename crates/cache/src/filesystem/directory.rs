@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use tokio::time::timeout;
 use vfs::{AccessMask, BringsDirectoryLease, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
 
 use crate::core::Core;
+use crate::guesses::LISTING_PATIENCE;
 use crate::listing::{
     CompleteListing, ENTRY_BYTES, Gathering, KnownListing, LISTING_BYTES_MAX, Listed, Packed,
 };
@@ -45,7 +47,7 @@ impl Core {
         }
         if part.cookie == 0 {
             self.step(caller, &object, || Action::Listed);
-            if self.wait_for_guess(&object).await
+            if self.wait_for_listing(&object.handle).await
                 && let Some(listing) = self.remembered_part(caller, &object, &part, arrived).await?
             {
                 self.counters.listings.miss();
@@ -182,12 +184,13 @@ impl Core {
         if !self.with(&directory, |state| state.listed_bare) {
             return false;
         }
-        let Some(asking) = prefetch.listings().begin(directory.handle).await else { return true };
+        let asking = timeout(LISTING_PATIENCE, prefetch.listings().begin(directory.handle)).await;
+        let Ok(Some(asking)) = asking else { return asking.is_ok() };
         if !self.with(&directory, |state| std::mem::take(&mut state.listed_bare)) {
             return true;
         }
         self.step(caller, &directory, || Action::Listed);
-        prefetch.walks().asked_siblings(&directory.handle);
+        prefetch.walks().asked_siblings(caller, &directory.handle);
         let mut part = self.whole_listing(&directory);
         for _ in 0..SIBLINGS_PARTS_MAX {
             let Ok(listing) = self.run_readdir(caller, &directory, part, Purpose::Reader).await else {
@@ -316,13 +319,14 @@ impl Core {
         });
         let Some((gathering, epoch)) = gathered else { return };
         let (id, racy) = (self.policy.epoch(), gathering.racy);
+        let guessed = (purpose == Purpose::Guess).then(|| self.policy.event());
         // Without the lock of the object: to sort a large listing takes a while.
         let complete = Arc::new(gathering.complete());
         let kept = self.with(object, |state| {
             let still = state.epoch() == epoch && belongs(state, None, &Before { epoch, ..*before });
             if still {
                 let known = KnownListing::new(id, racy, Some(complete.clone()));
-                state.names.listing = Some(KnownListing { guessed: purpose == Purpose::Guess, ..known });
+                state.names.listing = Some(KnownListing { guessed, ..known });
                 state.index.changed = true;
             }
             still

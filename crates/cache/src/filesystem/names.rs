@@ -32,7 +32,7 @@ impl Core {
             return found;
         }
         self.step(caller, &directory, || Action::Looked(name.clone()));
-        let listed = self.wait_for_guess(&directory).await
+        let listed = self.wait_for_guess(&directory.handle).await
             || self.list_names(caller, &directory).await
             || self.learn_new(caller, &directory).await
             || self.learn_missing(caller, &directory).await;
@@ -99,7 +99,7 @@ impl Core {
             // After a restart that is so for every name. One listing shows all of them, and the directory's
             // lease comes with it.
             self.step(caller, directory, || Action::Looked(name.clone()));
-            if self.wait_for_guess(directory).await {
+            if self.wait_for_guess(&directory.handle).await {
                 if let Some(leads) = self.leased_name(directory, name)
                     && let Some(found) = self.leased_lookup(caller, directory, name, leads, arrived).await?
                 {
@@ -269,7 +269,8 @@ impl Core {
         }
         let absent = self.with(directory, |state| {
             let leased = state.leased().is_some();
-            let applies = |listing: &&KnownListing| !(open && listing.racy) && (leased || !listing.guessed);
+            let applies =
+                |listing: &&KnownListing| !(open && listing.racy) && (leased || listing.guessed.is_none());
             let listing = state.names.listing.as_ref().filter(applies)?;
             // A change of ours in flight may have taken effect already.
             let absent = listing.lacks(name) && !state.is_busy_name(name);

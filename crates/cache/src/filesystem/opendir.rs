@@ -11,15 +11,17 @@
 //! Only walks ([`crate::walk`]) do that. An open that nothing is known about costs a GETATTR.
 //!
 //! The READDIR has the freshness of an open. A guess has not, so one that is on its way answers no open: an
-//! origin that is a proxy may answer it from its attribute timeouts.
+//! origin that is a proxy may answer it from its attribute timeouts. The origin may delay a READDIR for the
+//! sake of one file, so the open waits for [`LISTING_PATIENCE`], and sends a GETATTR then.
 
 use std::sync::Arc;
 
-use tokio::time::Instant;
-use vfs::{Attributes, Caller, ReadDir};
+use tokio::time::{Instant, timeout};
+use vfs::{AccessMask, Attributes, Caller, ReadDir};
 
 use super::directory::Purpose;
 use crate::core::Core;
+use crate::guesses::LISTING_PATIENCE;
 use crate::table::Object;
 use crate::walk::Action;
 
@@ -47,7 +49,7 @@ impl Core {
             return self.enter_by_listing(caller, directory, arrived).await;
         }
         self.step(caller, directory, || Action::Entered);
-        if !self.wait_for_guess(directory).await {
+        if !self.wait_for_guess(&directory.handle).await {
             return None;
         }
         let attributes = self.with(directory, |state| state.believed(true).copied())?;
@@ -67,29 +69,49 @@ impl Core {
         let part = self.whole_listing(directory);
         let names = ReadDir { names_suffice: true, ..part };
         let named = self.known_part(caller, directory, &names, true).is_some();
-        if !prefetch.walks().is_listed_at_open(&directory.handle, named, Instant::now()) {
+        let refused =
+            self.with(directory, |state| self.may(state, &caller.principal, AccessMask::READ) == Some(false));
+        let now = Instant::now();
+        if refused || !prefetch.walks().is_listed_at_open(caller, &directory.handle, named, now) {
             return None;
         }
         // If it is listed now, that READDIR may have been sent before this open.
         let _asking = prefetch.listings().try_begin(directory.handle)?;
+        let rights = async {
+            if self.look_right(caller, directory).is_none() {
+                let _ = self.ask_access(caller, directory).await;
+            }
+        };
+        let listing = self.open_by_listing(caller, directory, part, arrived);
+        timeout(LISTING_PATIENCE, async { tokio::join!(listing, rights).0 }).await.ok().flatten()
+    }
+
+    /// Sends the READDIR that opens a directory. Those that wait for its attributes share the reply, if they
+    /// came before it was sent.
+    async fn open_by_listing(
+        &self,
+        caller: &Caller,
+        directory: &Arc<Object>,
+        part: ReadDir,
+        arrived: u64,
+    ) -> Option<Attributes> {
         let mut latest = directory.revalidation.lock().await;
         if latest.as_ref().is_some_and(|(sent, _)| *sent > arrived) {
             return None;
         }
         let asked = self.policy.event();
         self.counters.revalidations.bump();
-        let rights = async {
-            if self.look_right(caller, directory).is_none() {
-                let _ = self.ask_access(caller, directory).await;
-            }
-        };
-        let listing = self.run_readdir(caller, directory, part, Purpose::Reader);
-        let (listing, ()) = tokio::join!(listing, rights);
-        let told = listing.ok()?.directory?;
+        let listing = self.run_readdir(caller, directory, part, Purpose::Reader).await.ok()?;
+        if !listing.eof
+            && let Some(prefetch) = &self.prefetch
+        {
+            prefetch.walks().note_part(&directory.handle);
+        }
+        let told = listing.directory?;
         // A later state may be known, which is as good an answer.
         let attributes = self.with(directory, |state| {
-            let clear = !state.is_suspect();
-            state.attributes().copied().filter(|_| clear).unwrap_or(told)
+            let later = state.is_known_since(asked);
+            state.attributes().copied().filter(|_| later).unwrap_or(told)
         });
         *latest = Some((asked, Ok(attributes)));
         Some(attributes)

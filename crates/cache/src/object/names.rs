@@ -181,13 +181,15 @@ impl ObjectState {
     }
 
     /// A reader is given the listing of this directory. From now on, the listing proves the absence of other
-    /// names, with attributes that are requested after this event.
+    /// names, with attributes that were requested after the guess came: at the open, or after this event.
     pub fn pass_listing(&mut self, event: u64) {
-        let guessed = |listing: &mut KnownListing| std::mem::take(&mut listing.guessed);
-        if self.names.listing.as_mut().is_some_and(guessed) {
+        let Some(came) = self.names.listing.as_mut().and_then(|listing| listing.guessed.take()) else {
+            return;
+        };
+        if !self.is_known_since(came) {
             self.pass_open(event);
-            self.index.changed = true;
         }
+        self.index.changed = true;
     }
 
     /// Has a client opened a file in this directory since the directory's attributes were requested?

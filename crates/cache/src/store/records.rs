@@ -55,7 +55,7 @@ pub struct KeptListing {
 impl KeptListing {
     /// The part of a known listing that its directory's record has.
     pub fn of(known: &KnownListing) -> KeptListing {
-        KeptListing { id: known.id, racy: known.racy, guessed: known.guessed }
+        KeptListing { id: known.id, racy: known.racy, guessed: known.guessed.is_some() }
     }
 }
 

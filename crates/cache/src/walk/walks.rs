@@ -166,6 +166,10 @@ impl Walks {
         }
         self.last_id += 1;
         let mut walk = Walk::new(self.last_id, anybody(caller), root, now);
+        if steps.iter().any(|step| step.action == Action::Asked) {
+            // The reader has listed the first directory itself.
+            walk.wanted.clear();
+        }
         for step in steps {
             walk.step(step, now);
         }
@@ -193,13 +197,21 @@ impl Walks {
     }
 
     /// A reader opens a directory, and the origin must be asked. Is one READDIR all that it needs?
-    pub fn is_listed_at_open(&self, directory: &Handle, named: bool, now: Instant) -> bool {
-        self.active.iter().any(|walk| walk.lists_at_open(directory, named, now))
+    pub fn is_listed_at_open(&self, caller: &Caller, directory: &Handle, named: bool, now: Instant) -> bool {
+        let mine = |walk: &&Walk| walk.caller.principal == caller.principal;
+        self.active.iter().filter(mine).any(|walk| walk.lists_at_open(directory, named, now))
+    }
+
+    /// The listing of a directory that is opened did not fit into one reply.
+    pub fn note_part(&mut self, directory: &Handle) {
+        let places = self.active.iter_mut().filter_map(|walk| walk.places.get_mut(directory));
+        places.for_each(|place| place.partial = true);
     }
 
     /// A reader has asked for the attributes of files in this directory, of which it knew the names.
-    pub fn asked_siblings(&mut self, directory: &Handle) {
-        self.active.iter_mut().for_each(|walk| walk.asked_siblings(directory));
+    pub fn asked_siblings(&mut self, caller: &Caller, directory: &Handle) {
+        let mine = self.active.iter_mut().filter(|walk| walk.caller.principal == caller.principal);
+        mine.for_each(|walk| walk.asked_siblings(directory));
     }
 
     /// A reader has listed a directory without attributes.
