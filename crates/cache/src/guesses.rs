@@ -12,7 +12,6 @@
 mod companions;
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, timeout};
@@ -26,6 +25,7 @@ use crate::data::BLOCK_BYTES;
 use crate::filesystem::directory::Purpose;
 use crate::listing::{CompleteListing, ENTRY_BYTES, KnownListing, LISTING_BYTES_MAX};
 use crate::object::ObjectState;
+use crate::prefetch::LISTING_PATIENCE;
 use crate::singleflight::Asking;
 use crate::store::Place;
 use crate::table::{Found, Object};
@@ -42,10 +42,6 @@ const STORED_ENTRY_BYTES: u64 = 12;
 const SAMPLE: usize = 16;
 /// The bytes that a call other than a READ brings, approximately.
 const CALL_BYTES: u64 = 256;
-
-/// How long a call waits for a listing that it can do without. The origin may delay a listing for the sake of
-/// one file in it, until another client has returned a lease.
-pub const LISTING_PATIENCE: Duration = Duration::from_secs(2);
 
 /// What an open of a file for reading would ask the origin for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -286,7 +286,7 @@ fn prepare(
     let uses = counter(upkeep::USES).saturating_add(USES_LOST_MAX);
     let indexed = counter(upkeep::INDEXED);
     let shares = shares(&index);
-    let refuses = index.get(Table::Meta, upkeep::REFUSES).is_some();
+    let refuses = index.get(Table::Meta, link::REFUSES).is_some();
     let pins = Pins::load(directory.path())
         .map_err(|cause| OpenError::Unusable { path: directory.path().join("pins"), cause })?;
     let unusable = |cause: getrandom::Error| OpenError::Unusable {

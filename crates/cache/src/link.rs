@@ -15,6 +15,8 @@ use vfs::{Features, FsLimits, FsStat, Handle};
 use crate::outage::Outage;
 use crate::pace::Pace;
 
+/// The key in the index that is present if the origin refuses leases on directories.
+pub const REFUSES: &[u8] = b"refuses-directory-leases";
 /// The unit in which read-ahead is counted.
 const AHEAD_UNIT_BYTES: u64 = 4 << 10;
 
@@ -49,8 +51,8 @@ pub struct OriginLink {
 }
 
 impl OriginLink {
-    /// A link of which nothing is known, except whether the origin `refuses` leases on directories. At most so
-    /// many bytes are read ahead at a time, over all files.
+    /// A link of which nothing is known, except whether the origin `refuses` leases on directories. At most
+    /// so many bytes are read ahead at a time, over all files.
     pub fn new(outage: Outage, ahead_max_bytes: u64, refuses: bool) -> OriginLink {
         OriginLink {
             limits: OnceCell::new(),

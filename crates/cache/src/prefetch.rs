@@ -19,6 +19,9 @@ pub const IN_FLIGHT: usize = 32;
 /// The bounds of that number. An order needs as many as the lower one.
 const IN_FLIGHT_MIN: usize = 8;
 const IN_FLIGHT_MAX: usize = 128;
+/// How long a call waits for a listing that it can do without. The origin may delay a listing for the sake of
+/// one file in it, until another client has returned a lease.
+pub const LISTING_PATIENCE: Duration = Duration::from_secs(2);
 /// How long the end of the process waits for guesses in flight.
 const END_MAX: Duration = Duration::from_secs(2);
 

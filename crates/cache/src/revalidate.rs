@@ -11,8 +11,8 @@ use tokio::time::timeout;
 use vfs::{Attributes, Caller, Result, Status};
 
 use crate::core::Core;
-use crate::guesses::LISTING_PATIENCE;
 use crate::object::{Opening, Seen};
+use crate::prefetch::LISTING_PATIENCE;
 use crate::table::Object;
 
 impl Core {

@@ -51,8 +51,6 @@ pub const INDEXED: &[u8] = b"indexed";
 pub const SHARE_BYTES: &[u8] = b"share-bytes/";
 /// The handle of the origin's root.
 pub const ROOT: &[u8] = b"root";
-/// Present if the origin refuses leases on directories.
-pub const REFUSES: &[u8] = b"refuses-directory-leases";
 
 /// Starts the background work of a cache. The tasks end with the cache.
 pub fn start(core: &Arc<Core>) -> Vec<AbortHandle> {

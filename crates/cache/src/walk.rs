@@ -94,7 +94,7 @@ pub struct Step {
 pub enum Action {
     /// It opened the directory, to list it.
     Entered,
-    /// It opened the directory, for which no lease vouches. Whatever was guessed, the origin is asked.
+    /// It opened the directory, for which no lease vouches. The origin is asked, and no guess changes that.
     Asked,
     /// It listed the directory.
     Listed,

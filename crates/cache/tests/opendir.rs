@@ -151,9 +151,10 @@ async fn after_a_restart_no_leases_are_expected() {
     let made: u64 = calls.values().sum();
     assert!(made <= DIRECTORIES as u64 + u64::from(FIRST), "{calls:?}");
     let setting = setting.restarted().await;
-    let mut state = setting.bench.origin.state.lock();
-    (state.policy, state.directories) = (Some(Policy::Always(LeaseKind::Read)), true);
-    drop(state);
+    {
+        let mut state = setting.bench.origin.state.lock();
+        (state.policy, state.directories) = (Some(Policy::Always(LeaseKind::Read)), true);
+    }
     for _ in 0..3 {
         tokio::time::sleep(70 * SECOND).await;
         setting.walk(Program::Attributes).await;
@@ -349,7 +350,7 @@ async fn interleaved(seed: u64) {
             4 => tokio::time::sleep(Duration::from_millis(random(5000) as u64)).await,
             5 => at = random(DIRECTORIES),
             6 => {
-                let known = made.keys().filter(|(of, _)| *of == at).nth(0).cloned();
+                let known = made.keys().find(|(of, _)| *of == at).cloned();
                 let Some((_, text)) = known else { continue };
                 let stat = Caller { freshness: Freshness::Recent, ..v4(0, 1) };
                 let directory = &setting.directories[at];

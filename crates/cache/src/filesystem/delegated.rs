@@ -21,13 +21,13 @@ use vfs::{
 use crate::core::Core;
 use crate::filesystem::attributes::Known;
 use crate::lease::Early;
+use crate::link::REFUSES;
 use crate::names::{Leads, NameEntry};
 use crate::object::{Before, ObjectState, Opening, Seen};
 use crate::options::LookupCache;
 use crate::store::{Batch, Table};
 use crate::table::Object;
 use crate::trust::Sent;
-use crate::upkeep;
 
 /// The longest listing, in bytes, that is worth a READDIR for a new directory.
 const NEW_BYTES: u32 = 8 << 10;
@@ -393,7 +393,7 @@ impl Core {
             self.link.learn_delegates();
         }
         let record = |refuses: bool| {
-            let (key, mut batch) = (upkeep::REFUSES.to_vec(), Batch::default());
+            let (key, mut batch) = (REFUSES.to_vec(), Batch::default());
             if refuses {
                 batch.put(Table::Meta, key, Vec::new());
             } else {

@@ -6,12 +6,12 @@ use tokio::time::timeout;
 use vfs::{AccessMask, BringsDirectoryLease, Caller, Entry, Handle, Listing, Node, ReadDir, Result};
 
 use crate::core::Core;
-use crate::guesses::LISTING_PATIENCE;
 use crate::listing::{
     CompleteListing, ENTRY_BYTES, Gathering, KnownListing, LISTING_BYTES_MAX, Listed, Packed,
 };
 use crate::names::{directory_prefix, put_name};
 use crate::object::{Before, ObjectState, Opening, Seen};
+use crate::prefetch::LISTING_PATIENCE;
 use crate::store::codec::{Reader, Writer};
 use crate::store::{Batch, Table};
 use crate::table::{Found, Object};

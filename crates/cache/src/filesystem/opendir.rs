@@ -1,12 +1,12 @@
 //! opendir(3) on a mount, if it needs a call.
 //!
 //! An open of a directory must see what other clients changed before it. Under a lease it costs nothing.
-//! Without one the origin is asked at each open, whatever was guessed. A program that goes through a tree then
-//! needs the attributes of the directory, its names, and often the attributes of the files in it: three round
-//! trips, one after the other. One READDIR brings all of them. So if the program will probably list the
-//! directory, its open sends the READDIR instead of a GETATTR:
-//! - if no names of the directory are known, or
-//! - if the program has asked for the attributes of files in a directory whose names were known.
+//! Without one the origin is asked at each open, and no guess changes that. A program that goes through a
+//! tree then needs the attributes of the directory, its names, and often the attributes of the files in it.
+//! That would be three round trips, one after the other. One READDIR brings all of them. So the open sends
+//! the READDIR instead of a GETATTR, if the program will probably list the directory:
+//! - No names of the directory are known.
+//! - The program has asked for the attributes of files in a directory whose names were known.
 //!
 //! Only walks ([`crate::walk`]) do that. An open that nothing is known about costs a GETATTR.
 //!
@@ -21,7 +21,7 @@ use vfs::{AccessMask, Attributes, Caller, ReadDir};
 
 use super::directory::Purpose;
 use crate::core::Core;
-use crate::guesses::LISTING_PATIENCE;
+use crate::prefetch::LISTING_PATIENCE;
 use crate::table::Object;
 use crate::walk::Action;
 
@@ -34,8 +34,9 @@ impl Core {
             && self.with(object, |state| state.attributes().is_some_and(Attributes::is_dir))
     }
 
-    /// A mount opens a directory, at the event `arrived`, whose attributes are not known to be current. If the
-    /// directory is listed now, waits for the lease that comes with it. Returns `None` if a GETATTR is needed.
+    /// A mount opens a directory, at the event `arrived`. Its attributes are not known to be current. If the
+    /// directory is listed now, waits for the lease that comes with it. Returns `None` if a GETATTR is
+    /// needed.
     pub(super) async fn enter(
         &self,
         caller: &Caller,
