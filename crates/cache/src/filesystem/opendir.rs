@@ -46,7 +46,7 @@ impl Core {
         if self.with(directory, |state| std::mem::take(&mut state.guessed)) {
             self.counters.guesses_used.bump();
         }
-        if !self.may_bring_lease(directory) {
+        if !self.may_bring_lease(directory) || self.was_refused(directory) {
             return self.enter_by_listing(caller, directory, arrived).await;
         }
         self.step(caller, directory, || Action::Entered);
