@@ -3,10 +3,10 @@
 //! An open of a directory must see what other clients changed before it. Under a lease it costs nothing.
 //! Without one the origin is asked at each open, and no guess changes that. A program that goes through a
 //! tree then needs the attributes of the directory, its names, and often the attributes of the files in it.
-//! That would be three round trips, one after the other. One READDIR brings all of them. So the open sends
-//! the READDIR instead of a GETATTR, if the program will probably list the directory:
-//! - No names of the directory are known.
-//! - The program has asked for the attributes of files in a directory whose names were known.
+//! That would be three round trips, one after the other. One READDIR brings all of them.
+//!
+//! So the open sends the READDIR instead of a GETATTR if no names of the directory are known. If they are, it
+//! does so if the program has asked for the attributes of files in another directory.
 //!
 //! Only walks ([`crate::walk`]) do that. An open that nothing is known about costs a GETATTR.
 //!
