@@ -13,6 +13,8 @@
 
 #[path = "names/model.rs"]
 mod model;
+#[path = "names/state.rs"]
+mod state;
 
 use model::{Bounds, Protocol};
 use stateright::{Checker, HasDiscoveries, Model};

@@ -5,6 +5,8 @@
 
 use stateright::{Model, Property};
 
+use super::state::{Body, Change, Holder, Message, NAMES, Names, Server, State};
+
 /// Changes of the holder are done in their order, or listed as conflicts, and nobody else's come between.
 pub const ORDER: &str =
     "the names at the server are those after some of the holder's changes, in their order";
@@ -14,11 +16,6 @@ pub const FRESH: &str = "a reader sees every change that was answered before it 
 pub const KEPT: &str = "each change that was answered is done, waits, or is listed as a conflict";
 /// Evidence that the model makes progress.
 const SENT: &str = "a reader is answered after a change";
-
-const NAMES: usize = 2;
-
-/// The file that each name leads to.
-type Names = [Option<u8>; NAMES];
 
 /// The bounds of the model, and the rules that the protocol needs.
 #[derive(Clone, Copy, Debug)]
@@ -81,136 +78,6 @@ impl Default for Bounds {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Change {
-    Create(usize),
-    Remove(usize),
-    Rename(usize, usize),
-}
-
-impl Change {
-    const ALL: [Change; 6] = [
-        Change::Create(0),
-        Change::Create(1),
-        Change::Remove(0),
-        Change::Remove(1),
-        Change::Rename(0, 1),
-        Change::Rename(1, 0),
-    ];
-
-    /// The names after this change, if it can be done. `number` is that of the change.
-    fn apply(self, names: Names, number: u8) -> Option<Names> {
-        let mut after = names;
-        match self {
-            Change::Create(name) if names[name].is_none() => after[name] = Some(number),
-            Change::Remove(name) if names[name].is_some() => after[name] = None,
-            Change::Rename(from, to) if names[from].is_some() => {
-                after[to] = after[from].take();
-            }
-            _ => return None,
-        }
-        Some(after)
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Holder {
-    session: u8,
-    leased: bool,
-    recalled: bool,
-    /// Durable: the names before the changes in the journal.
-    base: Names,
-    /// Durable: changes that were answered. The first one has the number `first`.
-    journal: Vec<Change>,
-    first: u8,
-    /// How many of them are known to be done, and how many were sent.
-    done: usize,
-    sent: usize,
-    /// The names at the server must be compared before more is sent.
-    compares: bool,
-    /// Durable: numbers of the changes that could not be sent.
-    conflicts: Vec<u8>,
-}
-
-impl Holder {
-    /// The names after so many changes of the journal.
-    fn after(&self, count: usize) -> Option<Names> {
-        let numbered = self.journal[..count].iter().zip(self.first..);
-        numbered.clone().try_fold(self.base, |names, (change, number)| change.apply(names, number))
-    }
-
-    /// The lease is lost: what was not acknowledged becomes a conflict.
-    fn give_up(&mut self) {
-        let left = self.first + self.done as u8..self.first + self.journal.len() as u8;
-        self.conflicts.extend(left);
-        self.base = self.after(self.done).unwrap_or(self.base);
-        self.first += self.journal.len() as u8;
-        self.journal.clear();
-        (self.done, self.sent, self.leased, self.recalled, self.compares) = (0, 0, false, false, false);
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Server {
-    /// The session of the holder. `None` after a restart.
-    session: Option<u8>,
-    names: Names,
-    /// Changes that were done and are not durable yet: the names before them, the number of the first one,
-    /// and how many they are.
-    unsynced: Option<(Names, u8, u8)>,
-    /// The last change of this session.
-    executed: Option<u8>,
-    leased: bool,
-    /// A lease of before the restart may be reclaimed.
-    reclaimable: bool,
-    /// A reader waits. The number of changes that were answered when it asked.
-    waiting: Option<u8>,
-    /// Another client waits to change this name.
-    changing: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Body {
-    /// The number of the first change, and how many follow from there.
-    Changes(u8, u8),
-    Done(u8),
-    /// The lease does not stand any more.
-    Refused,
-    Recall,
-    Return,
-}
-
-/// A message of one session.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Message {
-    session: u8,
-    body: Body,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct State {
-    holder: Holder,
-    server: Server,
-    /// Sorted, so that equal states compare equal.
-    net: Vec<Message>,
-    sessions: u8,
-    answered: u8,
-    looks: u8,
-    others: u8,
-    crashes: (u8, u8),
-    /// For the checker: all changes that were answered, and how many of them the server has done in effect.
-    all: Vec<Change>,
-    effected: u8,
-    /// The names at the start, and after the last change of another client.
-    foreign: Names,
-    /// Changes up to this number lie before that one.
-    before: u8,
-    revoked: bool,
-    seen: bool,
-    stale: bool,
-    wrong: bool,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// The holder answers a change of one of its users.
@@ -241,35 +108,6 @@ pub enum Action {
 }
 
 pub struct Protocol(pub Bounds);
-
-impl State {
-    /// The holder begins a session. The server knows no change of it. If that `ends` the session before,
-    /// nobody hears its messages any more.
-    fn begin_session(&mut self, ends: bool) {
-        self.sessions += 1;
-        self.net.retain(|message| !ends && matches!(message.body, Body::Changes(..) | Body::Return));
-        self.holder.session = self.sessions;
-        (self.server.session, self.server.executed) = (Some(self.sessions), None);
-    }
-
-    fn send(&mut self, session: u8, body: Body) {
-        let message = Message { session, body };
-        if !self.net.contains(&message) {
-            self.net.push(message);
-            self.net.sort_unstable();
-        }
-    }
-
-    /// The names after the first changes of the holder since another client's.
-    fn expected(&self, count: u8) -> Option<Names> {
-        let numbered = self.all.iter().zip(1..).filter(|(_, number)| *number > self.before);
-        let mut names = self.foreign;
-        for (change, number) in numbered.take_while(|(_, number)| *number <= count) {
-            names = change.apply(names, number)?;
-        }
-        Some(names)
-    }
-}
 
 impl Model for Protocol {
     type State = State;
@@ -363,7 +201,7 @@ impl Model for Protocol {
         if server.reclaimable && bounds.revokes {
             actions.push(Action::EndGrace);
         }
-        let free = !server.leased && !(server.reclaimable && bounds.grace);
+        let free = !(server.leased || server.reclaimable && bounds.grace);
         if server.waiting.is_some() && free {
             actions.push(Action::ShowNames);
         }
@@ -465,7 +303,7 @@ impl Model for Protocol {
                 state.foreign = state.server.names;
                 state.before = state.answered;
             }
-            Action::CrashServer { keeps } => self.crash_server(&mut state, keeps)?,
+            Action::CrashServer { keeps } => state.crash_server(keeps),
             Action::CrashHolder => {
                 state.crashes.1 += 1;
                 // What it does not know any more: which changes are done.
@@ -549,14 +387,8 @@ impl Protocol {
             let change = state.all[usize::from(number) - 1];
             // A server says that the name exists, or does not. The holder takes the change for done.
             state.server.names = change.apply(state.server.names, number).unwrap_or(state.server.names);
-            self.judge(state, number);
+            state.judge(number);
         }
-    }
-
-    /// For the checker: are the names those after some of the changes?
-    fn judge(&self, state: &mut State, number: u8) {
-        state.effected = state.effected.max(number);
-        state.wrong |= state.expected(number) != Some(state.server.names);
     }
 
     /// The holder compares the names at the server with those after each of its changes.
@@ -574,29 +406,11 @@ impl Protocol {
                 (expected, found) => *expected == found,
             })
         };
-        let fits = (holder.done..=holder.journal.len())
-            .find(|count| holder.after(*count).is_some_and(|names| same(names)));
+        let fits = (holder.done..=holder.journal.len()).find(|count| holder.after(*count).is_some_and(&same));
         holder.compares = false;
         match fits {
             Some(count) => (holder.done, holder.sent) = (count, count),
             None => state.wrong = true,
         }
-    }
-
-    fn crash_server(&self, state: &mut State, keeps: u8) -> Option<()> {
-        state.crashes.0 += 1;
-        if let Some((before, first, _)) = state.server.unsynced.take() {
-            let kept = (first..first + keeps).fold(before, |names, number| {
-                state.all[usize::from(number) - 1].apply(names, number).unwrap_or(names)
-            });
-            state.server.names = kept;
-            state.effected = state.effected.min((first + keeps).saturating_sub(1));
-        }
-        let server = &mut state.server;
-        server.reclaimable |= server.leased;
-        (server.session, server.executed, server.leased) = (None, None, false);
-        // Sessions end with the server.
-        state.net.clear();
-        Some(())
     }
 }
