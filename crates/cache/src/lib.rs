@@ -80,6 +80,7 @@ mod names;
 mod news;
 mod object;
 mod open_table;
+mod opened_names;
 mod opens;
 mod options;
 mod outage;
