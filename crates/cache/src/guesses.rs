@@ -10,7 +10,6 @@
 //! A step is reported only when a call was needed or a guess was used. Other hits cost nothing.
 
 mod companions;
-mod lookups;
 
 use std::sync::Arc;
 
@@ -92,7 +91,6 @@ impl Core {
         let Some(Place { directory, name }) = self.with(object, |state| state.place.clone()) else { return };
         if opened {
             self.expect_companions(caller, &directory, &name);
-            self.note_opened_name(&name);
         }
         let action = || if opened { Action::Opened(name, object.handle) } else { Action::Looked(name) };
         self.step(caller, &self.glance(&directory), action);
@@ -107,7 +105,6 @@ impl Core {
             return self.step_at(caller, &self.glance(&request.handle), true);
         };
         self.expect_companions(caller, &request.handle, name);
-        self.note_opened_name(name);
         let file = match self.name_entry(&request.handle, name).map(|entry| entry.leads) {
             Some(crate::names::Leads::To(file)) => file,
             _ => request.handle,

@@ -80,7 +80,6 @@ mod names;
 mod news;
 mod object;
 mod open_table;
-mod opened_names;
 mod opens;
 mod options;
 mod outage;

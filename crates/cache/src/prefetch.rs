@@ -11,7 +11,6 @@ use tokio::time::timeout;
 use vfs::Handle;
 
 use crate::companions::Companions;
-use crate::opened_names::OpenedNames;
 use crate::singleflight::Singleflight;
 use crate::walk::Walks;
 
@@ -35,7 +34,6 @@ pub struct Prefetch {
     in_flight_max: Mutex<usize>,
     listings: Singleflight<Handle>,
     companions: Companions,
-    opened_names: OpenedNames,
     stopped: AtomicBool,
 }
 
@@ -48,7 +46,6 @@ impl Prefetch {
             in_flight_max: Mutex::new(IN_FLIGHT),
             listings: Singleflight::default(),
             companions: Companions::default(),
-            opened_names: OpenedNames::default(),
             stopped: AtomicBool::new(false),
         })
     }
@@ -80,11 +77,6 @@ impl Prefetch {
     /// Files that are opened together.
     pub fn companions(&self) -> &Companions {
         &self.companions
-    }
-
-    /// Names that are opened wherever they are looked up.
-    pub fn opened_names(&self) -> &OpenedNames {
-        &self.opened_names
     }
 
     /// The permits for the guesses that may be made now, one for each.

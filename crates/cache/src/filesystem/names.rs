@@ -32,10 +32,6 @@ impl Core {
             return found;
         }
         self.step(caller, &directory, || Action::Looked(name.clone()));
-        if let Some(found) = self.look_up_by_open(caller, &directory, name).await {
-            self.counters.names.miss();
-            return found;
-        }
         let listed = self.wait_for_guess(&directory.handle).await
             || self.list_names(caller, &directory).await
             || self.learn_new(caller, &directory).await
@@ -57,9 +53,6 @@ impl Core {
         self.counters.names.miss();
         let found = self.ask_lookup(caller, &directory, name).await;
         drop(grant);
-        if found.is_ok() {
-            self.note_looked_name(name);
-        }
         found
     }
 

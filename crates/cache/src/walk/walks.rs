@@ -93,11 +93,6 @@ impl Walks {
         Walks { bytes_max, ..Walks::default() }
     }
 
-    /// Does the origin give leases on files, as far as guesses have shown?
-    pub fn are_leases_given(&self) -> bool {
-        self.gives_leases
-    }
-
     /// A reader takes a step.
     pub fn step(&mut self, caller: &Caller, step: &Step, now: Instant) {
         self.active.retain(|walk| now.saturating_duration_since(walk.stepped) < IDLE_MAX);
