@@ -319,7 +319,7 @@ impl Walk {
             visited: None,
             entered: None,
             listed: None,
-            partial: false,
+            costly: false,
             misses: 0,
             bytes: 0,
             used: false,
@@ -481,7 +481,7 @@ impl Walk {
     /// Will the reader probably list the directory that it opens, and is a READDIR of it needed? The names of
     /// the directory may be known, or not.
     fn lists_at_open(&self, directory: &Handle, named: bool, now: Instant) -> bool {
-        let fits = |place: &Place| place.has_expired(now) && is_one_reply(place.bytes) && !place.partial;
+        let fits = |place: &Place| place.has_expired(now) && is_one_reply(place.bytes) && !place.costly;
         (self.stats || !named) && self.places.get(directory).is_some_and(fits)
     }
 

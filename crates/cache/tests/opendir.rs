@@ -14,11 +14,10 @@ use std::time::Duration;
 
 use cache::{Cache, Options};
 use origin::state::Policy;
-use origin::{Bench, name, root, v4};
+use origin::{Bench, name, root, v4, whole};
 use tokio::time::Instant;
 use vfs::{
-    AccessMask, Attributes, Caller, Entry, FileSystem, Freshness, Handle, LeaseKind, ReadDir, SetAttributes,
-    Verifier, Want,
+    AccessMask, Attributes, Caller, Entry, FileSystem, Freshness, Handle, LeaseKind, SetAttributes, Want,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -81,15 +80,7 @@ impl Setting {
     }
 
     async fn list(&self, directory: &Handle) -> Vec<Entry> {
-        let part = ReadDir {
-            cookie: 0,
-            verifier: Verifier::default(),
-            bytes: 256 << 10,
-            plus: true,
-            want_directory_lease: false,
-            names_suffice: true,
-        };
-        self.cache.readdir(&v4(0, 1), directory, part).await.unwrap().entries
+        self.cache.readdir(&v4(0, 1), directory, whole(true)).await.unwrap().entries
     }
 
     /// A program goes through the tree. As the kernel does, it looks up what came without attributes.

@@ -13,11 +13,11 @@ use std::time::Duration;
 
 use cache::Cache;
 use origin::state::Policy;
-use origin::{Bench, name, open_request, read, root, until, v4, v4_opener};
+use origin::{Bench, name, open_request, read, root, until, v4, v4_opener, whole};
 use tokio::time::Instant;
 use vfs::{
-    Caller, Entry, FileSystem, FileType, Freshness, Handle, LeaseKind, Opens, ReadDir, Share, StateidBasis,
-    Status, Verifier, Want,
+    Caller, Entry, FileSystem, FileType, Freshness, Handle, LeaseKind, Opens, Share, StateidBasis, Status,
+    Want,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -67,15 +67,7 @@ impl Setting {
 
     /// Lists a directory to its end. Attributes may lack if `names_suffice`.
     async fn list_as(&self, directory: &Handle, names_suffice: bool) -> Vec<Entry> {
-        let part = ReadDir {
-            cookie: 0,
-            verifier: Verifier::default(),
-            bytes: 256 << 10,
-            plus: true,
-            want_directory_lease: false,
-            names_suffice,
-        };
-        let listing = self.cache.readdir(&v4(0, 1), directory, part).await.unwrap();
+        let listing = self.cache.readdir(&v4(0, 1), directory, whole(names_suffice)).await.unwrap();
         assert!(listing.eof);
         listing.entries
     }

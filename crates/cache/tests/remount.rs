@@ -13,11 +13,10 @@ use std::time::Duration;
 
 use cache::Cache;
 use origin::state::Policy;
-use origin::{Bench, name, open_request, root, until, v4, v4_opener};
+use origin::{Bench, name, open_request, root, until, v4, v4_opener, whole};
 use tokio::time::Instant;
 use vfs::{
-    FileSystem, FileType, Freshness, Handle, LeaseKind, LocalView, Opens, ReadDir, Share, StateidBasis,
-    Status, Verifier, Want,
+    FileSystem, FileType, Freshness, Handle, LeaseKind, LocalView, Opens, Share, StateidBasis, Status, Want,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -109,15 +108,7 @@ impl Mount {
         let directory = self.resolve(path).await.unwrap();
         let opening = v4(0, 1).with_freshness(Freshness::Open);
         self.cache.getattr(&opening, &directory).await.unwrap();
-        let part = ReadDir {
-            cookie: 0,
-            verifier: Verifier::default(),
-            bytes: 256 << 10,
-            plus: true,
-            want_directory_lease: false,
-            names_suffice: true,
-        };
-        let listing = self.cache.readdir(&v4(0, 1), &directory, part).await.unwrap();
+        let listing = self.cache.readdir(&v4(0, 1), &directory, whole(true)).await.unwrap();
         assert!(listing.eof);
         let mut names = Vec::new();
         for entry in listing.entries {

@@ -84,7 +84,12 @@ impl Core {
             }
         };
         let listing = self.open_by_listing(caller, directory, part, arrived);
-        timeout(LISTING_PATIENCE, async { tokio::join!(listing, rights).0 }).await.ok().flatten()
+        let opened = timeout(LISTING_PATIENCE, async { tokio::join!(listing, rights).0 }).await;
+        if opened.is_err() {
+            // Another time it would take as long.
+            prefetch.walks().avoid_at_open(&directory.handle);
+        }
+        opened.ok().flatten()
     }
 
     /// Sends the READDIR that opens a directory. Those that wait for its attributes share the reply, if they
@@ -106,7 +111,7 @@ impl Core {
         if !listing.eof
             && let Some(prefetch) = &self.prefetch
         {
-            prefetch.walks().note_part(&directory.handle);
+            prefetch.walks().avoid_at_open(&directory.handle);
         }
         let told = listing.directory?;
         // A later state may be known, which is as good an answer.

@@ -160,14 +160,10 @@ impl Walk {
     /// The next guess, and its bytes, if it fits into `bytes`.
     pub(super) fn guess(&mut self, bytes: u64, now: Instant, files: bool) -> Option<(Guess, u64)> {
         self.frontiers.iter_mut().for_each(|frontier| frontier.expire(now));
+        // Listings ahead of a reader that asks for each may still tell which files it will read.
+        let ahead = !self.asks || (files && self.sequence.reads());
         self.listing_here(bytes, now)
-            .or_else(|| {
-                if self.asks && !(files && self.sequence.reads()) {
-                    None
-                } else {
-                    self.next_listing(bytes, now)
-                }
-            })
+            .or_else(|| if ahead { self.next_listing(bytes, now) } else { None })
             .or_else(|| if files { self.next_file(bytes, now) } else { None })
     }
 

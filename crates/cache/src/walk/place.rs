@@ -48,8 +48,8 @@ pub struct Place {
     pub entered: Option<Instant>,
     /// When the roster came.
     pub listed: Option<Instant>,
-    /// Its listing did not fit into one reply.
-    pub partial: bool,
+    /// Its listing did not fit into one reply, or took too long.
+    pub costly: bool,
     /// Names that were looked up since.
     pub misses: u32,
     /// Its size in bytes, as the origin tells it. Zero if that is not known.

@@ -202,10 +202,10 @@ impl Walks {
         self.active.iter().filter(mine).any(|walk| walk.lists_at_open(directory, named, now))
     }
 
-    /// The listing of a directory that is opened did not fit into one reply.
-    pub fn note_part(&mut self, directory: &Handle) {
+    /// The listing of a directory that was opened did not fit into one reply, or took too long.
+    pub fn avoid_at_open(&mut self, directory: &Handle) {
         let places = self.active.iter_mut().filter_map(|walk| walk.places.get_mut(directory));
-        places.for_each(|place| place.partial = true);
+        places.for_each(|place| place.costly = true);
     }
 
     /// A reader has asked for the attributes of files in this directory, of which it knew the names.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use cache::{Cache, Options, WriteBehind};
 use vfs::{
-    Caller, FileSystem, Freshness, Handle, OpenRequest, Owner, Share, Stability, StateidBasis, Written,
+    Caller, FileSystem, Freshness, Handle, OpenRequest, Owner, ReadDir, Share, Stability, StateidBasis,
+    Verifier, Written,
 };
 
 use super::{Origin, ROOT, Scratch, TestClock, copy, handle, name, scratch};
@@ -120,6 +121,18 @@ pub fn open_request(directory: &Handle, text: &str, client: u64, access: Share) 
     OpenRequest {
         want: vfs::Want::Any,
         ..OpenRequest::new(*directory, Some(name(text)), owner(client), access)
+    }
+}
+
+/// A READDIR of a whole directory with attributes, which may lack if `names_suffice`.
+pub fn whole(names_suffice: bool) -> ReadDir {
+    ReadDir {
+        cookie: 0,
+        verifier: Verifier::default(),
+        bytes: 256 << 10,
+        plus: true,
+        want_directory_lease: false,
+        names_suffice,
     }
 }
 
